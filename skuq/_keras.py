@@ -1,0 +1,57 @@
+"""The first import of Keras and its backend, without the backend's chatter.
+
+TensorFlow writes to the process' descriptor 2 from C++ while it loads, whatever its log
+level. Import `keras` and `ops` from here, never from `keras` itself.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+
+__all__ = ["keras", "ops"]
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+@contextlib.contextmanager
+def _quiet_stderr():
+    """Hold back what is written to descriptor 2; give it out after all if we fail."""
+    try:
+        descriptor = sys.__stderr__.fileno()
+        saved = os.dup(descriptor)
+    except (AttributeError, OSError, ValueError):  # no real stderr: nothing to redirect
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        try:
+            sys.__stderr__.flush()
+            os.dup2(held.fileno(), descriptor)
+            yield
+        except BaseException:
+            os.dup2(saved, descriptor)
+            held.seek(0)
+            sys.__stderr__.write(held.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(saved, descriptor)
+            os.close(saved)
+
+
+def _share_gpus(tensorflow):
+    """Let several processes share a GPU: take memory as it is needed."""
+    for gpu in tensorflow.config.list_physical_devices("GPU"):
+        with contextlib.suppress(RuntimeError):  # already in use: the user decided
+            tensorflow.config.experimental.set_memory_growth(gpu, True)
+
+
+with _quiet_stderr():
+    import keras
+    from keras import ops
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as _tensorflow
+
+        _share_gpus(_tensorflow)
+        _tensorflow.zeros(1)  # the first operation logs too

@@ -1,0 +1,9 @@
+"""The only door to scikit-learn's private validation tools.
+
+They are private upstream and may move: whatever breaks, breaks here.
+"""
+
+from sklearn.base import _fit_context as fit_context
+from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
+
+__all__ = ["HasMethods", "Interval", "Options", "StrOptions", "fit_context"]

@@ -1,0 +1,237 @@
+"""The language of search spaces: named decisions that can be drawn, changed, encoded.
+
+NumPy only. A configuration is a plain dictionary ``{decision name: value}`` of JSON
+types, so it can be stored, compared and sent to a worker as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Categorical", "Integer", "Real", "Space"]
+
+# Up to this many choices a category gets one column each when it is encoded for a
+# forest; beyond, its position in the list is the code.
+_MAX_ONE_HOT = 12
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of several JSON values, all equally likely."""
+
+    name: str
+    choices: tuple
+    default: Any = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "choices", tuple(self.choices))
+        if not self.choices:
+            raise ValueError(f"Decision {self.name!r} has no choices.")
+        if self.default is None:
+            object.__setattr__(self, "default", self.choices[0])
+
+    @property
+    def size(self) -> float:
+        return len(self.choices)
+
+    def sample(self, rng, n: int) -> list:
+        return [self.choices[i] for i in rng.integers(len(self.choices), size=n)]
+
+    def index(self, value) -> int:
+        return self.choices.index(value)
+
+    def contains(self, value) -> bool:
+        return value in self.choices
+
+    def encode(self, values) -> np.ndarray:
+        position = {choice: i for i, choice in enumerate(self.choices)}
+        codes = np.array([position[value] for value in values])
+        if len(self.choices) > _MAX_ONE_HOT:
+            return codes[:, None].astype(float)
+        return (codes[:, None] == np.arange(len(self.choices))).astype(float)
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number in ``low..high``, both included; uniform, or log-uniform.
+
+    Log-uniform means P(k) proportional to log((k + 1) / k).
+    """
+
+    name: str
+    low: int
+    high: int
+    log: bool = False
+    default: int | None = None
+
+    def __post_init__(self):
+        if not (self.low <= self.high and (self.low >= 1 or not self.log)):
+            raise ValueError(
+                f"Decision {self.name!r} needs low <= high, and low >= 1 on a log scale. "
+                f"Got low={self.low}, high={self.high}, log={self.log}."
+            )
+        if self.default is None:
+            object.__setattr__(self, "default", self.low)
+
+    @property
+    def size(self) -> float:
+        return self.high - self.low + 1
+
+    def sample(self, rng, n: int) -> list:
+        if not self.log:
+            return rng.integers(self.low, self.high + 1, size=n).tolist()
+        drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high + 1), size=n))
+        return np.clip(np.floor(drawn), self.low, self.high).astype(int).tolist()
+
+    def index(self, value) -> int:
+        return int(value) - self.low
+
+    def contains(self, value) -> bool:
+        return float(value).is_integer() and self.low <= value <= self.high
+
+    def encode(self, values) -> np.ndarray:
+        values = np.asarray(values, dtype=float)[:, None]
+        return np.log(values) if self.log else values
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number in ``[low, high]``; uniform, or log-uniform."""
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    default: float | None = None
+
+    def __post_init__(self):
+        if not (self.low <= self.high and (self.low > 0 or not self.log)):
+            raise ValueError(
+                f"Decision {self.name!r} needs low <= high, and low > 0 on a log scale. "
+                f"Got low={self.low}, high={self.high}, log={self.log}."
+            )
+        if self.default is None:
+            object.__setattr__(self, "default", self.low)
+
+    @property
+    def size(self) -> float:
+        return np.inf if self.low < self.high else 1
+
+    def sample(self, rng, n: int) -> list:
+        if self.log:
+            drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high), size=n))
+        else:
+            drawn = rng.uniform(self.low, self.high, size=n)
+        return np.clip(drawn, self.low, self.high).tolist()
+
+    def contains(self, value) -> bool:
+        return self.low <= value <= self.high
+
+    def encode(self, values) -> np.ndarray:
+        values = np.asarray(values, dtype=float)[:, None]
+        return np.log(values) if self.log else values
+
+
+@dataclass(frozen=True)
+class Space:
+    """An ordered set of decisions.
+
+    Parameters
+    ----------
+    decisions : sequence of Categorical, Integer or Real
+        Their names must differ.
+    """
+
+    decisions: tuple = field(default=())
+
+    def __post_init__(self):
+        object.__setattr__(self, "decisions", tuple(self.decisions))
+        names = self.names
+        if len(set(names)) < len(names):
+            raise ValueError(f"Decision names must differ. Got {names}.")
+
+    def __len__(self):
+        return len(self.decisions)
+
+    def __add__(self, other: Space) -> Space:
+        return Space(self.decisions + other.decisions)
+
+    @property
+    def names(self) -> list[str]:
+        return [decision.name for decision in self.decisions]
+
+    def sample(self, rng) -> dict:
+        """One configuration, every decision drawn on its own."""
+        return self.sample_many(rng, 1)[0]
+
+    def sample_many(self, rng, n: int) -> list[dict]:
+        """`n` configurations."""
+        columns = [decision.sample(rng, n) for decision in self.decisions]
+        return [dict(zip(self.names, row)) for row in zip(*columns)] or [{}] * n
+
+    def pin(self, configuration: Mapping) -> Space:
+        """The same decisions, those in `configuration` with one possible value."""
+        return Space(
+            Categorical(d.name, (configuration[d.name],)) if d.name in configuration else d
+            for d in self.decisions
+        )
+
+    def mutate(self, configuration: Mapping, rng) -> dict:
+        """A copy in which one decision, drawn uniformly, has a different value.
+
+        Decisions that have only one value are never chosen.
+        """
+        free = [decision for decision in self.decisions if decision.size > 1]
+        child = self.restrict(configuration)
+        if not free:
+            return child
+        decision = free[rng.integers(len(free))]
+        value = child[decision.name]
+        while value == child[decision.name]:
+            (value,) = decision.sample(rng, 1)
+        return {**child, decision.name: value}
+
+    def restrict(self, configuration: Mapping) -> dict:
+        """The part of a configuration that these decisions make."""
+        return {name: configuration[name] for name in self.names}
+
+    def default(self) -> dict:
+        return {decision.name: decision.default for decision in self.decisions}
+
+    def encode(self, configurations: Sequence[Mapping]) -> np.ndarray:
+        """Features for a forest, of shape (n_configurations, n_columns).
+
+        Log-scaled numbers enter as logarithms; categories with up to 12 choices as one
+        column each, larger ones as the position of the choice.
+        """
+        columns = [
+            decision.encode([c[decision.name] for c in configurations])
+            for decision in self.decisions
+        ]
+        return np.hstack(columns) if columns else np.empty((len(configurations), 0))
+
+    def embed(self, configurations: Sequence[Mapping]) -> np.ndarray:
+        """Integers, one a decision: the position of the value taken (AutoDEUQ III.B.2)."""
+        return np.array(
+            [[d.index(c[d.name]) for d in self.decisions] for c in configurations]
+        )
+
+    def check(self, configuration: Mapping, name: str) -> dict:
+        """A full, valid configuration from a user's one; errors name what is wrong."""
+        unknown = sorted(set(configuration) - set(self.names))
+        if unknown:
+            raise ValueError(
+                f"`{name}` has unknown decisions {unknown}. Known are {self.names}."
+            )
+        complete = {**self.default(), **configuration}
+        for decision in self.decisions:
+            if not decision.contains(complete[decision.name]):
+                raise ValueError(
+                    f"`{name}[{decision.name!r}]` must lie in {decision}. "
+                    f"Got {complete[decision.name]!r}."
+                )
+        return complete

@@ -1,0 +1,95 @@
+"""One frozen record per arrow: a trial of the search, and the member it trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Member", "TrialRecord"]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A trained network as data: what is needed to rebuild it, and how it came to be.
+
+    Attributes
+    ----------
+    network : str
+        Configuration of the Keras model, as JSON.
+    weights : ndarray of shape (n_weights,), float32, or None
+        Trainable weights of the best epoch, flattened in Keras' order and joined. None
+        where they were dropped to keep a pickle small.
+    state : tuple of ndarray
+        Non-trainable variables of the best epoch, in Keras' order.
+    history : dict of str to ndarray of shape (n_epochs,)
+        `loss`, `val_loss` (in units of the standardised y) and `learning_rate`.
+    held_out : ndarray of shape (n_valid, n_raw), float32, or None
+        Raw outputs on the validation rows.
+    seed : int
+        Decides first weights and batches.
+    seconds : float
+        Time of training.
+    tier : str
+        "xla" or "graph": how the training program ran.
+    """
+
+    network: str
+    weights: np.ndarray | None
+    state: tuple
+    history: dict
+    held_out: np.ndarray | None
+    seed: int
+    seconds: float
+    tier: str
+
+    @property
+    def score(self) -> float:
+        """The best epoch's validation loss: smaller is better."""
+        return float(np.nanmin(self.history["val_loss"]))
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch whose weights were kept, from 0."""
+        return int(np.nanargmin(self.history["val_loss"]))
+
+    def without_arrays(self) -> Member:
+        """The same record without weights and held-out predictions."""
+        return replace(self, weights=None, state=(), held_out=None)
+
+
+@dataclass(frozen=True, eq=False)
+class TrialRecord:
+    """One finished trial of a search.
+
+    Attributes
+    ----------
+    trial_number : int
+        From 0, in the order in which configurations were proposed.
+    configuration : dict
+        ``{decision name: value}``.
+    seed : int
+    status : {"completed", "failed"}
+    score : float
+        What the search minimises; NaN if the trial failed.
+    seconds : float
+        From submission to result.
+    message : str
+        Why the trial failed; empty otherwise.
+    result : Member or None
+        What the evaluation returned.
+    """
+
+    trial_number: int
+    configuration: dict = field(default_factory=dict)
+    seed: int = 0
+    status: str = "completed"
+    score: float = float("nan")
+    seconds: float = 0.0
+    message: str = ""
+    result: Any = None
+
+    @property
+    def completed(self) -> bool:
+        return self.status == "completed"

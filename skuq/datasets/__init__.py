@@ -1,0 +1,7 @@
+"""Data of the papers: synthetic problems, and loaders of real sets."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, submod_attrs={"_toy": ["make_gapped_sine"]}
+)

@@ -1,0 +1,11 @@
+"""Which members to keep: functions from arrays of predictions to indices and weights."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "_diversity": ["architecture_diversity"],
+        "_selection": ["Selection", "select_forward", "select_greedy", "select_top"],
+    },
+)

@@ -1,0 +1,8 @@
+"""The public face: scikit-learn estimators."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={"_autodeuq": ["AutoDEUQRegressor"], "_base": ["UncertaintyRegressorMixin"]},
+)

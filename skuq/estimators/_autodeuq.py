@@ -1,0 +1,376 @@
+"""AutoDEUQ: an ensemble from a joint search of architectures and hyperparameters."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_sample_weight, check_X_y, validate_data
+
+from skuq._params import HasMethods, Interval, Options, StrOptions, fit_context
+from skuq._seeds import draw_entropy, generator
+from skuq.catalog import Catalog, HeldOut
+from skuq.ensembles import select_greedy, select_top
+from skuq.estimators._base import UncertaintyRegressorMixin
+from skuq.exceptions import SmallValidationWarning
+from skuq.networks import DenseSkipSpace, GaussianHead, SearchSpace
+from skuq.predictive import GaussianMixture
+from skuq.search import STRATEGIES, make_proposer, open_slots, run_search
+from skuq.tables import Scaling, TrainingData, split_rows
+from skuq.training import MemberTrainer
+
+__all__ = ["AutoDEUQRegressor"]
+
+_ENOUGH_VALIDATION_ROWS = 100
+
+
+class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
+    """Deep ensemble found by a joint search of architectures and hyperparameters.
+
+    `n_trials` networks with a mean and a standard deviation as outputs are trained, each
+    proposed in the light of those that have finished: ageing evolution changes the
+    architecture, Bayesian optimisation the training hyperparameters (AgEBO). Out of this
+    catalog a greedy selection on validation rows picks up to `n_members`, whose mixture
+    is the prediction. What the members agree to be noise is aleatoric, what they
+    disagree on is epistemic uncertainty.
+
+    Parameters
+    ----------
+    n_trials : int, default=50
+        Networks trained, hence the size of the catalog; 500 in the paper.
+    n_members : int, default=5
+        Most distinct members kept (K).
+    min_members : int, default=2
+        Fewest distinct members; with one there is no epistemic part. 1 is the paper's
+        greedy rule to the letter.
+    n_nodes : int, default=5
+        Variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy task.
+    epochs : int, default=100
+        Most epochs of one network; training stops early and keeps the best epoch.
+    validation_fraction : float, default=0.25
+        Share of the rows that networks are not trained on: early stopping, the search
+        and the selection see them. Ignored if `fit` is given `validation_data`.
+    search : str or keras_tuner.Oracle, default="agebo"
+        How the next network is proposed: "agebo"; "age" (architectures only), "bo"
+        (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
+        "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
+    search_space : None, "benchmark", "toy", SearchSpace, callable or pair, default=None
+        None is the paper's space of fully connected networks with skips, with `n_nodes`
+        and `max_batch_size`; the names are the paper's presets. A callable
+        ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
+        ``training(hp) -> dict``, is a space in Keras-Tuner's language; see
+        `skuq.networks.KerasTunerSpace`.
+    fixed_architecture, fixed_hyperparameters : dict or None, default=None
+        Decisions that are not searched, by name. Where `search` leaves a whole half
+        fixed, what is not named has the space's default value.
+    population_size, sample_size : int or None, default=None
+        P and S of ageing evolution. None is the paper's 100 and 10 for large budgets,
+        and a quarter of `n_trials` and a third of that for small ones.
+    kappa : float, default=0.001
+        Exploration of the Bayesian optimisation.
+    max_batch_size : int, default=256
+        Upper end of the batch sizes; larger than the data means full batches.
+    selection : {"greedy", "top"} or callable, default="greedy"
+        How members are picked. "top" takes those with the lowest NLL each. A callable
+        gets ``(y, loc, scale, n_members, sample_weight=...)`` and returns a
+        `skuq.ensembles.Selection`.
+    epistemic_ddof : {0, 1}, default=0
+        0 is the mixture's own variance of the means; 1 is the paper's Eq. 4 (K - 1),
+        used by `predict` and `predict_uncertainty` but not by quantiles.
+    n_jobs : int or None, default=None
+        Networks trained at the same time, each in a process with its share of the
+        cores. With more than one the search does not repeat exactly (except "rs-mixed",
+        "age" and "init" draws that do not depend on the order of completion).
+    random_state : int, RandomState instance or None, default=None
+        With an integer and ``n_jobs=1`` everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar; messages also go to the logger "skuq".
+
+    Attributes
+    ----------
+    catalog_ : Catalog
+        Every trial, in the order of proposal; ``catalog_.to_frame()`` for people. A
+        pickled estimator keeps the weights of its members only.
+    selection_ : Selection
+        `indices` into `catalog_` of the members kept, `weights` summing to 1, and the
+        validation `loss` in units of the standardised y.
+    scaling_ : Scaling
+        Means and scales of X and y on the training rows.
+    entropy_ : int
+        What `random_state` came to: as `random_state` it repeats the fit.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    SearchFailedError
+        If no network could be trained; it shows the reasons.
+    SearchSpaceError
+        If `search_space` cannot be used.
+
+    See Also
+    --------
+    sklearn.gaussian_process.GaussianProcessRegressor : Exact for small, smooth data.
+
+    Notes
+    -----
+    Inputs and targets are standardised. Zero-weight rows are dropped; weights count in
+    the training loss, the validation loss and the selection.
+
+    References
+    ----------
+    R. Egele, R. Maulik, K. Raghavan, B. Lusch, I. Guyon, P. Balaprakash. "AutoDEUQ:
+    Automated Deep Ensemble with Uncertainty Quantification".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import AutoDEUQRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = AutoDEUQRegressor(n_trials=4, epochs=20, random_state=0).fit(X, y)
+    >>> mean, std = model.predict(X[:2], return_std=True)
+    >>> mean.shape, std.shape
+    ((2,), (2,))
+    """
+
+    _parameter_constraints: dict = {
+        "n_trials": [Interval(Integral, 1, None, closed="left")],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "min_members": [Interval(Integral, 1, None, closed="left")],
+        "n_nodes": [Interval(Integral, 1, None, closed="left")],
+        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
+        "search_space": [
+            None,
+            StrOptions({"benchmark", "toy"}),
+            HasMethods(["decisions", "build", "recipe"]),
+            callable,
+            tuple,
+        ],
+        "fixed_architecture": [dict, None],
+        "fixed_hyperparameters": [dict, None],
+        "population_size": [Interval(Integral, 1, None, closed="left"), None],
+        "sample_size": [Interval(Integral, 1, None, closed="left"), None],
+        "kappa": [Interval(Real, 0, None, closed="left")],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+        "selection": [StrOptions({"greedy", "top"}), callable],
+        "epistemic_ddof": [Options(Integral, {0, 1})],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        n_trials=50,
+        *,
+        n_members=5,
+        min_members=2,
+        n_nodes=5,
+        epochs=100,
+        validation_fraction=0.25,
+        search="agebo",
+        search_space=None,
+        fixed_architecture=None,
+        fixed_hyperparameters=None,
+        population_size=None,
+        sample_size=None,
+        kappa=0.001,
+        max_batch_size=256,
+        selection="greedy",
+        epistemic_ddof=0,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_trials = n_trials
+        self.n_members = n_members
+        self.min_members = min_members
+        self.n_nodes = n_nodes
+        self.epochs = epochs
+        self.validation_fraction = validation_fraction
+        self.search = search
+        self.search_space = search_space
+        self.fixed_architecture = fixed_architecture
+        self.fixed_hyperparameters = fixed_hyperparameters
+        self.population_size = population_size
+        self.sample_size = sample_size
+        self.kappa = kappa
+        self.max_batch_size = max_batch_size
+        self.selection = selection
+        self.epistemic_ddof = epistemic_ddof
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Search, train and select.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
+        y : array-like of shape (n,) or (n, n_outputs)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows to validate on, instead of a share of the rows above.
+        groups : array-like of shape (n,), optional
+            Rows of one group are never divided between training and validation.
+
+        Returns
+        -------
+        self
+        """
+        X, y = validate_data(
+            self, X, y, dtype="float64", multi_output=True, y_numeric=True, ensure_min_samples=2
+        )
+        self.entropy_ = draw_entropy(self.random_state)
+        train, valid, rows = self._split(X, y, sample_weight, validation_data, groups)
+        self._y_is_1d = y.ndim == 1
+        self._head = GaussianHead(1 if self._y_is_1d else y.shape[1])
+        self.scaling_ = Scaling().fit(train[0], train[1], train[2])
+        data = TrainingData(*self._scaled(*train), *self._scaled(*valid))
+        records = self._run_search(data)
+        self.catalog_ = Catalog(records, HeldOut(rows, data.y_valid, data.weight_valid))
+        self.selection_ = self._select(self.catalog_)
+        return self
+
+    def _split(self, X, y, sample_weight, validation_data, groups):
+        """(X, y (n, m), weight) to train on, the same to validate on, validation rows."""
+        weight = _check_sample_weight(sample_weight, X, dtype="float64", ensure_non_negative=True)
+        y = y.astype("float64").reshape(len(y), -1)
+        used = np.flatnonzero(weight > 0)
+        if validation_data is not None:
+            train = X[used], y[used], weight[used]
+            return train, self._check_validation_data(validation_data, y), None
+        if len(used) < 2:
+            raise ValueError(
+                "Training and validation need at least 2 rows of positive weight. "
+                f"Got {len(used)} (n_samples={len(X)})."
+            )
+        train, valid = split_rows(
+            len(used),
+            self.validation_fraction,
+            generator(self.entropy_, "split"),
+            None if groups is None else np.asarray(groups)[used],
+        )
+        train, valid = used[train], used[valid]
+        if len(valid) < _ENOUGH_VALIDATION_ROWS:
+            warnings.warn(
+                f"Members are chosen on {len(valid)} validation rows; below "
+                f"{_ENOUGH_VALIDATION_ROWS} the choice owes much to chance. A larger "
+                "validation_fraction or validation_data may help.",
+                SmallValidationWarning,
+                stacklevel=4,
+            )
+        return (X[train], y[train], weight[train]), (X[valid], y[valid], weight[valid]), valid
+
+    def _check_validation_data(self, validation_data, y):
+        if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
+            raise ValueError(
+                "`validation_data` must be a tuple (X, y) or (X, y, sample_weight). "
+                f"Got {type(validation_data).__name__}."
+            )
+        X_valid, y_valid, *weight = validation_data
+        X_valid = validate_data(self, X_valid, reset=False, dtype="float64")
+        X_valid, y_valid = check_X_y(
+            X_valid, y_valid, dtype="float64", multi_output=True, y_numeric=True
+        )
+        y_valid = y_valid.astype("float64").reshape(len(y_valid), -1)
+        if y_valid.shape[1] != y.shape[1]:
+            raise ValueError(
+                f"y of `validation_data` must have {y.shape[1]} outputs. Got {y_valid.shape[1]}."
+            )
+        weight = _check_sample_weight(
+            weight[0] if weight else None, X_valid, dtype="float64", ensure_non_negative=True
+        )
+        return X_valid, y_valid, weight
+
+    def _scaled(self, X, y, weight):
+        return self.scaling_.inputs(X), self.scaling_.targets(y), weight
+
+    def _run_search(self, data):
+        space = self._resolve_search_space()
+        decisions = space.decisions(data.x.shape[1:], self._head.n_raw)
+        if isinstance(self.search, str):
+            proposer = make_proposer(
+                self.search,
+                decisions,
+                self.n_trials,
+                fixed_architecture=self.fixed_architecture,
+                fixed_hyperparameters=self.fixed_hyperparameters,
+                population_size=self.population_size,
+                sample_size=self.sample_size,
+                kappa=self.kappa,
+            )
+        else:
+            from skuq.search import OracleProposer
+
+            proposer = OracleProposer(self.search, decisions)
+        trainer = MemberTrainer(space, data, self._head, self.epochs)
+        with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
+            return run_search(
+                proposer, slots, self.n_trials, self.entropy_, verbose=self.verbose
+            )
+
+    def _resolve_search_space(self):
+        space = self.search_space
+        if space is None:
+            return DenseSkipSpace(self.n_nodes, self.max_batch_size)
+        if isinstance(space, str):
+            return {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}[space]()
+        if isinstance(space, SearchSpace):
+            return space
+        from skuq.networks import KerasTunerSpace
+
+        build, training = space if isinstance(space, tuple) else (space, None)
+        return KerasTunerSpace(build, training, self.max_batch_size)
+
+    def _select(self, catalog):
+        """Members by their predictions of the validation rows, as a `Selection`."""
+        completed = catalog.completed
+        raw = np.stack([catalog.member(index).held_out for index in completed])
+        loc, scale = self._head.distribution(raw.astype("float64"))
+        held_out = catalog.held_out
+        arguments = held_out.y.astype("float64"), loc, scale, self.n_members
+        if self.selection == "greedy":
+            chosen = select_greedy(
+                *arguments, sample_weight=held_out.weight, min_members=self.min_members
+            )
+        elif self.selection == "top":
+            chosen = select_top(*arguments, sample_weight=held_out.weight)
+        else:
+            chosen = self.selection(*arguments, sample_weight=held_out.weight)
+        return replace(chosen, indices=completed[np.asarray(chosen.indices)])
+
+    def _predict_distribution(self, X):
+        from skuq.training import predict_raw
+
+        inputs = self.scaling_.inputs(X)
+        members = [self.catalog_.member(index) for index in self.selection_.indices]
+        raw = np.stack([predict_raw(m.network, m.weights, m.state, inputs) for m in members])
+        loc, scale = self.scaling_.restore(*self._head.distribution(raw))
+        if self._y_is_1d:
+            loc, scale = loc[..., 0], scale[..., 0]
+        return GaussianMixture(loc, scale, self.selection_.weights)
+
+    def __getstate__(self):
+        # As small as its members: the other networks of the catalog stay behind.
+        state = super().__getstate__()
+        if "selection_" in state:
+            catalog = state["catalog_"].keep_arrays_of(state["selection_"].indices)
+            state = {**state, "catalog_": catalog}
+        return state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.non_deterministic = self.n_jobs not in (None, 1)
+        return tags

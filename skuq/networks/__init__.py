@@ -1,0 +1,13 @@
+"""What a member is: functions that build Keras models, beside their search spaces."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "_dense": ["DenseSkipSpace"],
+        "_heads": ["GaussianHead"],
+        "_keras_tuner": ["KerasTunerSpace"],
+        "_search_space": ["Decisions", "SearchSpace", "training_hyperparameters"],
+    },
+)

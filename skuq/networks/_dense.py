@@ -1,0 +1,120 @@
+"""Fully connected networks with skip connections (AutoDEUQ III.A and Fig. 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skuq._space import Categorical, Space
+from skuq.networks._search_space import Decisions, training_hyperparameters
+
+__all__ = ["DenseSkipSpace"]
+
+WIDTHS = tuple(range(16, 257, 16))
+ACTIVATIONS = (
+    "elu",
+    "gelu",
+    "hard_sigmoid",
+    "linear",
+    "relu",
+    "selu",
+    "sigmoid",
+    "softplus",
+    "softsign",
+    "swish",
+    "tanh",
+)
+IDENTITY = "identity"
+LAYER_TYPES = (IDENTITY, *(f"{w}-{a}" for w in WIDTHS for a in ACTIVATIONS))
+_MAX_SKIPS = 3  # a node is reached from at most this many anchors besides the last one
+
+
+@dataclass(frozen=True)
+class DenseSkipSpace:
+    """The directed graph of the AutoDEUQ paper, and its training hyperparameters.
+
+    Anchors are the input (0), the variable nodes (1..n_nodes) and the output
+    (n_nodes + 1). Every node is one of 177 layer types: identity, or a dense layer of
+    16, 32, .., 256 units with one of 11 activations. Every anchor from the second on
+    may also be reached from the up to three anchors before its predecessor: each such
+    skip is one yes/no decision, projects linearly to the predecessor's width and is
+    added, with no activation after the addition.
+
+    Parameters
+    ----------
+    n_nodes : int, default=5
+        Variable nodes: 3 give 9 architecture decisions, 5 give 17, 10 give 37.
+    max_batch_size : int, default=256
+        Upper end of the batch sizes tried.
+
+    References
+    ----------
+    Egele et al., "AutoDEUQ: Automated Deep Ensemble with Uncertainty Quantification",
+    section III.A.
+    """
+
+    n_nodes: int = 5
+    max_batch_size: int = 256
+
+    @classmethod
+    def benchmark(cls) -> DenseSkipSpace:
+        """The paper's regression benchmark: five nodes, batches of up to 256."""
+        return cls()
+
+    @classmethod
+    def toy(cls) -> DenseSkipSpace:
+        """The paper's one-dimensional toy task: three nodes, batches of up to 32."""
+        return cls(n_nodes=3, max_batch_size=32)
+
+    def skips(self) -> list[tuple[int, int]]:
+        """(source, target) anchors of every possible skip, by target."""
+        return [
+            (source, target)
+            for target in range(2, self.n_nodes + 2)
+            for source in range(max(0, target - 1 - _MAX_SKIPS), target - 1)
+        ]
+
+    def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
+        """Architecture and training decisions; they do not depend on the data."""
+        nodes = [
+            Categorical(f"node_{k}", LAYER_TYPES, default="64-relu")
+            for k in range(1, self.n_nodes + 1)
+        ]
+        skips = [Categorical(_skip(*edge), (0, 1)) for edge in self.skips()]
+        return Decisions(Space(nodes + skips), training_hyperparameters(self.max_batch_size))
+
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """The Keras model of one decision vector, with `n_outputs` linear outputs."""
+        from skuq._keras import keras
+
+        layers = keras.layers
+        anchors = [keras.Input(shape=input_shape, name="input")]
+        for target in range(1, self.n_nodes + 2):
+            last = anchors[-1]
+            merged = [last]
+            for source in range(target - 1):
+                if configuration.get(_skip(source, target)):
+                    # A matrix only: a bias here would repeat the next layer's own.
+                    project = layers.Dense(
+                        last.shape[-1], use_bias=False, name=f"project_{source}_{target}"
+                    )
+                    merged.append(project(anchors[source]))
+            if len(merged) > 1:
+                last = layers.Add(name=f"add_{target}")(merged)
+            if target > self.n_nodes:
+                anchors.append(layers.Dense(n_outputs, name="output")(last))
+            elif configuration[f"node_{target}"] == IDENTITY:
+                anchors.append(last)
+            else:
+                units, activation = configuration[f"node_{target}"].split("-")
+                dense = layers.Dense(int(units), activation=activation, name=f"node_{target}")
+                anchors.append(dense(last))
+        return keras.Model(anchors[0], anchors[-1], name="dense_skip")
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """Every training hyperparameter, under the recipe's own names."""
+        return self.decisions().hyperparameters.restrict(configuration)
+
+
+def _skip(source: int, target: int) -> str:
+    return f"skip_{source}_{target}"

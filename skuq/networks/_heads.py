@@ -1,0 +1,59 @@
+"""From a network's raw outputs to the parameters of a distribution.
+
+One formula serves training (on tensors, `keras.ops`) and prediction (on arrays, NumPy).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["GaussianHead"]
+
+_HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
+
+
+@dataclass(frozen=True)
+class GaussianHead:
+    """Mean and standard deviation of a normal, for each of several outputs.
+
+    The network gives 2 m raw numbers for m outputs: the means, then as many numbers r
+    with standard deviation ``softplus(r) + min_scale``.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    min_scale : float, default=1e-3
+        Smallest standard deviation, in units of the standardised y. It keeps the
+        likelihood bounded when a network fits its training rows exactly.
+
+    References
+    ----------
+    Nix and Weigend (1994); Lakshminarayanan et al. (2017), section 2.4; AutoDEUQ, Eq. 1.
+    """
+
+    n_outputs: int = 1
+    min_scale: float = 1e-3
+
+    @property
+    def n_raw(self) -> int:
+        """Numbers the network has to give."""
+        return 2 * self.n_outputs
+
+    def distribution(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        mean, r = raw[..., : self.n_outputs], raw[..., self.n_outputs :]
+        return mean, xp.logaddexp(r, xp.zeros_like(r)) + self.min_scale
+
+    def loss(self, y, raw):
+        """Negative log likelihood (Eq. 1, with its constant) of each row, mean over outputs.
+
+        Tensors: y (.., n_outputs), raw (.., n_raw); returns (..,).
+        """
+        from skuq._keras import ops
+
+        mean, scale = self.distribution(raw, ops)
+        nll = ops.log(scale) + 0.5 * ops.square((y - mean) / scale) + _HALF_LOG_2PI
+        return ops.mean(nll, axis=-1)

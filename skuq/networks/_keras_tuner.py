@@ -1,0 +1,148 @@
+"""Search spaces that users write in Keras-Tuner's language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from skuq._space import Categorical, Integer, Real, Space
+from skuq.exceptions import SearchSpaceError
+from skuq.networks._search_space import Decisions, training_hyperparameters
+
+__all__ = ["KerasTunerSpace", "space_from_keras_tuner", "space_to_keras_tuner"]
+
+
+@dataclass(frozen=True)
+class KerasTunerSpace:
+    """A search space made of functions that take a ``keras_tuner.HyperParameters``.
+
+    Parameters
+    ----------
+    build_model : callable
+        ``build_model(hp, input_shape, n_outputs) -> keras.Model``, where the model maps
+        `input_shape` to `n_outputs` raw numbers. Each decision it declares through `hp`
+        is part of the architecture. Only decisions declared with `hp`'s default values
+        are searched; ones that appear later keep their default.
+    training : callable, optional
+        ``training(hp) -> dict`` of fields of a recipe (learning_rate, batch_size,
+        optimizer, epochs, reduce_lr_patience, reduce_lr_factor,
+        early_stopping_patience). By default the AutoDEUQ paper's hyperparameters.
+    max_batch_size : int, default=256
+        Of the default `training`.
+
+    Examples
+    --------
+    >>> import keras
+    >>> def build(hp, input_shape, n_outputs):
+    ...     units = hp.Int("units", 16, 128, sampling="log")
+    ...     return keras.Sequential(
+    ...         [
+    ...             keras.Input(input_shape),
+    ...             keras.layers.Dense(units, activation="relu"),
+    ...             keras.layers.Dense(n_outputs),
+    ...         ]
+    ...     )
+    >>> KerasTunerSpace(build).decisions((3,), 2).architecture.names
+    ['units']
+    """
+
+    build_model: Callable
+    training: Callable | None = None
+    max_batch_size: int = 256
+
+    def decisions(self, input_shape, n_outputs) -> Decisions:
+        """What the two callables declare when they run with default values."""
+        from skuq._keras_tuner import keras_tuner
+
+        architecture = keras_tuner.HyperParameters()
+        _call("search_space", self.build_model, architecture, input_shape, n_outputs)
+        if self.training is None:
+            hyperparameters = training_hyperparameters(self.max_batch_size)
+        else:
+            declared = keras_tuner.HyperParameters()
+            self._training(declared)
+            hyperparameters = space_from_keras_tuner(declared.space)
+        return Decisions(space_from_keras_tuner(architecture.space), hyperparameters)
+
+    def build(self, configuration: Mapping, input_shape, n_outputs):
+        """The user's model for one configuration."""
+        return self.build_model(_filled(configuration), input_shape, n_outputs)
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """The user's training settings for one configuration."""
+        if self.training is None:
+            return training_hyperparameters(self.max_batch_size).restrict(configuration)
+        return self._training(_filled(configuration))
+
+    def _training(self, hp):
+        recipe = _call("training callable of the search space", self.training, hp)
+        if not isinstance(recipe, Mapping):
+            raise SearchSpaceError(
+                "The training callable of the search space must return a dict. "
+                f"Got {type(recipe).__name__}."
+            )
+        return dict(recipe)
+
+
+def _call(name, function, *arguments):
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise SearchSpaceError(
+            f"The {name} raised {type(error).__name__} with default values: {error}"
+        ) from error
+
+
+def _filled(configuration):
+    from skuq._keras_tuner import keras_tuner
+
+    hp = keras_tuner.HyperParameters()
+    hp.values = dict(configuration)
+    return hp
+
+
+def space_from_keras_tuner(declared) -> Space:
+    """Our decisions from Keras-Tuner's; stepped numbers become choices."""
+    decisions = {}
+    for hp in declared:
+        # The same name may be declared under several conditions: one decision.
+        decisions.setdefault(hp.name, _from_keras_tuner(hp))
+    return Space(decisions.values())
+
+
+def _from_keras_tuner(hp):
+    kind = type(hp).__name__
+    config = hp.get_config()
+    if kind == "Choice":
+        return Categorical(hp.name, tuple(config["values"]), default=hp.default)
+    if kind == "Boolean":
+        return Categorical(hp.name, (False, True), default=hp.default)
+    if kind == "Fixed":
+        return Categorical(hp.name, (config["value"],))
+    if kind not in ("Int", "Float") or config["sampling"] not in ("linear", "log"):
+        raise SearchSpaceError(
+            f"Decision {hp.name!r} is a {kind} with sampling {config.get('sampling')!r}, which "
+            "cannot be searched. Use Choice, Boolean, Fixed, or Int and Float with linear "
+            "or log sampling."
+        )
+    step = config["step"]
+    if step is not None and not (kind == "Int" and step == 1 and config["sampling"] == "linear"):
+        return Categorical(hp.name, tuple(hp.values), default=hp.default)
+    domain = Integer if kind == "Int" else Real
+    low, high = config["min_value"], config["max_value"]
+    return domain(hp.name, low, high, log=config["sampling"] == "log", default=hp.default)
+
+
+def space_to_keras_tuner(space: Space):
+    """Keras-Tuner's container with the same decisions."""
+    from skuq._keras_tuner import keras_tuner
+
+    hp = keras_tuner.HyperParameters()
+    for d in space.decisions:
+        if isinstance(d, Categorical):
+            hp.Choice(d.name, list(d.choices), default=d.default)
+            continue
+        declare = hp.Int if isinstance(d, Integer) else hp.Float
+        sampling = "log" if d.log else "linear"
+        declare(d.name, d.low, d.high, sampling=sampling, default=d.default)
+    return hp

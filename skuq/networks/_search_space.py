@@ -1,0 +1,63 @@
+"""What a search space has to offer, and the paper's training hyperparameters.
+
+NumPy only: proposing a configuration needs no Keras, building it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from skuq._space import Categorical, Integer, Real, Space
+
+__all__ = ["OPTIMIZERS", "Decisions", "SearchSpace", "training_hyperparameters"]
+
+#: The paper's seven optimisers (AutoDEUQ III.A), by Keras' names.
+OPTIMIZERS = ("sgd", "rmsprop", "adagrad", "adam", "adadelta", "adamax", "nadam")
+
+
+class Decisions(NamedTuple):
+    """The two halves of a joint search: what is built, and how it is trained."""
+
+    architecture: Space
+    hyperparameters: Space
+
+
+@runtime_checkable
+class SearchSpace(Protocol):
+    """Anything that can say what is to be decided and act on a decision."""
+
+    def decisions(self, input_shape: tuple, n_outputs: int) -> Decisions:
+        """The decisions to be made; no Keras model is built where none is needed."""
+
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """A Keras model from `input_shape` to `n_outputs` raw numbers."""
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """The fields of a training recipe that the configuration decides."""
+
+
+def training_hyperparameters(max_batch_size: int = 256) -> Space:
+    """The paper's training hyperparameters (AutoDEUQ III.A).
+
+    Parameters
+    ----------
+    max_batch_size : int, default=256
+        b_max: 256 in the paper's benchmark, 32 in its toy example.
+
+    Returns
+    -------
+    Space
+        Learning rate (log-uniform in 1e-4..1e-1), batch size (log-uniform in
+        1..b_max), one of seven optimisers, patience of the learning rate's reduction
+        (10..20 epochs) and of early stopping (20..30 epochs).
+    """
+    return Space(
+        (
+            Real("learning_rate", 1e-4, 1e-1, log=True, default=1e-3),
+            Integer("batch_size", 1, max_batch_size, log=True, default=min(32, max_batch_size)),
+            Categorical("optimizer", OPTIMIZERS, default="adam"),
+            Integer("reduce_lr_patience", 10, 20, default=15),
+            Integer("early_stopping_patience", 20, 30, default=25),
+        )
+    )

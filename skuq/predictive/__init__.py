@@ -1,0 +1,8 @@
+"""What a prediction is: records of predictive distributions."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={"_gaussian_mixture": ["GaussianMixture"], "_uncertainty": ["Uncertainty"]},
+)

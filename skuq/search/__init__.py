@@ -1,0 +1,16 @@
+"""What to train next; knows configurations and scores, not networks."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "_evolution": ["AgeingEvolution"],
+        "_forest": ["ForestOptimizer", "ForestSurrogate"],
+        "_keras_tuner": ["AgEBOOracle", "OracleProposer"],
+        "_loop": ["run_search"],
+        "_proposers": ["Fixed", "Joint", "Proposer", "RandomProposer"],
+        "_slots": ["open_slots"],
+        "_strategies": ["STRATEGIES", "make_proposer"],
+    },
+)

@@ -1,0 +1,12 @@
+"""From a user's table to what networks train on: validated, split, standardised."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "_scaling": ["Scaling"],
+        "_splits": ["split_rows"],
+        "_training_data": ["TrainingData"],
+    },
+)

@@ -1,0 +1,47 @@
+"""Standardising inputs and targets, and the way back."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.preprocessing import StandardScaler
+
+__all__ = ["Scaling"]
+
+# Networks extrapolate with powers of their input; farther out than this, and outputs
+# would leave the range of float64.
+_FARTHEST = 1e6
+
+
+class Scaling:
+    """Zero mean and unit variance for every column of X and of y.
+
+    Constant columns are only centred, so they survive; a constant y too.
+
+    Attributes
+    ----------
+    x_, y_ : sklearn.preprocessing.StandardScaler
+    """
+
+    def fit(self, X, y, sample_weight=None):
+        """X (n, d), y (n, m), finite; weights (n,) or None."""
+        self.x_ = StandardScaler().fit(X, sample_weight=sample_weight)
+        self.y_ = StandardScaler().fit(y, sample_weight=sample_weight)
+        for scaler in (self.x_, self.y_):
+            if not (np.isfinite(scaler.mean_).all() and np.isfinite(scaler.scale_).all()):
+                raise ValueError(
+                    "X or y has values so large that their variance overflows float64. "
+                    "Rescale them, or drop the outliers."
+                )
+        return self
+
+    def inputs(self, X) -> np.ndarray:
+        """Standardised X, clipped at a million standard deviations."""
+        return np.clip(self.x_.transform(X), -_FARTHEST, _FARTHEST)
+
+    def targets(self, y) -> np.ndarray:
+        """Standardised y, (n, m)."""
+        return self.y_.transform(y)
+
+    def restore(self, loc, scale):
+        """Means and standard deviations (.., m) in units of y."""
+        return loc * self.y_.scale_ + self.y_.mean_, scale * self.y_.scale_

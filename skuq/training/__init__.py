@@ -1,0 +1,13 @@
+"""How a configuration becomes a member: recipes, compiled programs, the trainer."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "_engine": ["train_member"],
+        "_predict": ["predict_raw"],
+        "_recipe": ["Recipe"],
+        "_trainer": ["MemberTrainer"],
+    },
+)

@@ -1,0 +1,99 @@
+"""The update rules of seven optimisers, as pure functions on one flat weight vector.
+
+All seven work element by element, so one fused update of the concatenated weights is
+exact. Constants are Keras' defaults, and tests hold every rule against Keras' own.
+
+Notation: w weights, g gradient (both (n_weights,)), t the number of this step from 1,
+lr learning rate; m, v first and second moments. `init` gives the slots (the optimiser's
+state), `update` maps ``(w, slots, g, t, lr)`` to ``(w, slots)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from skuq._keras import ops
+
+__all__ = ["RULES", "Rule"]
+
+_EPSILON = 1e-7
+_BETA_1, _BETA_2 = 0.9, 0.999
+
+
+class Rule(NamedTuple):
+    init: Callable
+    update: Callable
+
+
+def _zeros(n):
+    def init(w):
+        return tuple(ops.zeros_like(w) for _ in range(n))
+
+    return init
+
+
+def _sgd(w, slots, g, t, lr):
+    return w - lr * g, slots
+
+
+def _rmsprop(w, slots, g, t, lr, rho=0.9):
+    (v,) = slots
+    v = rho * v + (1 - rho) * ops.square(g)
+    return w - lr * g * ops.rsqrt(v + _EPSILON), (v,)
+
+
+def _adagrad(w, slots, g, t, lr):
+    (total,) = slots
+    total = total + ops.square(g)
+    return w - lr * g * ops.rsqrt(total + _EPSILON), (total,)
+
+
+def _adadelta(w, slots, g, t, lr, rho=0.95):
+    squares, steps = slots
+    squares = rho * squares + (1 - rho) * ops.square(g)
+    step = -g * ops.sqrt(steps + _EPSILON) * ops.rsqrt(squares + _EPSILON)
+    steps = rho * steps + (1 - rho) * ops.square(step)
+    return w + lr * step, (squares, steps)
+
+
+def _adam(w, slots, g, t, lr):
+    m, v = slots
+    m = m + (1 - _BETA_1) * (g - m)
+    v = v + (1 - _BETA_2) * (ops.square(g) - v)
+    rate = lr * ops.sqrt(1 - ops.power(_BETA_2, t)) / (1 - ops.power(_BETA_1, t))
+    return w - rate * m / (ops.sqrt(v) + _EPSILON), (m, v)
+
+
+def _adamax(w, slots, g, t, lr):
+    m, u = slots
+    m = m + (1 - _BETA_1) * (g - m)
+    u = ops.maximum(_BETA_2 * u, ops.abs(g))
+    return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + _EPSILON), (m, u)
+
+
+def _nadam_init(w):
+    return (*_zeros(2)(w), ops.ones((), w.dtype))
+
+
+def _nadam(w, slots, g, t, lr):
+    m, v, product = slots  # product: of the momentum schedule's values so far
+    now = _BETA_1 * (1 - 0.5 * ops.power(0.96, t))
+    ahead = _BETA_1 * (1 - 0.5 * ops.power(0.96, t + 1))
+    product = product * now
+    m = m + (1 - _BETA_1) * (g - m)
+    v = v + (1 - _BETA_2) * (ops.square(g) - v)
+    m_hat = ahead * m / (1 - product * ahead) + (1 - now) * g / (1 - product)
+    v_hat = v / (1 - ops.power(_BETA_2, t))
+    return w - lr * m_hat / (ops.sqrt(v_hat) + _EPSILON), (m, v, product)
+
+
+RULES = {
+    "sgd": Rule(_zeros(0), _sgd),
+    "rmsprop": Rule(_zeros(1), _rmsprop),
+    "adagrad": Rule(lambda w: (ops.full_like(w, 0.1),), _adagrad),
+    "adam": Rule(_zeros(2), _adam),
+    "adadelta": Rule(_zeros(2), _adadelta),
+    "adamax": Rule(_zeros(2), _adamax),
+    "nadam": Rule(_nadam_init, _nadam),
+}
