@@ -8,6 +8,11 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_dense": ["DenseSkipSpace"],
         "_heads": ["GaussianHead"],
         "_keras_tuner": ["KerasTunerSpace"],
-        "_search_space": ["Decisions", "SearchSpace", "training_hyperparameters"],
+        "_search_space": [
+            "OPTIMIZERS",
+            "Decisions",
+            "SearchSpace",
+            "training_hyperparameters",
+        ],
     },
 )

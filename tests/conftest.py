@@ -1,0 +1,70 @@
+"""Small things every test may use."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skuq._space import Categorical, Space
+from skuq.networks import Decisions
+
+
+class TinySpace:
+    """One hidden layer of a few units, trained quickly: for tests of everything else."""
+
+    def decisions(self, input_shape=None, n_outputs=None):
+        return Decisions(
+            Space((Categorical("units", (8, 10)), Categorical("activation", ("tanh", "relu")))),
+            Space(
+                (
+                    Categorical("learning_rate", (0.03, 0.02)),
+                    Categorical("batch_size", (16,)),
+                )
+            ),
+        )
+
+    def build(self, configuration, input_shape, n_outputs):
+        from skuq._keras import keras
+
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input(input_shape, name="input"),
+                layers.Dense(
+                    configuration["units"], activation=configuration["activation"], name="hidden"
+                ),
+                layers.Dense(n_outputs, name="output"),
+            ],
+            name="tiny",
+        )
+
+    def recipe(self, configuration):
+        return {name: configuration[name] for name in ("learning_rate", "batch_size")}
+
+
+@pytest.fixture
+def tiny_space():
+    return TinySpace()
+
+
+@pytest.fixture(params=[0, 1, 7])
+def global_random_seed(request):
+    return request.param
+
+
+@pytest.fixture
+def wave():
+    """120 noisy rows of a smooth function of two inputs."""
+    rng = np.random.RandomState(0)
+    X = rng.uniform(-1, 1, (120, 2))
+    return X, 3 * np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=120) + 10
+
+
+@pytest.fixture(scope="session")
+def data_dir():
+    """Folder of the real benchmark data; tests that want it skip where it is missing."""
+    folder = Path(os.environ.get("SKUQ_DATA_DIR", Path(__file__).parents[2] / "shared" / "data"))
+    if not (folder / "uci_regression").is_dir():
+        pytest.skip(f"no benchmark data in {folder} (set SKUQ_DATA_DIR)")
+    return folder

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from skuq._space import Categorical, Integer, Real, Space
+
+
+@pytest.fixture
+def space():
+    return Space(
+        (
+            Categorical("c", ("a", "b", "c")),
+            Integer("batch", 1, 256, log=True),
+            Integer("n", 10, 20),
+            Real("rate", 1e-4, 1e-1, log=True),
+            Categorical("one", (5,)),
+        )
+    )
+
+
+def test_log_uniform_integers_follow_their_law():
+    draws = Integer("k", 1, 32, log=True).sample(np.random.default_rng(0), 50_000)
+    k = np.arange(1, 33)
+    expected = np.log((k + 1) / k) / np.log(33)
+    _, p_value = stats.chisquare(np.bincount(draws, minlength=33)[1:], 50_000 * expected)
+    assert p_value > 1e-3
+
+
+def test_log_uniform_reals_follow_their_law():
+    draws = Real("r", 1e-4, 1e-1, log=True).sample(np.random.default_rng(0), 20_000)
+    assert stats.kstest(draws, stats.loguniform(1e-4, 1e-1).cdf).pvalue > 1e-3
+
+
+def test_mutation_changes_exactly_one_decision_to_another_valid_value(space, global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    changed = set()
+    for _ in range(300):
+        parent = space.sample(rng)
+        child = space.mutate(parent, rng)
+        different = [name for name in space.names if parent[name] != child[name]]
+        assert len(different) == 1
+        assert space.check(child, "child") == child
+        changed.update(different)
+    assert changed == {"c", "batch", "n", "rate"}  # "one" has nothing to change to
+
+
+def test_encoding(space):
+    a = {"c": "b", "batch": 8, "n": 12, "rate": 0.01, "one": 5}
+    expected = [[0, 1, 0, np.log(8), 12, np.log(0.01), 1]]
+    np.testing.assert_allclose(space.encode([a]), expected)
+
+
+def test_large_categories_are_encoded_by_position():
+    big = Space((Categorical("t", tuple(range(100, 150))),))
+    np.testing.assert_array_equal(big.encode([{"t": 107}]), [[7.0]])
+    np.testing.assert_array_equal(big.embed([{"t": 107}, {"t": 100}]), [[7], [0]])
+
+
+def test_check_names_what_is_wrong(space):
+    with pytest.raises(ValueError, match=r"fixed.*unknown decisions \['x'\]"):
+        space.check({"x": 1}, "fixed")
+    with pytest.raises(ValueError, match=r"fixed\['n'\].*Got 99"):
+        space.check({"n": 99}, "fixed")
+    assert space.check({"n": 11}, "fixed") == {**space.default(), "n": 11}
+
+
+def test_pinned_decisions_keep_their_value(space, global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    pinned = space.pin({"c": "b"})
+    drawn = pinned.sample(rng)
+    assert drawn["c"] == "b" and pinned.mutate(drawn, rng)["c"] == "b"
+
+
+def test_bad_domains_are_refused():
+    with pytest.raises(ValueError, match="low <= high"):
+        Integer("k", 5, 4)
+    with pytest.raises(ValueError, match="log scale"):
+        Real("r", 0.0, 1.0, log=True)
+    with pytest.raises(ValueError, match="no choices"):
+        Categorical("c", ())
+    with pytest.raises(ValueError, match="must differ"):
+        Space((Categorical("c", (1,)), Categorical("c", (2,))))
+
+
+def test_space_without_decisions_has_one_configuration():
+    empty = Space()
+    rng = np.random.default_rng(0)
+    assert empty.sample(rng) == {} and empty.sample_many(rng, 2) == [{}, {}]
+    assert empty.mutate({}, rng) == {}

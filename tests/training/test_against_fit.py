@@ -1,0 +1,166 @@
+"""The compiled program against ``model.fit`` with the same callbacks, weights and order."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skuq._keras import keras, ops
+from skuq.networks import OPTIMIZERS, GaussianHead
+from skuq.tables import TrainingData
+from skuq.training import Recipe, train_member
+from skuq.training._weights import draw_variables
+
+
+class HeadLoss(keras.losses.Loss):
+    def __init__(self, head):
+        super().__init__(reduction="sum_over_batch_size")
+        self.head = head
+
+    def call(self, y_true, y_pred):
+        return self.head.loss(y_true, y_pred)
+
+
+def make_data(n_train=53, n_valid=21, n_outputs=1, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_train + n_valid, 3))
+    y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(n_train + n_valid, n_outputs))
+    weight = rng.uniform(0.2, 3, n_train + n_valid)
+    parts = [a[:n_train] for a in (x, y, weight)] + [a[n_train:] for a in (x, y, weight)]
+    return TrainingData(*parts)
+
+
+def make_model(n_outputs=1, regularizer=None):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((3,), name="input"),
+            layers.Dense(12, activation="tanh", name="a", kernel_regularizer=regularizer),
+            layers.Dense(8, activation="swish", name="b"),
+            layers.Dense(2 * n_outputs, name="c"),
+        ],
+        name="net",
+    )
+
+
+def split_flat(model, flat):
+    sizes = [int(np.prod(v.shape)) for v in model.trainable_variables]
+    parts = np.split(flat, np.cumsum(sizes)[:-1])
+    return [p.reshape(v.shape) for p, v in zip(parts, model.trainable_variables)]
+
+
+def fit_with_keras(model, head, recipe, data, flat):
+    """History and final flat weights of Keras' own training, rows in their order."""
+    for variable, value in zip(model.trainable_variables, split_flat(model, flat)):
+        variable.assign(value)
+    model.compile(
+        optimizer=keras.optimizers.get(
+            {"class_name": recipe.optimizer, "config": {"learning_rate": recipe.learning_rate}}
+        ),
+        loss=HeadLoss(head),
+    )
+    history = model.fit(
+        data.x,
+        data.y,
+        sample_weight=data.weight,
+        validation_data=(data.x_valid, data.y_valid, data.weight_valid),
+        batch_size=recipe.batch_size,
+        epochs=recipe.epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.ReduceLROnPlateau(
+                patience=recipe.reduce_lr_patience, factor=recipe.reduce_lr_factor
+            ),
+            keras.callbacks.EarlyStopping(
+                patience=recipe.early_stopping_patience, restore_best_weights=True
+            ),
+            keras.callbacks.TerminateOnNaN(),
+        ],
+    )
+    weights = [ops.convert_to_numpy(v).ravel() for v in model.trainable_variables]
+    return history.history, np.concatenate(weights)
+
+
+def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4):
+    model, head = make_model(n_outputs, regularizer), GaussianHead(n_outputs)
+    initial = draw_variables(model, 3)
+    member = train_member(
+        model, head, recipe, data, 1, initial=initial, permutation=np.arange, jit=jit
+    )
+    history, weights = fit_with_keras(model, head, recipe, data, initial[0])
+    assert len(member.history["loss"]) == len(history["loss"])
+    assert_allclose(member.history["val_loss"], history["val_loss"], rtol=rtol, atol=1e-5)
+    assert_allclose(member.history["learning_rate"], history["learning_rate"], rtol=1e-6)
+    assert_allclose(
+        member.weights, weights, rtol=rtol, atol=rtol * np.abs(weights).max()
+    )
+    return member, history
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def test_equals_fit_for_each_optimizer(optimizer, jit):
+    # 53 rows in batches of 16: the last batch has 5.
+    recipe = Recipe(optimizer, learning_rate=0.01, batch_size=16, epochs=12)
+    compare(recipe, make_data(), jit=jit)
+
+
+def test_equals_fit_through_plateaus_and_early_stopping():
+    recipe = Recipe(
+        "adam",
+        learning_rate=0.05,
+        batch_size=10,
+        epochs=200,
+        reduce_lr_patience=3,
+        reduce_lr_factor=0.3,
+        early_stopping_patience=8,
+    )
+    member, history = compare(recipe, make_data())
+    assert len(history["loss"]) < 200  # stopped early
+    assert len(np.unique(history["learning_rate"])) > 2  # and reduced before
+    assert member.best_epoch == int(np.argmin(history["val_loss"]))
+
+
+def test_equals_fit_with_batches_larger_than_the_data():
+    compare(Recipe("adam", learning_rate=0.02, batch_size=500, epochs=20), make_data())
+
+
+def test_equals_fit_with_single_rows():
+    compare(Recipe("sgd", learning_rate=0.01, batch_size=1, epochs=5), make_data())
+
+
+def test_equals_fit_with_several_outputs():
+    recipe = Recipe("nadam", learning_rate=0.01, batch_size=16, epochs=10)
+    compare(recipe, make_data(n_outputs=3), n_outputs=3)
+
+
+def test_equals_fit_with_a_weight_penalty():
+    recipe = Recipe("adam", learning_rate=0.01, batch_size=16, epochs=10)
+    compare(recipe, make_data(), regularizer="l2")
+
+
+def test_slices_do_not_change_the_run():
+    """A run in many short calls is the same run."""
+    data, head = make_data(), GaussianHead()
+    recipe = Recipe("adam", learning_rate=0.01, batch_size=16, epochs=150,
+                    early_stopping_patience=150)  # fmt: skip
+    member, _ = compare(recipe, data, rtol=2e-3)
+    again = train_member(
+        make_model(), head, recipe, data, 1,
+        initial=draw_variables(make_model(), 3), permutation=np.arange, jit=False,
+    )  # fmt: skip
+    assert len(member.history["loss"]) == 150  # more than one call holds
+    np.testing.assert_array_equal(member.weights, again.weights)
+
+
+def test_padding_of_rows_changes_nothing():
+    """40 rows fill their step of the ladder, 41 do not; both equal fit."""
+    for n_train in (40, 41):
+        recipe = Recipe("adam", learning_rate=0.01, batch_size=7, epochs=6)
+        compare(recipe, make_data(n_train=n_train, n_valid=9))
+
+
+def test_divergence_keeps_the_best_epoch_or_raises():
+    data, head, model = make_data(), GaussianHead(), make_model()
+    with pytest.raises(FloatingPointError, match="diverged.*learning_rate=1e"):
+        train_member(model, head, Recipe("sgd", learning_rate=1e30, epochs=5), data, 1)

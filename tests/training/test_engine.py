@@ -1,0 +1,192 @@
+import threading
+
+import numpy as np
+import pytest
+
+from skuq._keras import keras
+from skuq.networks import DenseSkipSpace, GaussianHead
+from skuq.tables import TrainingData
+from skuq.training import MemberTrainer, Recipe, predict_raw, train_member
+from skuq.training._cache import BoundedCache
+from skuq.training._engine import programs
+from skuq.training._program import padded_rows
+from skuq.training._weights import draw_variables
+
+
+def data(n_train=40, n_valid=20, seed=0):
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(n_train + n_valid, 3)), rng.normal(size=(n_train + n_valid, 1))
+    ones = np.ones(n_train + n_valid)
+    return TrainingData(
+        x[:n_train], y[:n_train], ones[:n_train], x[n_train:], y[n_train:], ones[n_train:]
+    )
+
+
+def network(units=6):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((3,), name="input"),
+            layers.Dense(units, activation="relu", name="hidden"),
+            layers.Dense(2, name="output"),
+        ],
+        name="net",
+    )
+
+
+def test_padded_rows_are_a_ladder():
+    sizes = [padded_rows(n) for n in range(1, 3000)]
+    assert all(p >= n and p <= max(8, 1.25 * n) for n, p in enumerate(sizes, start=1))
+    assert sizes == sorted(sizes) and len(set(sizes)) < 40
+    assert padded_rows(max(sizes)) == max(sizes)
+
+
+def test_same_seed_same_member_other_seed_other_member():
+    one, two, other = (
+        train_member(network(), GaussianHead(), Recipe(epochs=4), data(), s) for s in (5, 5, 6)
+    )
+    np.testing.assert_array_equal(one.weights, two.weights)
+    assert not np.array_equal(one.weights, other.weights)
+
+
+def test_global_random_state_is_neither_used_nor_changed():
+    keras.utils.set_random_seed(1)
+    before = np.random.get_state()[1].copy()
+    one = train_member(network(), GaussianHead(), Recipe(epochs=2), data(), 5)
+    np.testing.assert_array_equal(before, np.random.get_state()[1])
+    keras.utils.set_random_seed(2)
+    two = train_member(network(), GaussianHead(), Recipe(epochs=2), data(), 5)
+    np.testing.assert_array_equal(one.weights, two.weights)
+
+
+def test_runtime_values_do_not_compile_again():
+    recipe = Recipe(batch_size=8, epochs=3)
+    train_member(network(7), GaussianHead(), recipe, data(), 1)
+    n_made = programs.n_made
+    for seed, n_train, rate, epochs in [(2, 40, 0.1, 3), (3, 38, 1e-4, 5), (4, 37, 0.01, 1)]:
+        recipe = Recipe(
+            batch_size=8, epochs=epochs, learning_rate=rate, early_stopping_patience=2 + seed
+        )
+        train_member(network(7), GaussianHead(), recipe, data(n_train, 19, seed), seed)
+    assert programs.n_made == n_made
+
+
+def test_threads_share_a_program_without_mixing_up():
+    """Two threads on one cached program give what each gives alone."""
+    recipe = Recipe(batch_size=4, epochs=30)
+    alone = [train_member(network(), GaussianHead(), recipe, data(), s).weights for s in (1, 2)]
+    together = [None, None]
+
+    def run(i):
+        together[i] = train_member(network(), GaussianHead(), recipe, data(), i + 1).weights
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for a, b in zip(alone, together):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_first_weights_follow_their_initializers():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((50,), name="input"),
+            layers.Dense(400, name="a", kernel_initializer="he_normal", bias_initializer="ones"),
+            layers.BatchNormalization(name="n"),
+            layers.Dense(2, name="b"),
+        ]
+    )
+    flat, state = draw_variables(model, 1)
+    kernel = flat[: 50 * 400]
+    # 20 000 draws: the std of an estimated std is 1/sqrt(40 000) of it, 0.5 %.
+    assert abs(kernel.std() / np.sqrt(2 / 50) - 1) < 0.02
+    np.testing.assert_array_equal(flat[50 * 400 : 50 * 400 + 400], 1)
+    np.testing.assert_array_equal(state[0], 0)  # moving mean
+    np.testing.assert_array_equal(state[1], 1)  # moving variance
+    np.testing.assert_array_equal(flat, draw_variables(model, 1)[0])
+    assert not np.array_equal(flat, draw_variables(model, 2)[0])
+
+
+def test_state_of_batch_normalisation_and_dropout_travels():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((3,), name="input"),
+            layers.Dense(6, activation="relu", name="a"),
+            layers.BatchNormalization(momentum=0.5, name="n"),
+            layers.Dropout(0.2, name="d"),
+            layers.Dense(2, name="b"),
+        ]
+    )
+    one, two = (
+        train_member(model, GaussianHead(), Recipe(epochs=5, batch_size=8), data(), 1)
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(one.weights, two.weights)
+    moving_mean = next(s for s in one.state if s.shape == (6,))
+    assert np.abs(moving_mean).max() > 0.01
+    assert np.isfinite(one.held_out).all()
+
+
+def test_predictions_are_float64_of_float32_weights():
+    model = network()
+    flat, state = draw_variables(model, 1)
+    x = np.random.default_rng(0).normal(size=(9, 3))
+    hidden = np.maximum(x @ flat[:18].reshape(3, 6).astype(float) + flat[18:24], 0)
+    expected = hidden @ flat[24:36].reshape(6, 2).astype(float) + flat[36:]
+    for compiled in (True, False):
+        raw = predict_raw(model.to_json(), flat, state, x, compiled=compiled)
+        assert raw.dtype == np.float64
+        np.testing.assert_allclose(raw, expected, rtol=1e-12)
+
+
+def test_long_inputs_are_predicted_in_chunks():
+    model = network()
+    flat, state = draw_variables(model, 1)
+    x = np.random.default_rng(0).normal(size=(2**20, 3))
+    raw = predict_raw(model.to_json(), flat, state, x)
+    some = [0, 2**19, 2**20 - 1]
+    few = predict_raw(model.to_json(), flat, state, x[some])
+    np.testing.assert_allclose(raw[some], few, rtol=1e-12)
+
+
+def test_long_validation_sets_are_passed_over_in_chunks():
+    """More rows than one validation pass holds: the same loss as by hand."""
+    long = data(n_train=64, n_valid=20_001)
+    member = train_member(network(), GaussianHead(), Recipe(epochs=2), long, 1)
+    raw = predict_raw(member.network, member.weights, member.state, long.x_valid)
+    mean, std = GaussianHead().distribution(raw)
+    z = (long.y_valid - mean) / std
+    expected = np.mean(0.5 * np.log(2 * np.pi) + np.log(std) + 0.5 * z**2)
+    assert abs(member.score - expected) < 1e-5
+
+
+def test_trainer_gives_the_configured_member():
+    space = DenseSkipSpace(n_nodes=1, max_batch_size=8)
+    decisions = space.decisions()
+    rng = np.random.default_rng(0)
+    configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)
+    member = MemberTrainer(space, data(), GaussianHead(), epochs=3)(configuration, 4)
+    assert len(member.history["loss"]) == 3 and member.seed == 4
+    assert member.held_out.shape == (20, 2)
+
+
+def test_cache_is_bounded_and_keeps_what_is_used():
+    cache = BoundedCache(max_size=2)
+    for key in "abac":
+        cache.get(key, key.upper)
+    assert cache.get("a", lambda: "made again") == "A"
+    assert cache.get("b", lambda: "made again") == "made again"
+    assert cache.n_made == 4
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("optimizer", "lion"), ("batch_size", 0), ("learning_rate", -1.0), ("epochs", 2.5)],
+)
+def test_bad_recipes_are_refused(field, value):
+    with pytest.raises(ValueError, match=rf"`{field}`.*Got"):
+        Recipe(**{field: value})

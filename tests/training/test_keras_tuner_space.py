@@ -1,0 +1,107 @@
+"""Search spaces in Keras-Tuner's language, through building and training."""
+
+import numpy as np
+import pytest
+
+from skuq._keras import keras
+from skuq._space import Categorical, Integer, Real
+from skuq.exceptions import SearchSpaceError
+from skuq.networks import GaussianHead, KerasTunerSpace
+from skuq.tables import TrainingData
+from skuq.training import MemberTrainer
+
+
+def build(hp, input_shape, n_outputs):
+    layers = keras.layers
+    stack = [keras.Input(input_shape)]
+    for _ in range(hp.Int("depth", 1, 3)):
+        stack.append(layers.Dense(hp.Choice("units", [4, 8]), activation="relu"))
+    if hp.Boolean("wide"):
+        stack.append(layers.Dense(hp.Int("width", 16, 64, step=16)))
+    return keras.Sequential([*stack, layers.Dense(n_outputs)])
+
+
+def training(hp):
+    return {
+        "learning_rate": hp.Float("lr", 1e-3, 1e-1, sampling="log"),
+        "batch_size": 8,
+        "optimizer": hp.Choice("opt", ["adam", "sgd"]),
+    }
+
+
+def data():
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(30, 3)), rng.normal(size=(30, 1)), np.ones(30)]
+    return TrainingData(*parts, *parts)
+
+
+def test_declared_decisions():
+    architecture, hyperparameters = KerasTunerSpace(build, training).decisions((3,), 2)
+    by_name = {d.name: d for d in architecture.decisions}
+    assert by_name["depth"] == Integer("depth", 1, 3, default=1)
+    assert by_name["units"] == Categorical("units", (4, 8), default=4)
+    assert by_name["wide"] == Categorical("wide", (False, True), default=False)
+    assert "width" not in by_name  # not declared with default values
+    lr, opt = hyperparameters.decisions
+    assert lr == Real("lr", 1e-3, 1e-1, log=True, default=1e-3)
+    assert opt.choices == ("adam", "sgd")
+
+
+def test_stepped_numbers_become_choices():
+    def stepped(hp, input_shape, n_outputs):
+        hp.Int("width", 16, 64, step=16)
+
+    (width,) = KerasTunerSpace(stepped).decisions((3,), 2).architecture.decisions
+    assert width == Categorical("width", (16, 32, 48, 64), default=16)
+
+
+def test_default_training_is_the_papers():
+    hyperparameters = KerasTunerSpace(build, max_batch_size=8).decisions((3,), 2).hyperparameters
+    assert len(hyperparameters) == 5 and hyperparameters.decisions[1].high == 8
+
+
+def test_a_configuration_is_trained():
+    space = KerasTunerSpace(build, training)
+    configuration = {"depth": 2, "units": 8, "wide": True, "lr": 0.01, "opt": "sgd"}
+    trainer = MemberTrainer(space, data(), GaussianHead(), epochs=2)
+    assert trainer.recipe(configuration).learning_rate == 0.01
+    assert [layer.units for layer in trainer.build(configuration).layers] == [8, 8, 16, 2]
+    assert np.isfinite(trainer(configuration, 1).score)
+
+
+def raises(hp, input_shape, n_outputs):
+    raise ZeroDivisionError("no such luck")
+
+
+def no_model(hp, input_shape, n_outputs):
+    return "a model"
+
+
+def wrong_width(hp, input_shape, n_outputs):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(n_outputs + 1)])
+
+
+@pytest.mark.parametrize(
+    ("builder", "message"),
+    [
+        (raises, "raised ZeroDivisionError.*no such luck"),
+        (no_model, "must return a keras.Model. Got str"),
+        (wrong_width, r"output shape \(None, 2\).*Got \(None, 3\)"),
+    ],
+)
+def test_unusable_spaces_say_why(builder, message):
+    with pytest.raises(SearchSpaceError, match=message):
+        MemberTrainer(KerasTunerSpace(builder), data(), GaussianHead(), 2).build({})
+
+
+def test_unknown_training_fields_say_which():
+    space = KerasTunerSpace(build, lambda hp: {"learning_rte": 0.1})
+    with pytest.raises(SearchSpaceError, match="learning_rte.*learning_rate"):
+        MemberTrainer(space, data(), GaussianHead(), 2).recipe({})
+
+
+def test_a_space_that_raises_is_refused_before_the_search():
+    with pytest.raises(SearchSpaceError, match="ZeroDivisionError with default values"):
+        KerasTunerSpace(raises).decisions((3,), 2)
+    with pytest.raises(SearchSpaceError, match="must return a dict. Got int"):
+        KerasTunerSpace(build, lambda hp: 3).decisions((3,), 2)
