@@ -52,6 +52,7 @@ def select_forward(
     replacement=True,
     k_init=1,
     min_members=1,
+    max_size=None,
     sample_weight=None,
 ):
     """Greedy forward selection on averages of statistics (Caruana et al., 2004).
@@ -77,6 +78,10 @@ def select_forward(
     min_members : int, default=1
         Go on, with new candidates and against the loss if need be, until there are so
         many distinct ones. One member has no epistemic part.
+    max_size : int, optional
+        Most members with repeats, hence no weight below ``1 / max_size``; by default
+        ``4 * n_members``. Without a bound, repeats of one member can go on for ever,
+        each lowering the loss by less.
     sample_weight : array-like of shape (n_samples,), optional
 
     Returns
@@ -99,12 +104,13 @@ def select_forward(
         raise ValueError("No candidate has a finite loss on the rows to select on.")
     n_members = min(n_members, int(usable.sum()))
     min_members = min(min_members, n_members)
+    max_size = max(4 * n_members if max_size is None else max_size, min_members)
     order = np.argsort(np.where(usable, singles, np.inf), kind="stable")
 
     chosen, path = [], []
     totals = [0.0] * len(statistics)
     current, best = np.inf, (np.inf, 0)  # best: (loss, length of the prefix)
-    while len(set(chosen)) < n_members:
+    while len(set(chosen)) < n_members and len(chosen) < max_size:
         allowed = usable.copy()
         growing = len(set(chosen)) < max(min_members, min(k_init, n_members))
         if growing or not replacement:

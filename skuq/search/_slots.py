@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -181,6 +182,7 @@ class _Worker:
         self._executor = ProcessPoolExecutor(
             max_workers=1,
             timeout=_IDLE_SECONDS,
+            initializer=_follow_parent,
             env={
                 "TF_NUM_INTRAOP_THREADS": threads,
                 "TF_NUM_INTEROP_THREADS": "1",
@@ -222,6 +224,19 @@ def _give_back(worker):
 
 
 _loaded: dict = {}  # in a worker: the evaluation it last read
+_PARENT_CHECK_SECONDS = 2.0
+
+
+def _follow_parent():
+    """In a worker: end with the process that started it, even if that was killed."""
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(_PARENT_CHECK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="skuq-follow-parent", daemon=True).start()
 
 
 def _run_job(path, configuration, seed):

@@ -30,7 +30,7 @@ from skuq.training._weights import draw_variables
 __all__ = ["pad", "programs", "train_member"]
 
 #: Every compiled training program of this process.
-programs = BoundedCache(max_size=32)
+programs = BoundedCache(max_size=16)
 
 # One call of a program should return within about this time, so that an interrupt or a
 # deadline is seen; a call costs a millisecond.

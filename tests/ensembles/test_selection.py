@@ -21,9 +21,9 @@ def mixture_nll(y, loc, scale, members, weight=None):
 
 
 def literal_algorithm_1(y, loc, scale, n_members):
-    """Lines 29-39, with a strict decrease, by brute force."""
+    """Lines 29-39, with a strict decrease and our bound on repeats, by brute force."""
     ensemble, min_loss = [], np.inf
-    while len(set(ensemble)) < n_members:
+    while len(set(ensemble)) < n_members and len(ensemble) < 4 * n_members:
         losses = [mixture_nll(y, loc, scale, [*ensemble, c]) for c in range(len(loc))]
         best = int(np.argmin(losses))
         if not losses[best] < min_loss:
@@ -55,6 +55,14 @@ def test_greedy_keeps_min_members_against_the_loss():
     # Repeats of 0 improve what the forced step spoiled.
     assert two.weights[0] > two.weights[1]
     assert two.loss == min(loss for _, loss in two.path[1:])
+
+
+def test_repeats_end_and_no_weight_vanishes():
+    """A forced second member that only harms: repeats of the first would never end."""
+    y = np.zeros(40)
+    loc = np.array([0.0, 3.0])[:, None] * np.ones(40)
+    selection = select_greedy(y, loc, np.full((2, 40), 0.1), 5, min_members=2)
+    assert len(selection.path) <= 4 * 2 and selection.weights.min() >= 1 / 8
 
 
 def test_greedy_finds_the_pair_of_opposite_errors():
