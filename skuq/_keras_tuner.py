@@ -1,6 +1,7 @@
 """Keras-Tuner, imported after the quiet import of Keras and its backend."""
 
-import skuq._keras  # noqa: F401
 import keras_tuner
+
+import skuq._keras  # noqa: F401
 
 __all__ = ["keras_tuner"]

@@ -216,17 +216,13 @@ class Space:
 
     def embed(self, configurations: Sequence[Mapping]) -> np.ndarray:
         """Integers, one a decision: the position of the value taken (AutoDEUQ III.B.2)."""
-        return np.array(
-            [[d.index(c[d.name]) for d in self.decisions] for c in configurations]
-        )
+        return np.array([[d.index(c[d.name]) for d in self.decisions] for c in configurations])
 
     def check(self, configuration: Mapping, name: str) -> dict:
         """A full, valid configuration from a user's one; errors name what is wrong."""
         unknown = sorted(set(configuration) - set(self.names))
         if unknown:
-            raise ValueError(
-                f"`{name}` has unknown decisions {unknown}. Known are {self.names}."
-            )
+            raise ValueError(f"`{name}` has unknown decisions {unknown}. Known are {self.names}.")
         complete = {**self.default(), **configuration}
         for decision in self.decisions:
             if not decision.contains(complete[decision.name]):

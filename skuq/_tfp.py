@@ -4,7 +4,8 @@ TFP asks for `tf-keras`, the old Keras; importing the quiet backend first keeps 
 process' Keras the new one.
 """
 
-import skuq._keras  # noqa: F401
 from tensorflow_probability import distributions as tfd
+
+import skuq._keras  # noqa: F401
 
 __all__ = ["tfd"]

@@ -13,6 +13,9 @@ from skuq.networks import Decisions
 class TinySpace:
     """One hidden layer of a few units, trained quickly: for tests of everything else."""
 
+    def __repr__(self):
+        return "TinySpace()"
+
     def decisions(self, input_shape=None, n_outputs=None):
         return Decisions(
             Space((Categorical("units", (8, 10)), Categorical("activation", ("tanh", "relu")))),

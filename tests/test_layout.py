@@ -94,8 +94,7 @@ def test_no_backend_is_loaded(statement):
 
 def test_import_is_quick_and_light():
     code = (
-        "import time; start = time.perf_counter(); import skuq; "
-        "print(time.perf_counter() - start)"
+        "import time; start = time.perf_counter(); import skuq; print(time.perf_counter() - start)"
     )
     times = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)

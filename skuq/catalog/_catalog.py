@@ -70,9 +70,7 @@ class Catalog(Sequence):
         """
         record = self.records[index]
         if not record.completed:
-            raise LookupError(
-                f"Trial {record.trial_number} has no member: {record.message}"
-            )
+            raise LookupError(f"Trial {record.trial_number} has no member: {record.message}")
         return record.result
 
     def to_frame(self) -> pd.DataFrame:

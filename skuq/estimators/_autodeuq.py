@@ -316,9 +316,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             proposer = OracleProposer(self.search, decisions)
         trainer = MemberTrainer(space, data, self._head, self.epochs)
         with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
-            return run_search(
-                proposer, slots, self.n_trials, self.entropy_, verbose=self.verbose
-            )
+            return run_search(proposer, slots, self.n_trials, self.entropy_, verbose=self.verbose)
 
     def _resolve_search_space(self):
         space = self.search_space

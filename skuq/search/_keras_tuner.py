@@ -141,9 +141,7 @@ class OracleProposer:
 
     def ask(self, history, running, rng):
         """Tell the oracle what has finished, then take its next trial."""
-        for record in history[self._n_told :]:
-            self._tell(record)
-        self._n_told = len(history)
+        self.tell(history)
         tuner_id = f"skuq-{threading.get_ident()}-{len(self._trials)}"
         trial = self._oracle.create_trial(tuner_id)
         values = trial.hyperparameters.values
@@ -155,6 +153,12 @@ class OracleProposer:
             )
         self._trials.append(trial)
         return self._space.restrict(values)
+
+    def tell(self, history):
+        """Tell the oracle what it has not heard of yet."""
+        for record in history[self._n_told :]:
+            self._tell(record)
+        self._n_told = len(history)
 
     def _tell(self, record):
         trial, status = self._trials[record.trial_number], keras_tuner.engine.trial.TrialStatus

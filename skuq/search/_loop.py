@@ -87,6 +87,8 @@ def run_search(
                 f"Search interrupted: going on with {len(history)} of {n_trials} trials.",
                 stacklevel=2,
             )
+    if hasattr(proposer, "tell"):
+        proposer.tell(history)
     return history
 
 
@@ -97,17 +99,13 @@ def _record(slots, slot, future, trial) -> TrialRecord:
         outcome = {"status": "failed", "message": f"{type(error).__name__}: {error}"}
     else:
         outcome = {"status": "completed", "score": result.score, "result": result}
-    return TrialRecord(
-        **{**trial, "seconds": trial["seconds"] + time.perf_counter()}, **outcome
-    )
+    return TrialRecord(**{**trial, "seconds": trial["seconds"] + time.perf_counter()}, **outcome)
 
 
 def _report(bar, record, history):
     bar.update()
     scores = [r.score for r in history if r.completed]
-    bar.set_postfix(
-        best=f"{min(scores):.3f}" if scores else "-", failed=len(history) - len(scores)
-    )
+    bar.set_postfix(best=f"{min(scores):.3f}" if scores else "-", failed=len(history) - len(scores))
     if record.completed:
         _logger.info("trial %d: score %.4f", record.trial_number, record.score)
     else:

@@ -17,11 +17,13 @@ __all__ = ["Fixed", "Joint", "Proposer", "RandomProposer"]
 
 
 class Proposer(Protocol):
-    """Anything that can say what to try next."""
+    """Anything that can say what to try next.
 
-    def ask(
-        self, history: Sequence[TrialRecord], running: Sequence[Mapping], rng
-    ) -> dict:
+    One that keeps a state of its own may also have ``tell(history)``, which is called
+    when the search has ended.
+    """
+
+    def ask(self, history: Sequence[TrialRecord], running: Sequence[Mapping], rng) -> dict:
         """The next configuration.
 
         Parameters

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import cloudpickle
 import joblib
-
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
 __all__ = ["open_slots"]
@@ -156,9 +155,7 @@ class ProcessSlots:
             status, value, resident = future.result()
         except Exception as error:  # the process, not the evaluation
             self._replace(slot)
-            raise RuntimeError(
-                "The worker process died (killed, or out of memory)."
-            ) from error
+            raise RuntimeError("The worker process died (killed, or out of memory).") from error
         worker = self._workers[slot]
         if worker.n_jobs >= _MAX_JOBS or resident > _MAX_BYTES:
             worker.stop()

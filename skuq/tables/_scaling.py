@@ -24,10 +24,11 @@ class Scaling:
 
     def fit(self, X, y, sample_weight=None):
         """X (n, d), y (n, m), finite; weights (n,) or None."""
-        self.x_ = StandardScaler().fit(X, sample_weight=sample_weight)
-        self.y_ = StandardScaler().fit(y, sample_weight=sample_weight)
+        with np.errstate(over="ignore"):  # seen below, and said in words
+            self.x_ = StandardScaler().fit(X, sample_weight=sample_weight)
+            self.y_ = StandardScaler().fit(y, sample_weight=sample_weight)
         for scaler in (self.x_, self.y_):
-            if not (np.isfinite(scaler.mean_).all() and np.isfinite(scaler.scale_).all()):
+            if not (np.isfinite(scaler.mean_).all() and np.isfinite(scaler.var_).all()):
                 raise ValueError(
                     "X or y has values so large that their variance overflows float64. "
                     "Rescale them, or drop the outliers."

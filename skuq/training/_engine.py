@@ -152,9 +152,7 @@ def _run(model, key, carry, padded, recipe, n_train, n_valid, permutation):
 
 
 def _compiled(model, key, arguments):
-    return compile_program(
-        make_program(model, key, value_and_gradient), arguments, jit=key.jit
-    )
+    return compile_program(make_program(model, key, value_and_gradient), arguments, jit=key.jit)
 
 
 def pad(data: TrainingData) -> dict:

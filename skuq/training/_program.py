@@ -111,9 +111,7 @@ def make_program(model: keras.Model, key: ProgramKey, value_and_gradient):
     def forward(weights, state, x, training):
         parts = ops.split(weights, ends)
         parts = [ops.reshape(part, shape) for part, shape in zip(parts, shapes)]
-        return model.stateless_call(
-            parts, list(state), x, training=training, return_losses=True
-        )
+        return model.stateless_call(parts, list(state), x, training=training, return_losses=True)
 
     def train_step(data, rows, is_real, n_real, carry):
         x, y, weight = (ops.take(data[name], rows, axis=0) for name in ("x", "y", "weight"))
@@ -183,21 +181,16 @@ def make_program(model: keras.Model, key: ProgramKey, value_and_gradient):
             "best_loss": ops.where(best, loss, carry["best_loss"]),
             "best_weights": ops.where(best, carry["weights"], carry["best_weights"]),
             "best_state": tuple(
-                ops.where(best, now, kept)
-                for now, kept in zip(carry["state"], carry["best_state"])
+                ops.where(best, now, kept) for now, kept in zip(carry["state"], carry["best_state"])
             ),
             "stopped": ops.logical_or(ended, ops.logical_not(finite)),
         }
 
     def program(carry, data, orders, scalars):
-        history = ops.full(
-            (epochs_per_call(key.n_train), 3), np.float32(np.nan), dtype="float32"
-        )
+        history = ops.full((epochs_per_call(key.n_train), 3), np.float32(np.nan), dtype="float32")
 
         def go_on(epoch, carry, history):
-            return ops.logical_and(
-                epoch < scalars["n_epochs"], ops.logical_not(carry["stopped"])
-            )
+            return ops.logical_and(epoch < scalars["n_epochs"], ops.logical_not(carry["stopped"]))
 
         def body(epoch, carry, history):
             rate = carry["learning_rate"]

@@ -10,7 +10,6 @@ from skuq.networks._search_space import OPTIMIZERS
 __all__ = ["Recipe"]
 
 
-
 @dataclass(frozen=True)
 class Recipe:
     """Everything that decides a training run besides network, data and seed.
@@ -44,9 +43,7 @@ class Recipe:
 
     def __post_init__(self):
         if self.optimizer not in OPTIMIZERS:
-            raise ValueError(
-                f"`optimizer` must be one of {OPTIMIZERS}. Got {self.optimizer!r}."
-            )
+            raise ValueError(f"`optimizer` must be one of {OPTIMIZERS}. Got {self.optimizer!r}.")
         for name in ("batch_size", "epochs", "reduce_lr_patience", "early_stopping_patience"):
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < 1:

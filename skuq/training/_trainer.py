@@ -78,13 +78,11 @@ class MemberTrainer:
             model = self.search_space.build(configuration, shape, n_raw)
         except Exception as error:
             raise SearchSpaceError(
-                f"The search space raised {type(error).__name__} while building "
-                f"{dict(configuration)}: {error}"
+                f"The search space raised {type(error).__name__} while building: {error}"
             ) from error
         if not isinstance(model, keras.Model):
             raise SearchSpaceError(
-                "The search space must return a keras.Model. "
-                f"Got {type(model).__name__} for {dict(configuration)}."
+                f"The search space must return a keras.Model. Got {type(model).__name__}."
             )
         if not model.built:
             model.build((None, *shape))

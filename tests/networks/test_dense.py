@@ -45,9 +45,11 @@ def test_every_choice_of_every_decision_builds():
     rng = np.random.default_rng(0)
     for decision in architecture.decisions:
         assert isinstance(decision, Categorical)
-        choices = decision.choices if len(decision.choices) < 3 else rng.permutation(
+        choices = (
             decision.choices
-        )[:20]
+            if len(decision.choices) < 3
+            else rng.permutation(decision.choices)[:20]
+        )
         for choice in choices:
             configuration = {**architecture.sample(rng), decision.name: str(choice)}
             if not decision.name.startswith("node"):

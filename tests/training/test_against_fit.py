@@ -91,9 +91,7 @@ def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4
     assert len(member.history["loss"]) == len(history["loss"])
     assert_allclose(member.history["val_loss"], history["val_loss"], rtol=rtol, atol=1e-5)
     assert_allclose(member.history["learning_rate"], history["learning_rate"], rtol=1e-6)
-    assert_allclose(
-        member.weights, weights, rtol=rtol, atol=rtol * np.abs(weights).max()
-    )
+    assert_allclose(member.weights, weights, rtol=rtol, atol=rtol * np.abs(weights).max())
     return member, history
 
 

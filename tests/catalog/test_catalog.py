@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from skuq.catalog import Catalog, Member, TrialRecord
+
+
+def member(score, seed=1):
+    history = {"loss": np.array([3.0, 2.0]), "val_loss": np.array([score + 1, score]),
+               "learning_rate": np.array([0.1, 0.1])}  # fmt: skip
+    return Member("{}", np.ones(4, "float32"), (), history, np.zeros((3, 2)), seed, 0.1, "graph")
+
+
+@pytest.fixture
+def catalog():
+    return Catalog(
+        [
+            TrialRecord(2, {"a": 1}, score=0.5, result=member(0.5)),
+            TrialRecord(0, {"a": 2}, score=0.7, result=member(0.7)),
+            TrialRecord(1, {"a": 3}, status="failed", message="no luck"),
+        ]
+    )
+
+
+def test_sorted_by_trial_number(catalog):
+    assert [record.trial_number for record in catalog] == [0, 1, 2]
+    np.testing.assert_array_equal(catalog.completed, [0, 2])
+    assert repr(catalog) == "<Catalog of 3 trials, 2 completed>"
+
+
+def test_frame_for_people(catalog):
+    frame = catalog.to_frame()
+    assert frame["status"].tolist() == ["completed", "failed", "completed"]
+    assert frame["a"].tolist() == [2, 3, 1]
+    assert frame["best_epoch"].tolist() == [1, -1, 1]
+    assert frame["message"][1] == "no luck"
+
+
+def test_failed_trials_have_no_member(catalog):
+    assert catalog.member(2).score == 0.5
+    with pytest.raises(LookupError, match="Trial 1 has no member: no luck"):
+        catalog.member(1)
+
+
+def test_kept_arrays(catalog):
+    small = catalog.keep_arrays_of([2])
+    assert small.member(0).weights is None and small.member(0).score == 0.7
+    assert small.member(2).weights is not None
+    assert catalog.member(0).weights is not None  # the original is as it was

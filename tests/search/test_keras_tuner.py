@@ -1,0 +1,91 @@
+"""Our search as an oracle of Keras-Tuner, and its oracles in our search."""
+
+import numpy as np
+import pytest
+
+from skuq._keras import keras
+from skuq._keras_tuner import keras_tuner
+from skuq.networks import DenseSkipSpace
+from skuq.search import AgEBOOracle, OracleProposer, run_search
+from skuq.search._slots import InlineSlots
+
+
+def build(hp):
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((2,)),
+            layers.Dense(hp.Int("units", 2, 16), activation=hp.Choice("act", ["relu", "tanh"])),
+            layers.Dense(1),
+        ]
+    )
+    rate = hp.Float("learning_rate", 1e-4, 1e-1, sampling="log")
+    model.compile(keras.optimizers.get(hp.Choice("optimizer", ["adam", "sgd"])), "mse")
+    model.optimizer.learning_rate = rate
+    return model
+
+
+def test_oracle_drives_keras_tuners_own_tuner(tmp_path):
+    oracle = AgEBOOracle(max_trials=14, population_size=4, sample_size=2, seed=1)
+    tuner = keras_tuner.Tuner(oracle, build, directory=tmp_path, project_name="p")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(24, 2))
+    y = x.sum(axis=1)
+    tuner.search(x, y, validation_data=(x, y), epochs=1, verbose=0)
+    trials = [oracle.trials[key] for key in oracle.end_order]
+    assert len(trials) == 14
+    assert all(trial.status == "COMPLETED" for trial in trials)
+    configurations = [trial.hyperparameters.values for trial in trials]
+    assert all({"units", "act", "learning_rate", "optimizer"} <= set(c) for c in configurations)
+    # The last ones evolve: each differs by one architecture decision from an earlier one.
+    for i in range(8, 14):
+        assert any(
+            sum(configurations[i][n] != configurations[j][n] for n in ("units", "act")) == 1
+            for j in range(i)
+        )
+
+
+class Score:
+    def __init__(self, score):
+        self.score = score
+
+
+def evaluate(configuration, seed):
+    if configuration["optimizer"] == "sgd":
+        raise ArithmeticError("no sgd")
+    return Score(abs(np.log10(configuration["learning_rate"]) + 2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=20, seed=1),
+        lambda: keras_tuner.oracles.BayesianOptimizationOracle(
+            objective=keras_tuner.Objective("score", "max"), max_trials=20, seed=1
+        ),
+        lambda: AgEBOOracle(max_trials=20, seed=1),
+    ],
+    ids=["random", "bayesian", "agebo"],
+)
+def test_any_oracle_drives_our_search(make):
+    oracle = make()
+    decisions = DenseSkipSpace(n_nodes=1).decisions()
+    proposer = OracleProposer(oracle, decisions)
+    with InlineSlots(evaluate) as slots:
+        records = run_search(proposer, slots, 15, entropy=1)
+    assert len(records) == 15
+    both = decisions.architecture + decisions.hyperparameters
+    for record in records:
+        assert both.check(record.configuration, "c") == record.configuration
+    scored = [t for t in oracle.trials.values() if t.status == "COMPLETED"]
+    assert len(scored) == sum(record.completed for record in records)
+    sign = -1 if oracle.objective.direction == "max" else 1
+    expected = sorted(r.score for r in records if r.completed)
+    assert sorted(sign * trial.score for trial in scored) == pytest.approx(expected)
+
+
+def test_an_oracle_that_has_nothing_left_says_so():
+    oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=2)
+    proposer = OracleProposer(oracle, DenseSkipSpace(n_nodes=1).decisions())
+    with InlineSlots(evaluate) as slots, pytest.raises(RuntimeError, match="max_trials is 2"):
+        run_search(proposer, slots, 5, entropy=1)

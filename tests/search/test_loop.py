@@ -1,0 +1,229 @@
+"""The asynchronous loop on every kind of slot, with evaluations that need no network."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import joblib
+import pytest
+
+import skuq
+from skuq._space import Integer, Real, Space
+from skuq.exceptions import SearchFailedError
+from skuq.search import RandomProposer, open_slots, run_search
+from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
+
+SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
+
+
+@dataclass(frozen=True)
+class Result:
+    score: float
+    pid: int = 0
+    threads: str = ""
+
+
+class Evaluate:
+    """x is the score; k decides what goes wrong."""
+
+    def __init__(self, fail=(), kill=(), sleep=0.0):
+        self.fail, self.kill, self.sleep = fail, kill, sleep
+
+    def __call__(self, configuration, seed):
+        time.sleep(self.sleep)
+        if configuration["k"] in self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if configuration["k"] in self.fail:
+            raise ArithmeticError(f"k is {configuration['k']}")
+        threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+        return Result(configuration["x"], os.getpid(), threads)
+
+
+@pytest.fixture(params=[InlineSlots, ThreadSlots, ProcessSlots], ids=lambda kind: kind.__name__)
+def slots_of(request):
+    kind = request.param
+    return lambda evaluate: kind(evaluate) if kind is InlineSlots else kind(evaluate, 2)
+
+
+def run(slots, n_trials=12, proposer=None, entropy=3):
+    with slots:
+        return run_search(proposer or RandomProposer(SPACE), slots, n_trials, entropy)
+
+
+def test_all_slots_give_the_same_random_search(slots_of):
+    records = sorted(run(slots_of(Evaluate())), key=lambda r: r.trial_number)
+    inline = run(InlineSlots(Evaluate()))
+    assert [r.trial_number for r in records] == list(range(12))
+    assert [(r.configuration, r.seed, r.score) for r in records] == [
+        (r.configuration, r.seed, r.score) for r in inline
+    ]
+    assert len({r.seed for r in records}) == 12 and min(r.seed for r in records) >= 1
+
+
+def test_failed_trials_are_recorded_with_their_reason(slots_of):
+    records = run(slots_of(Evaluate(fail=(1, 2, 3))), n_trials=30)
+    failed = [r for r in records if not r.completed]
+    assert len(records) == 30 and 0 < len(failed) < 30
+    for record in failed:
+        assert record.message == f"ArithmeticError: k is {record.configuration['k']}"
+        assert record.score != record.score  # NaN, never a made-up number
+    assert all(r.configuration["k"] not in (1, 2, 3) for r in records if r.completed)
+
+
+def test_a_killed_worker_costs_its_own_trial_only():
+    records = run(ProcessSlots(Evaluate(kill=(4,)), 2), n_trials=24)
+    killed = [r for r in records if not r.completed]
+    assert len(records) == 24 and killed
+    assert {r.configuration["k"] for r in killed} == {4}
+    assert all("worker process died" in r.message for r in killed)
+
+
+def test_processes_share_the_cores_and_stay_warm():
+    first = run(ProcessSlots(Evaluate(sleep=0.05), 2), n_trials=6)
+    again = run(ProcessSlots(Evaluate(), 2), n_trials=6)
+    pids = {r.result.pid for r in first}
+    assert len(pids) == 2 and os.getpid() not in pids
+    assert {r.result.pid for r in again} <= pids
+    share = max(1, joblib.cpu_count() // 2)
+    assert {r.result.threads for r in first} == {str(share)}
+
+
+def test_a_process_is_replaced_after_many_trials(monkeypatch):
+    monkeypatch.setattr("skuq.search._slots._MAX_JOBS", 4)
+    monkeypatch.setattr("skuq.search._slots._idle", [])
+    records = run(ProcessSlots(Evaluate(), 1), n_trials=9)
+    assert all(r.completed for r in records)
+    assert len({r.result.pid for r in records}) == 3
+
+
+def test_told_before_asked(slots_of):
+    """A free slot asks only after everything finished has been told."""
+
+    class Watching(RandomProposer):
+        def ask(self, history, running, rng):
+            seen.append((len(history), len(running)))
+            return super().ask(history, running, rng)
+
+    seen = []
+    slots = slots_of(Evaluate())
+    run(slots, n_trials=10, proposer=Watching(SPACE))
+    assert len(seen) == 10
+    for asked, (n_history, n_running) in enumerate(seen):
+        assert n_history + n_running == asked  # nothing is unknown
+        assert n_running < slots.n_slots
+
+
+def test_slots_are_asynchronous():
+    """One slow trial does not hold up the others."""
+
+    class Slow:
+        def __call__(self, configuration, seed):
+            time.sleep(1.0 if configuration["n"] == 0 else 0.01)
+            return Result(float(configuration["n"]))
+
+    class Counting:
+        def __init__(self):
+            self.n = -1
+
+        def ask(self, history, running, rng):
+            self.n += 1
+            return {"n": self.n}
+
+    records = run(ThreadSlots(Slow(), 2), n_trials=10, proposer=Counting())
+    assert records[-1].trial_number == 0
+
+
+def test_hopeless_searches_end_early_and_say_why(slots_of):
+    with pytest.raises(SearchFailedError, match=r"(?s)failed.*ArithmeticError: k is") as error:
+        run(slots_of(Evaluate(fail=range(10))), n_trials=200)
+    assert 10 <= len(error.value.records) <= 11
+
+
+def test_an_interrupt_keeps_what_has_finished():
+    class Interrupted:
+        n = 0
+
+        def __call__(self, configuration, seed):
+            self.n += 1
+            if self.n == 4:
+                raise KeyboardInterrupt
+            return Result(1.0)
+
+    with pytest.warns(UserWarning, match="interrupted: going on with 3 of 20"):
+        records = run(InlineSlots(Interrupted()), n_trials=20)
+    assert len(records) == 3
+
+
+def test_an_interrupt_with_nothing_finished_is_an_interrupt():
+    def evaluate(configuration, seed):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(InlineSlots(evaluate))
+
+
+def test_n_jobs_and_joblib_choose_the_slots():
+    evaluate = Evaluate()
+    assert isinstance(open_slots(evaluate, None, 10), InlineSlots)
+    assert isinstance(open_slots(evaluate, 2, 10), ProcessSlots)
+    assert open_slots(evaluate, 2, 1).n_slots == 1
+    assert isinstance(open_slots(evaluate, 1, 500), ProcessSlots)
+    with joblib.parallel_config(backend="threading", n_jobs=3):
+        slots = open_slots(evaluate, None, 10)
+        assert isinstance(slots, ThreadSlots) and slots.n_slots == 3
+    with joblib.parallel_config(backend="loky", n_jobs=2):
+        assert isinstance(open_slots(evaluate, None, 10), ProcessSlots)
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_inside_a_joblib_worker_trials_run_inline(backend):
+    def kind():
+        return type(open_slots(Evaluate(), 4, 10)).__name__
+
+    kinds = joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(kind)() for _ in range(2))
+    assert kinds == ["InlineSlots"] * 2
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    """Killed without a chance to clean up: its workers follow."""
+    script = tmp_path / "search.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "from skuq.search._slots import ProcessSlots\n"
+        "def evaluate(configuration, seed):\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(600)\n"
+        "with ProcessSlots(evaluate, 1) as slots:\n"
+        "    slots.submit(0, {}, 1).result()\n"
+    )
+    path = os.pathsep.join(p for p in [str(Path(skuq.__file__).parents[1]), *sys.path] if p)
+    search = subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    worker = int(search.stdout.readline())
+    search.kill()
+    search.wait()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.2)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker outlived its parent")
+
+
+def test_progress_is_shown_on_request(capsys):
+    with InlineSlots(Evaluate()) as slots:
+        run_search(RandomProposer(SPACE), slots, 3, 1, verbose=1)
+    assert "3/3" in capsys.readouterr().err
+    assert threading.active_count() < 50

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skuq.tables import Scaling, TrainingData, split_rows
+
+
+def test_scaling_is_standard_and_invertible(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    X, y = rng.normal(5, 3, (50, 2)), rng.normal(-2, 9, (50, 1))
+    scaling = Scaling().fit(X, y)
+    assert_allclose(scaling.inputs(X).mean(axis=0), 0, atol=1e-12)
+    assert_allclose(scaling.targets(y).std(axis=0), 1)
+    loc, scale = scaling.restore(scaling.targets(y), np.ones_like(y))
+    assert_allclose(loc, y)
+    assert_allclose(scale, y.std())
+
+
+def test_constant_columns_survive():
+    X, y = np.full((10, 2), 7.0), np.full((10, 1), 1e5)
+    scaling = Scaling().fit(X, y)
+    assert_allclose(scaling.inputs(X), 0)
+    assert_allclose(scaling.targets(y), 0)
+
+
+def test_far_inputs_are_clipped():
+    scaling = Scaling().fit(np.arange(10.0)[:, None], np.zeros((10, 1)))
+    assert_allclose(scaling.inputs([[1e300], [-1e300]]), [[1e6], [-1e6]])
+
+
+def test_overflowing_values_are_refused():
+    X = np.array([[1e200], [-1e200], [0.0]])
+    with pytest.raises(ValueError, match="overflows"):
+        Scaling().fit(X, np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize(("n", "fraction", "n_valid"), [(10, 0.25, 2), (2, 0.25, 1), (3, 0.9, 2)])
+def test_both_parts_have_rows(n, fraction, n_valid):
+    train, valid = split_rows(n, fraction, np.random.default_rng(0))
+    assert len(valid) == n_valid
+    assert sorted([*train, *valid]) == list(range(n))
+
+
+def test_groups_are_never_divided():
+    groups = np.repeat(np.arange(10), 7)
+    train, valid = split_rows(70, 0.3, np.random.default_rng(0), groups)
+    assert not set(groups[train]) & set(groups[valid])
+    assert len(set(groups[valid])) == 3
+
+
+def test_bad_groups_are_refused():
+    with pytest.raises(ValueError, match="at least two groups"):
+        split_rows(5, 0.3, np.random.default_rng(0), [1] * 5)
+    with pytest.raises(ValueError, match="`groups` must have shape"):
+        split_rows(5, 0.3, np.random.default_rng(0), [1, 2])
+
+
+def test_weights_have_mean_one():
+    ones = np.ones((4, 1))
+    data = TrainingData(ones, ones, np.arange(1, 5), ones, ones, np.full(4, 9.0))
+    assert_allclose(data.weight, np.arange(1, 5) / 2.5)
+    assert_allclose(data.weight_valid, 1)
+    assert data.x.dtype == np.float32
