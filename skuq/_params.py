@@ -5,5 +5,6 @@ They are private upstream and may move: whatever breaks, breaks here.
 
 from sklearn.base import _fit_context as fit_context
 from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
+from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 
-__all__ = ["HasMethods", "Interval", "Options", "StrOptions", "fit_context"]
+__all__ = ["HasMethods", "Interval", "Options", "StrOptions", "check_sample_weight", "fit_context"]

@@ -63,7 +63,8 @@ def test_backends_and_private_tools_have_one_door(path):
     if _name(path) not in BACKEND_HOMES:
         assert not roots & {"keras", "tensorflow", "tensorflow_probability", "keras_tuner"}
     if _name(path) != "_params.py":
-        assert not any("_param_validation" in name for name in _imports(path))
+        private = [n for n in _imports(path) if n.startswith("sklearn") and "._" in n]
+        assert not private, f"{_name(path)} reaches into scikit-learn: {private}"
 
 
 def test_every_package_has_a_rank():

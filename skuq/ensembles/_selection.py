@@ -16,7 +16,7 @@ import numpy as np
 
 __all__ = ["Selection", "normal_statistics", "select_forward", "select_greedy", "select_top"]
 
-_CHUNK_ENTRIES = 2**22  # numbers of one temporary array: 32 MB
+_CHUNK_ENTRIES = 2**18  # numbers of one temporary array: 2 MB, which caches hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,9 +148,15 @@ def _ensemble_losses(statistics, loss, totals, size, sample_weight):
         part = slice(start, start + step)
         with np.errstate(all="ignore"):  # a bad candidate has a bad loss, no more
             rows = loss(*((total + s[part]) / size for total, s in zip(totals, statistics)))
-            rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
-            losses[part] = np.average(rows, axis=1, weights=sample_weight)
+            losses[part] = _mean_loss(rows, sample_weight)
     return losses
+
+
+def _mean_loss(rows, sample_weight):
+    """Mean over outputs, where there are any, then over rows: (n, n_samples, ..) to (n,)."""
+    if rows.ndim > 2:
+        rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
+    return np.average(rows, axis=1, weights=sample_weight)
 
 
 def normal_statistics(y, loc, scale):
@@ -225,7 +231,5 @@ def select_top(y, loc, scale, n_members, *, sample_weight=None):
     if not len(chosen):
         raise ValueError("No candidate has a finite loss on the rows to select on.")
     mean = [s[chosen].mean(axis=0, keepdims=True) for s in statistics]
-    rows = _normal_nll(*mean)
-    rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
-    loss = float(np.average(rows, axis=1, weights=sample_weight)[0])
+    loss = float(_mean_loss(_normal_nll(*mean), sample_weight)[0])
     return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), loss)

@@ -8,9 +8,16 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_sample_weight, check_X_y, validate_data
+from sklearn.utils.validation import check_X_y, validate_data
 
-from skuq._params import HasMethods, Interval, Options, StrOptions, fit_context
+from skuq._params import (
+    HasMethods,
+    Interval,
+    Options,
+    StrOptions,
+    check_sample_weight,
+    fit_context,
+)
 from skuq._seeds import draw_entropy, generator
 from skuq.catalog import Catalog, HeldOut
 from skuq.ensembles import select_greedy, select_top
@@ -82,8 +89,8 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         used by `predict` and `predict_uncertainty` but not by quantiles.
     n_jobs : int or None, default=None
         Networks trained at the same time, each in a process with its share of the
-        cores. With more than one the search does not repeat exactly (except "rs-mixed",
-        "age" and "init" draws that do not depend on the order of completion).
+        cores. With more than one, what is proposed depends on the order in which trials
+        finish, so that only "rs-mixed" and "init" repeat exactly.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -244,7 +251,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
 
     def _split(self, X, y, sample_weight, validation_data, groups):
         """(X, y (n, m), weight) to train on, the same to validate on, validation rows."""
-        weight = _check_sample_weight(sample_weight, X, dtype="float64", ensure_non_negative=True)
+        weight = check_sample_weight(sample_weight, X, dtype="float64", ensure_non_negative=True)
         y = y.astype("float64").reshape(len(y), -1)
         used = np.flatnonzero(weight > 0)
         if validation_data is not None:
@@ -288,7 +295,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             raise ValueError(
                 f"y of `validation_data` must have {y.shape[1]} outputs. Got {y_valid.shape[1]}."
             )
-        weight = _check_sample_weight(
+        weight = check_sample_weight(
             weight[0] if weight else None, X_valid, dtype="float64", ensure_non_negative=True
         )
         return X_valid, y_valid, weight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import numpy as np
@@ -137,7 +138,7 @@ def _run(model, key, carry, padded, recipe, n_train, n_valid, permutation):
             "early_stopping_patience": np.int32(recipe.early_stopping_patience),
         }
         arguments = to_tensors((carry, padded, orders, scalars))
-        program = programs.get(key, lambda: _compiled(model, key, arguments))
+        program = programs.get(key, functools.partial(_compiled, model, key, arguments))
         started = time.perf_counter()
         carry, rows = program(*arguments)
         rows, stopped = to_host((rows, carry["stopped"]))

@@ -1,0 +1,188 @@
+"""Ten seeded random AutoDEUQ trials on concrete split 0: skuq against ``model.fit``.
+
+    python benchmarks/trial_speed.py --data-dir DIR
+
+Each side runs in a process of its own on one thread, and its whole life is timed: start,
+import, building, compiling, training. Both train the same configurations on the same
+rows, `fit` with the same callbacks and with the `jit_compile` and `steps_per_execution`
+given (`--fit-settings` tries several; the best counts). `--tiers` times each
+configuration as a plain graph and through XLA, which is where the engine's threshold
+comes from. Writes ``benchmarks/results/trial_speed.json``.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "trial_speed.json"
+ONE_THREAD = {
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+EPOCHS = 100
+
+
+def trials(n_trials):
+    """The seeded configurations."""
+    from skuq.networks import DenseSkipSpace
+
+    space = DenseSkipSpace.benchmark()
+    decisions = space.decisions()
+    rng = np.random.default_rng(0)
+    return space, (decisions.architecture + decisions.hyperparameters).sample_many(rng, n_trials)
+
+
+def training_data(data_dir):
+    from skuq.tables import Scaling, TrainingData, split_rows
+
+    data = np.load(data_dir / "uci_regression" / "concrete.npz")
+    rows = data["train_idx"][0]
+    X, y = data["X"][rows], data["y"][rows][:, None]
+    train, valid = split_rows(len(rows), 1 / 3, np.random.default_rng(0))
+    scaling = Scaling().fit(X[train], y[train])
+    parts = [
+        (scaling.inputs(X[part]), scaling.targets(y[part]), np.ones(len(part)))
+        for part in (train, valid)
+    ]
+    return TrainingData(*parts[0], *parts[1])
+
+
+def run_skuq(data_dir, n_trials, jit=None):
+    """(validation loss or None, epochs, seconds) of each trial."""
+    from skuq.networks import GaussianHead
+    from skuq.training import Recipe, train_member
+
+    space, configurations = trials(n_trials)
+    data, results = training_data(data_dir), []
+    for seed, configuration in enumerate(configurations, start=1):
+        started = time.perf_counter()
+        model = space.build(configuration, (8,), 2)
+        recipe = Recipe(epochs=EPOCHS, **space.recipe(configuration))
+        try:
+            member = train_member(model, GaussianHead(), recipe, data, seed, jit=jit)
+            outcome = member.score, len(member.history["loss"])
+        except FloatingPointError:
+            outcome = None, 0
+        results.append([*outcome, time.perf_counter() - started])
+    return results
+
+
+def run_fit(data_dir, n_trials, jit_compile, steps_per_execution):
+    """The same through Keras' own training."""
+    from skuq._keras import keras
+    from skuq.networks import GaussianHead
+
+    space, configurations = trials(n_trials)
+    data, head, results = training_data(data_dir), GaussianHead(), []
+    for seed, configuration in enumerate(configurations, start=1):
+        started = time.perf_counter()
+        keras.utils.set_random_seed(seed)
+        model = space.build(configuration, (8,), 2)
+        model.compile(
+            keras.optimizers.get(
+                {
+                    "class_name": configuration["optimizer"],
+                    "config": {"learning_rate": configuration["learning_rate"]},
+                }
+            ),
+            loss=head.loss,
+            jit_compile=jit_compile,
+            steps_per_execution=steps_per_execution,
+        )
+        callbacks = keras.callbacks
+        history = model.fit(
+            data.x,
+            data.y,
+            validation_data=(data.x_valid, data.y_valid),
+            batch_size=configuration["batch_size"],
+            epochs=EPOCHS,
+            verbose=0,
+            callbacks=[
+                callbacks.ReduceLROnPlateau(patience=configuration["reduce_lr_patience"]),
+                callbacks.EarlyStopping(
+                    patience=configuration["early_stopping_patience"], restore_best_weights=True
+                ),
+                callbacks.TerminateOnNaN(),
+            ],
+        ).history
+        best = np.nanmin(history["val_loss"]) if np.isfinite(history["val_loss"]).any() else None
+        seconds = time.perf_counter() - started
+        results.append([best and float(best), len(history["loss"]), seconds])
+    return results
+
+
+def in_own_process(arguments, side):
+    """Whole-process seconds, and the trials' results."""
+    command = [sys.executable, __file__, "--data-dir", str(arguments.data_dir)]
+    command += ["--n-trials", str(arguments.n_trials), "--side", json.dumps(side)]
+    started = time.perf_counter()
+    output = subprocess.run(
+        command, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=True
+    ).stdout
+    return time.perf_counter() - started, json.loads(output.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--n-trials", type=int, default=10)
+    parser.add_argument(
+        "--fit-settings",
+        nargs="+",
+        default=["false:1"],
+        help="jit_compile:steps_per_execution, each, e.g. auto:1 true:16 false:16",
+    )
+    parser.add_argument("--tiers", action="store_true", help="time graph and XLA apart")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        side = json.loads(arguments.side)
+        run = {"skuq": run_skuq, "fit": run_fit}[side.pop("name")]
+        print(json.dumps(run(arguments.data_dir, arguments.n_trials, **side)))
+        return
+
+    sides = {"skuq": {"name": "skuq"}}
+    if arguments.tiers:
+        sides |= {f"skuq, jit={jit}": {"name": "skuq", "jit": jit} for jit in (False, True)}
+    else:
+        for setting in arguments.fit_settings:
+            jit, steps = setting.split(":")
+            sides[f"fit, jit_compile={jit}, steps_per_execution={steps}"] = {
+                "name": "fit",
+                "jit_compile": {"true": True, "false": False, "auto": "auto"}[jit],
+                "steps_per_execution": int(steps),
+            }
+    results = {name: in_own_process(arguments, side) for name, side in sides.items()}
+
+    _, configurations = trials(arguments.n_trials)
+    print(f"{'seconds a trial':>24s}  " + "  ".join(results))
+    for i, configuration in enumerate(configurations):
+        label = f"{configuration['optimizer']}, batch {configuration['batch_size']}"
+        cells = (
+            f"{r[i][2]:6.1f} s ({r[i][1]} ep., {np.nan if r[i][0] is None else r[i][0]:.2f})"
+            for _, r in results.values()
+        )
+        print(f"{label:>24s}  " + "  ".join(cells))
+    print("whole process:", {name: round(seconds, 1) for name, (seconds, _) in results.items()})
+    record = {name: {"seconds": seconds, "trials": r} for name, (seconds, r) in results.items()}
+    rivals = [seconds for name, (seconds, _) in results.items() if name.startswith("fit")]
+    if rivals:
+        ratio = min(rivals) / results["skuq"][0]
+        record["ratio"] = ratio
+        print(f"ratio of fit's best to skuq: {ratio:.1f}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known["tiers" if arguments.tiers else "against fit"] = record
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
