@@ -16,7 +16,7 @@ import numpy as np
 
 __all__ = ["Selection", "normal_statistics", "select_forward", "select_greedy", "select_top"]
 
-_CHUNK_ENTRIES = 2**18  # numbers of one temporary array: 2 MB, which caches hold
+_CHUNK_ENTRIES = 2**17  # numbers of one temporary array: 1 MB, which caches hold
 
 
 @dataclass(frozen=True, eq=False)
