@@ -6,6 +6,7 @@ types, so it can be stored, compared and sent to a worker as it is.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,10 @@ __all__ = ["Categorical", "Integer", "Real", "Space"]
 _MAX_ONE_HOT = 12
 
 
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True)
 class Categorical:
     """One of several JSON values, all equally likely."""
@@ -28,7 +33,7 @@ class Categorical:
     default: Any = None
 
     def __post_init__(self):
-        object.__setattr__(self, "choices", tuple(self.choices))
+        object.__setattr__(self, "choices", tuple(dict.fromkeys(self.choices)))
         if not self.choices:
             raise ValueError(f"Decision {self.name!r} has no choices.")
         if self.default is None:
@@ -43,6 +48,10 @@ class Categorical:
 
     def index(self, value) -> int:
         return self.choices.index(value)
+
+    def other(self, value):
+        """Some value that is not this one."""
+        return next(choice for choice in self.choices if choice != value)
 
     def contains(self, value) -> bool:
         return value in self.choices
@@ -90,8 +99,12 @@ class Integer:
     def index(self, value) -> int:
         return int(value) - self.low
 
+    def other(self, value):
+        """Some value that is not this one."""
+        return self.low if value != self.low else self.high
+
     def contains(self, value) -> bool:
-        return float(value).is_integer() and self.low <= value <= self.high
+        return _is_number(value) and int(value) == value and self.low <= value <= self.high
 
     def encode(self, values) -> np.ndarray:
         values = np.asarray(values, dtype=float)[:, None]
@@ -128,8 +141,12 @@ class Real:
             drawn = rng.uniform(self.low, self.high, size=n)
         return np.clip(drawn, self.low, self.high).tolist()
 
+    def other(self, value):
+        """Some value that is not this one."""
+        return self.low if value != self.low else self.high
+
     def contains(self, value) -> bool:
-        return self.low <= value <= self.high
+        return _is_number(value) and self.low <= value <= self.high
 
     def encode(self, values) -> np.ndarray:
         values = np.asarray(values, dtype=float)[:, None]
@@ -190,10 +207,11 @@ class Space:
         if not free:
             return child
         decision = free[rng.integers(len(free))]
-        value = child[decision.name]
-        while value == child[decision.name]:
-            (value,) = decision.sample(rng, 1)
-        return {**child, decision.name: value}
+        current = child[decision.name]
+        # By the decision's own law given that the value differs: a few dozen draws nearly
+        # always hold one; where one value has almost all the mass, take any other.
+        drawn = [value for value in decision.sample(rng, 64) if value != current]
+        return {**child, decision.name: drawn[0] if drawn else decision.other(current)}
 
     def restrict(self, configuration: Mapping) -> dict:
         """The part of a configuration that these decisions make."""
@@ -223,11 +241,10 @@ class Space:
         unknown = sorted(set(configuration) - set(self.names))
         if unknown:
             raise ValueError(f"`{name}` has unknown decisions {unknown}. Known are {self.names}.")
-        complete = {**self.default(), **configuration}
         for decision in self.decisions:
-            if not decision.contains(complete[decision.name]):
+            value = configuration.get(decision.name, decision.default)
+            if decision.name in configuration and not decision.contains(value):
                 raise ValueError(
-                    f"`{name}[{decision.name!r}]` must lie in {decision}. "
-                    f"Got {complete[decision.name]!r}."
+                    f"`{name}[{decision.name!r}]` must lie in {decision}. Got {value!r}."
                 )
-        return complete
+        return {**self.default(), **configuration}

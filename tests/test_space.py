@@ -87,3 +87,20 @@ def test_space_without_decisions_has_one_configuration():
     rng = np.random.default_rng(0)
     assert empty.sample(rng) == {} and empty.sample_many(rng, 2) == [{}, {}]
     assert empty.mutate({}, rng) == {}
+
+
+def test_mutation_ends_where_values_repeat_or_have_all_the_mass():
+    """Repeated choices once made mutation search for a different value for ever."""
+    rng = np.random.default_rng(0)
+    assert Space((Categorical("u", (8, 8)),)).mutate({"u": 8}, rng) == {"u": 8}
+    neighbours = Space((Real("r", 1.0, float(np.nextafter(1.0, 2.0))),))
+    assert neighbours.mutate({"r": 1.0}, rng)["r"] != 1.0
+    skewed = Space((Integer("k", 1, 2, log=True),))
+    assert {skewed.mutate({"k": 1}, rng)["k"] for _ in range(50)} == {2}
+
+
+@pytest.mark.parametrize("value", ["abc", None, True])
+def test_values_of_the_wrong_type_are_refused(space, value):
+    for name in ("n", "rate"):
+        with pytest.raises(ValueError, match=rf"fixed\['{name}'\]"):
+            space.check({name: value}, "fixed")

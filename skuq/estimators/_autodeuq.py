@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import replace
 from numbers import Integral, Real
@@ -20,12 +21,12 @@ from skuq._params import (
 )
 from skuq._seeds import draw_entropy, generator
 from skuq.catalog import Catalog, HeldOut
-from skuq.ensembles import select_greedy, select_top
+from skuq.ensembles import Selection, select_greedy, select_top
 from skuq.estimators._base import UncertaintyRegressorMixin
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import DenseSkipSpace, GaussianHead, SearchSpace
 from skuq.predictive import GaussianMixture
-from skuq.search import STRATEGIES, make_proposer, open_slots, run_search
+from skuq.search import STRATEGIES, make_proposer, open_slots, pin, run_search
 from skuq.tables import Scaling, TrainingData, split_rows
 from skuq.training import MemberTrainer
 
@@ -252,11 +253,16 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
     def _split(self, X, y, sample_weight, validation_data, groups):
         """(X, y (n, m), weight) to train on, the same to validate on, validation rows."""
         weight = check_sample_weight(sample_weight, X, dtype="float64", ensure_non_negative=True)
+        weight = weight / weight.max()  # only ratios count, and sums of huge ones overflow
         y = y.astype("float64").reshape(len(y), -1)
         used = np.flatnonzero(weight > 0)
+        if groups is not None and np.shape(groups) != (len(X),):
+            raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
         if validation_data is not None:
             train = X[used], y[used], weight[used]
-            return train, self._check_validation_data(validation_data, y), None
+            valid = self._check_validation_data(validation_data, y)
+            _warn_of_few_rows(len(valid[0]))
+            return train, valid, None
         if len(used) < 2:
             raise ValueError(
                 "Training and validation need at least 2 rows of positive weight. "
@@ -269,14 +275,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             None if groups is None else np.asarray(groups)[used],
         )
         train, valid = used[train], used[valid]
-        if len(valid) < _ENOUGH_VALIDATION_ROWS:
-            warnings.warn(
-                f"Members are chosen on {len(valid)} validation rows; below "
-                f"{_ENOUGH_VALIDATION_ROWS} the choice owes much to chance. A larger "
-                "validation_fraction or validation_data may help.",
-                SmallValidationWarning,
-                stacklevel=4,
-            )
+        _warn_of_few_rows(len(valid))
         return (X[train], y[train], weight[train]), (X[valid], y[valid], weight[valid]), valid
 
     def _check_validation_data(self, validation_data, y):
@@ -298,7 +297,8 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         weight = check_sample_weight(
             weight[0] if weight else None, X_valid, dtype="float64", ensure_non_negative=True
         )
-        return X_valid, y_valid, weight
+        used = weight > 0
+        return X_valid[used], y_valid[used], weight[used] / weight.max()
 
     def _scaled(self, X, y, weight):
         return self.scaling_.inputs(X), self.scaling_.targets(y), weight
@@ -320,7 +320,12 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         else:
             from skuq.search import OracleProposer
 
-            proposer = OracleProposer(self.search, decisions)
+            # A copy: the parameter is not touched, so that fit can be called again.
+            proposer = OracleProposer(
+                copy.deepcopy(self.search),
+                pin(decisions, self.fixed_architecture, self.fixed_hyperparameters),
+                self.n_trials,
+            )
         trainer = MemberTrainer(space, data, self._head, self.epochs)
         with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
             return run_search(proposer, slots, self.n_trials, self.entropy_, verbose=self.verbose)
@@ -331,11 +336,17 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             return DenseSkipSpace(self.n_nodes, self.max_batch_size)
         if isinstance(space, str):
             return {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}[space]()
-        if isinstance(space, SearchSpace):
+        if isinstance(space, SearchSpace) and not isinstance(space, type):
             return space
         from skuq.networks import KerasTunerSpace
 
-        build, training = space if isinstance(space, tuple) else (space, None)
+        build, *training = space if isinstance(space, tuple) and space else (space,)
+        if not callable(build) or isinstance(build, type) or len(training) > 1:
+            raise ValueError(
+                "`search_space` must be an object with `decisions`, `build` and `recipe`, a "
+                f"callable, or a pair (build, training) of callables. Got {space!r}."
+            )
+        training = training[0] if training else None
         return KerasTunerSpace(build, training, self.max_batch_size)
 
     def _select(self, catalog):
@@ -353,6 +364,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             chosen = select_top(*arguments, sample_weight=held_out.weight)
         else:
             chosen = self.selection(*arguments, sample_weight=held_out.weight)
+            _check_selection(chosen, len(completed))
         return replace(chosen, indices=completed[np.asarray(chosen.indices)])
 
     def _predict_distribution(self, X):
@@ -365,6 +377,9 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         if self._y_is_1d:
             loc, scale = loc[..., 0], scale[..., 0]
         return GaussianMixture(loc, scale, self.selection_.weights)
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "selection_")
 
     def __getstate__(self):
         # As small as its members: the other networks of the catalog stay behind.
@@ -379,3 +394,39 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         tags.non_deterministic = self.n_jobs not in (None, 1)
         return tags
+
+
+def _warn_of_few_rows(n_valid):
+    if n_valid < _ENOUGH_VALIDATION_ROWS:
+        warnings.warn(
+            f"Members are chosen on {n_valid} validation rows; below "
+            f"{_ENOUGH_VALIDATION_ROWS} the choice owes much to chance. A larger "
+            "validation_fraction or validation_data may help.",
+            SmallValidationWarning,
+            stacklevel=5,
+        )
+
+
+def _check_selection(chosen, n_candidates):
+    """What a user's selection has returned, checked before anything is built on it."""
+    if not isinstance(chosen, Selection):
+        raise TypeError(
+            f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."
+        )
+    indices, weights = np.asarray(chosen.indices), np.asarray(chosen.weights, dtype=float)
+    if (
+        indices.ndim != 1
+        or not indices.size
+        or indices.dtype.kind not in "iu"
+        or len(np.unique(indices)) < len(indices)
+        or not ((indices >= 0) & (indices < n_candidates)).all()
+    ):
+        raise ValueError(
+            "`selection` must return distinct indices, at least one, in "
+            f"0..{n_candidates - 1}. Got {chosen.indices}."
+        )
+    if weights.shape != indices.shape or not (weights > 0).all() or abs(weights.sum() - 1) > 1e-9:
+        raise ValueError(
+            f"`selection` must return {len(indices)} positive weights that sum to 1. "
+            f"Got {chosen.weights}."
+        )

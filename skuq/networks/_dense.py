@@ -88,7 +88,7 @@ class DenseSkipSpace:
         from skuq._keras import keras
 
         layers = keras.layers
-        anchors = [keras.Input(shape=input_shape, name="input")]
+        anchors = [keras.Input(shape=input_shape, name="input", dtype="float32")]
         for target in range(1, self.n_nodes + 2):
             last = anchors[-1]
             merged = [last]
@@ -96,20 +96,25 @@ class DenseSkipSpace:
                 if configuration.get(_skip(source, target)):
                     # A matrix only: a bias here would repeat the next layer's own.
                     project = layers.Dense(
-                        last.shape[-1], use_bias=False, name=f"project_{source}_{target}"
+                        last.shape[-1],
+                        use_bias=False,
+                        dtype="float32",
+                        name=f"project_{source}_{target}",
                     )
                     merged.append(project(anchors[source]))
             if len(merged) > 1:
-                last = layers.Add(name=f"add_{target}")(merged)
+                last = layers.Add(name=f"add_{target}", dtype="float32")(merged)
             if target > self.n_nodes:
-                anchors.append(layers.Dense(n_outputs, name="output")(last))
+                anchors.append(layers.Dense(n_outputs, name="output", dtype="float32")(last))
             elif configuration[f"node_{target}"] == IDENTITY:
                 anchors.append(last)
             else:
                 units, activation = configuration[f"node_{target}"].split("-")
-                dense = layers.Dense(int(units), activation=activation, name=f"node_{target}")
+                dense = layers.Dense(
+                    int(units), activation=activation, dtype="float32", name=f"node_{target}"
+                )
                 anchors.append(dense(last))
-        return keras.Model(anchors[0], anchors[-1], name="dense_skip")
+        return keras.Model(anchors[0], anchors[-1], name="dense_skip", dtype="float32")
 
     def recipe(self, configuration: Mapping) -> dict:
         """Every training hyperparameter, under the recipe's own names."""

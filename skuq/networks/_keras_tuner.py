@@ -88,9 +88,7 @@ def _call(name, function, *arguments):
     try:
         return function(*arguments)
     except Exception as error:
-        raise SearchSpaceError(
-            f"The {name} raised {type(error).__name__} with default values: {error}"
-        ) from error
+        raise SearchSpaceError(f"The {name} raised {type(error).__name__}: {error}") from error
 
 
 def _filled(configuration):
@@ -127,7 +125,11 @@ def _from_keras_tuner(hp):
         )
     step = config["step"]
     if step is not None and not (kind == "Int" and step == 1 and config["sampling"] == "linear"):
-        return Categorical(hp.name, tuple(hp.values), default=hp.default)
+        cast = int if kind == "Int" else float
+        choices = [cast(value) for value in hp.values]
+        # Steps of floats miss the declared default by a rounding: take the nearest.
+        default = min(choices, key=lambda choice: abs(choice - hp.default))
+        return Categorical(hp.name, tuple(choices), default=default)
     domain = Integer if kind == "Int" else Real
     low, high = config["min_value"], config["max_value"]
     return domain(hp.name, low, high, log=config["sampling"] == "log", default=hp.default)

@@ -163,7 +163,7 @@ class GaussianMixture:
         low, high = ends.min(axis=1), ends.max(axis=1)
         levels = np.broadcast_to(levels, low.shape)
         # Units of the rows' own spread: the root is then of order 1 whatever y's unit.
-        centre, unit = 0.5 * (low + high), 0.5 * (high - low) + self.scale.min(axis=0)
+        centre, unit = 0.5 * (low + high), 0.5 * (high - low) + self.scale.max(axis=0)
         loc = (np.moveaxis(self.loc, 0, -1) - centre[..., None]) / unit[..., None]
         scale = np.moveaxis(self.scale, 0, -1) / unit[..., None]
 
@@ -178,7 +178,10 @@ class GaussianMixture:
         members = [*np.moveaxis(loc, -1, 0), *np.moveaxis(scale, -1, 0)]
         edge = np.ones_like(low)
         found = elementwise.find_root(excess, (-edge, edge), args=(levels, *members))
-        roots = centre + unit * found.x  # (q, n[, m])
+        # Where scales are below the rounding of the locations there is no root to find, and
+        # the ends are the same number or next to it.
+        x = np.where(np.isfinite(found.x), found.x, 0.0)
+        roots = np.clip(centre + unit * x, low, high)  # (q, n[, m])
         order = np.argsort(p.ravel(), kind="stable")
         # Exactly monotone, where the finder's tolerance would leave a crossing of 1e-16.
         roots[order] = np.maximum.accumulate(roots[order], axis=0)

@@ -11,6 +11,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_loop": ["run_search"],
         "_proposers": ["Fixed", "Joint", "Proposer", "RandomProposer"],
         "_slots": ["open_slots"],
-        "_strategies": ["STRATEGIES", "make_proposer"],
+        "_strategies": ["STRATEGIES", "make_proposer", "pin"],
     },
 )

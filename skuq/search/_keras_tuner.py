@@ -126,14 +126,26 @@ class OracleProposer:
     oracle : keras_tuner.Oracle
     decisions : Decisions
         Declared to the oracle, unless it knows them already.
+    n_trials : int, default=1
+        How many proposals it will be asked for.
+
+    Raises
+    ------
+    ValueError
+        If the oracle's own budget is smaller.
     """
 
-    def __init__(self, oracle, decisions: Decisions):
+    def __init__(self, oracle, decisions: Decisions, n_trials: int = 1):
         self._oracle = oracle
         self._folder = tempfile.TemporaryDirectory(prefix="skuq-oracle-")
         self._trials = []  # Keras-Tuner's trials, by our trial number
         self._n_told = 0
         self._space = decisions.architecture + decisions.hyperparameters
+        if oracle.max_trials is not None and oracle.max_trials < n_trials:
+            raise ValueError(
+                f"The oracle's max_trials is {oracle.max_trials}: it must be at least "
+                f"n_trials, {n_trials}."
+            )
         oracle.max_consecutive_failed_trials = _NEVER
         oracle.verbose = 0
         oracle._set_project_dir(self._folder.name, "search")
@@ -148,8 +160,7 @@ class OracleProposer:
         if trial.status != keras_tuner.engine.trial.TrialStatus.RUNNING or not values:
             raise RuntimeError(
                 f"The oracle proposed nothing (status {trial.status}) at trial "
-                f"{len(self._trials)}. Its max_trials is {self._oracle.max_trials}: it must "
-                "be at least n_trials, and the space must have that many configurations."
+                f"{len(self._trials)}: has the space fewer configurations than n_trials?"
             )
         self._trials.append(trial)
         return self._space.restrict(values)

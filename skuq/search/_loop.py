@@ -48,7 +48,7 @@ def run_search(
     Raises
     ------
     SearchFailedError
-        If no trial succeeded, or none of the first ten.
+        If no trial succeeded, none of the first ten, or the proposer raised.
     """
     history, running = [], {}
     free = list(range(slots.n_slots))
@@ -58,11 +58,17 @@ def run_search(
             while n_asked < n_trials or running:
                 while free and n_asked < n_trials:
                     slot = free.pop(0)
-                    configuration = proposer.ask(
-                        history,
-                        [trial["configuration"] for _, trial in running.values()],
-                        generator(entropy, "ask", n_asked),
-                    )
+                    asked = [trial["configuration"] for _, trial in running.values()]
+                    try:
+                        configuration = proposer.ask(
+                            history, asked, generator(entropy, "ask", n_asked)
+                        )
+                    except Exception as error:
+                        raise SearchFailedError(
+                            f"The search could not propose trial {n_asked}: {error}\n"
+                            f"{len(history)} trials had finished (the exception's `records`).",
+                            history,
+                        ) from error
                     seed = trial_seed(entropy, n_asked)
                     trial = {
                         "trial_number": n_asked,

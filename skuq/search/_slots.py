@@ -12,12 +12,14 @@ import os
 import tempfile
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import cloudpickle
 import joblib
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
+
+from skuq.exceptions import SearchSpaceError
 
 __all__ = ["open_slots"]
 
@@ -60,7 +62,7 @@ def open_slots(evaluate, n_jobs=None, n_trials=1):
         raise ValueError(
             f"Trials cannot run on joblib's {name}. Use the loky or threading backend."
         )
-    if n_slots == 1 and n_trials <= _MANY_TRIALS:
+    if n_slots == 1 and n_trials <= _MANY_TRIALS and _resident_bytes() < _MAX_BYTES:
         return InlineSlots(evaluate)
     return ProcessSlots(evaluate, n_slots)
 
@@ -99,13 +101,17 @@ class ThreadSlots(InlineSlots):
         super().__init__(evaluate)
         self.n_slots = n_slots
         self._pool = ThreadPoolExecutor(n_slots, thread_name_prefix="skuq-slot")
+        self._futures = [None] * n_slots
 
     def __exit__(self, *exception):
-        self._pool.shutdown(wait=exception[0] is None, cancel_futures=True)
+        if any(_busy(future) for future in self._futures) and hasattr(self._evaluate, "cancel"):
+            self._evaluate.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
         return False
 
     def submit(self, slot, configuration, seed) -> Future:
-        return self._pool.submit(self._evaluate, configuration, seed)
+        self._futures[slot] = self._pool.submit(self._evaluate, configuration, seed)
+        return self._futures[slot]
 
 
 class ProcessSlots:
@@ -116,32 +122,44 @@ class ProcessSlots:
         self._evaluate = evaluate
         self._threads = max(1, joblib.cpu_count() // n_slots)
         self._workers = [None] * n_slots
+        self._futures = [None] * n_slots
 
     def __enter__(self):
+        try:
+            pickled = cloudpickle.dumps(self._evaluate)
+        except Exception as error:
+            raise SearchSpaceError(
+                f"The search cannot be sent to worker processes ({type(error).__name__}: {error}). "
+                "Most often the search space holds something that cannot be pickled; use "
+                'n_jobs=1, or joblib.parallel_config(backend="threading").'
+            ) from error
         self._folder = tempfile.TemporaryDirectory(prefix="skuq-")
         # Written once and read by each process when it first needs it: a process that
         # is replaced finds it again, and large data are not sent with every trial.
         self._path = str(Path(self._folder.name) / "evaluate.pkl")
-        Path(self._path).write_bytes(cloudpickle.dumps(self._evaluate))
+        needs_backend = getattr(self._evaluate, "needs_backend", False)
+        Path(self._path).write_bytes(cloudpickle.dumps((needs_backend, pickled)))
         return self
 
     def __exit__(self, *exception):
-        for worker in self._workers:
-            if worker is not None and exception[0] is None:
-                _give_back(worker)
+        for worker, future in zip(self._workers, self._futures):
+            if worker is not None and _busy(future):
+                worker.stop()  # interrupted: nobody wants what it is doing
             elif worker is not None:
-                worker.stop()
+                _give_back(worker)
         self._folder.cleanup()
         return False
 
     def submit(self, slot, configuration, seed) -> Future:
         if self._workers[slot] is None:
             self._workers[slot] = _take_worker(self._threads)
+        job = self._path, configuration, seed
         try:
-            return self._workers[slot].submit(self._path, configuration, seed)
-        except Exception:  # it died while it was idle
+            self._futures[slot] = self._workers[slot].submit(*job)
+        except BrokenExecutor:  # it died while it was idle
             self._replace(slot)
-            return self._workers[slot].submit(self._path, configuration, seed)
+            self._futures[slot] = self._workers[slot].submit(*job)
+        return self._futures[slot]
 
     def result(self, slot, future):
         """What the evaluation returned; raises what it raised.
@@ -153,7 +171,7 @@ class ProcessSlots:
         """
         try:
             status, value, resident = future.result()
-        except Exception as error:  # the process, not the evaluation
+        except BrokenExecutor as error:
             self._replace(slot)
             raise RuntimeError("The worker process died (killed, or out of memory).") from error
         worker = self._workers[slot]
@@ -167,6 +185,10 @@ class ProcessSlots:
     def _replace(self, slot):
         self._workers[slot].stop()
         self._workers[slot] = _take_worker(self._threads)
+
+
+def _busy(future):
+    return future is not None and not future.done()
 
 
 class _Worker:
@@ -238,10 +260,14 @@ def _follow_parent():
 
 def _run_job(path, configuration, seed):
     """In a worker: ``("returned" or "raised", value, resident bytes)``."""
-    if path not in _loaded:
-        _loaded.clear()
-        _loaded[path] = cloudpickle.loads(Path(path).read_bytes())
     try:
+        if path not in _loaded:
+            _loaded.clear()
+            needs_backend, pickled = cloudpickle.loads(Path(path).read_bytes())
+            if needs_backend:
+                # Quietly, before unpickling a user's function imports it with its noise.
+                import skuq._keras  # noqa: F401
+            _loaded[path] = cloudpickle.loads(pickled)
         return "returned", _loaded[path](configuration, seed), _resident_bytes()
     except Exception as error:
         return "raised", _portable(error), _resident_bytes()

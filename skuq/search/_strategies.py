@@ -7,7 +7,7 @@ from skuq.search._evolution import AgeingEvolution
 from skuq.search._forest import ForestOptimizer
 from skuq.search._proposers import Fixed, Joint, Proposer, RandomProposer
 
-__all__ = ["STRATEGIES", "make_proposer", "population_sizes"]
+__all__ = ["STRATEGIES", "make_proposer", "pin", "population_sizes"]
 
 #: Names as in the paper: Fig. 1 (agebo, age, bo, init) and Fig. 2 (the mixed ones).
 STRATEGIES = ("agebo", "age", "bo", "init", "rs-mixed", "age-mixed", "bo-mixed")
@@ -21,6 +21,25 @@ def population_sizes(n_trials: int, population_size=None, sample_size=None) -> t
     """
     p = population_size or min(100, max(4, n_trials // 4))
     return p, min(p, sample_size or min(10, max(2, p // 3)))
+
+
+def pin(decisions: Decisions, fixed_architecture=None, fixed_hyperparameters=None) -> Decisions:
+    """The same decisions, where those a user has fixed have one value.
+
+    Raises
+    ------
+    ValueError
+        If a fixed decision is not one of the space's, or its value is not.
+    """
+    halves = (
+        ("fixed_architecture", decisions.architecture, fixed_architecture or {}),
+        ("fixed_hyperparameters", decisions.hyperparameters, fixed_hyperparameters or {}),
+    )
+    pinned = []
+    for name, space, fixed in halves:
+        complete = space.check(fixed, name)
+        pinned.append(space.pin({key: complete[key] for key in fixed}))
+    return Decisions(*pinned)
 
 
 def make_proposer(
@@ -63,15 +82,8 @@ def make_proposer(
     if strategy not in STRATEGIES:
         raise ValueError(f"`search` must be one of {STRATEGIES}. Got {strategy!r}.")
     p, s = population_sizes(n_trials, population_size, sample_size)
-    halves = []
-    for space, fixed, name in (
-        (decisions.architecture, fixed_architecture, "fixed_architecture"),
-        (decisions.hyperparameters, fixed_hyperparameters, "fixed_hyperparameters"),
-    ):
-        complete = space.check(fixed or {}, name)
-        pinned = space.pin({key: complete[key] for key in fixed or {}})
-        halves.append((pinned, complete))
-    (architecture, one_architecture), (hyperparameters, one_recipe) = halves
+    architecture, hyperparameters = pin(decisions, fixed_architecture, fixed_hyperparameters)
+    one_architecture, one_recipe = architecture.default(), hyperparameters.default()
     both = architecture + hyperparameters
     evolve = AgeingEvolution(architecture, p, s)
     optimise = ForestOptimizer(hyperparameters, kappa)

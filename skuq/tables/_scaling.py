@@ -27,7 +27,10 @@ class Scaling:
         with np.errstate(over="ignore"):  # seen below, and said in words
             self.x_ = StandardScaler().fit(X, sample_weight=sample_weight)
             self.y_ = StandardScaler().fit(y, sample_weight=sample_weight)
-        for scaler in (self.x_, self.y_):
+        for scaler, values in ((self.x_, X), (self.y_, y)):
+            # A constant's mean is itself, without the rounding of a sum of large numbers.
+            constant = np.ptp(values, axis=0) == 0
+            scaler.mean_ = np.where(constant, values[0], scaler.mean_)
             if not (np.isfinite(scaler.mean_).all() and np.isfinite(scaler.var_).all()):
                 raise ValueError(
                     "X or y has values so large that their variance overflows float64. "

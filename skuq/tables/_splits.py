@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.model_selection import GroupShuffleSplit
+import pandas as pd
 
 __all__ = ["split_rows"]
 
@@ -27,15 +27,12 @@ def split_rows(n_rows: int, validation_fraction: float, rng, groups=None):
         If there are fewer than two rows, or two groups.
     """
     if groups is not None:
-        groups = np.asarray(groups)
-        if groups.shape != (n_rows,):
-            raise ValueError(f"`groups` must have shape ({n_rows},). Got {groups.shape}.")
-        if len(np.unique(groups)) < 2:
+        codes, named = pd.factorize(np.asarray(groups), use_na_sentinel=False)
+        if len(named) < 2:
             raise ValueError("`groups` must name at least two groups: one has to validate.")
-        split = GroupShuffleSplit(
-            1, test_size=validation_fraction, random_state=int(rng.integers(2**31 - 1))
-        )
-        return next(split.split(np.zeros(n_rows), groups=groups))
+        n_valid = int(np.clip(round(validation_fraction * len(named)), 1, len(named) - 1))
+        validates = np.isin(codes, rng.permutation(len(named))[:n_valid])
+        return np.flatnonzero(~validates), np.flatnonzero(validates)
     if n_rows < 2:
         raise ValueError(f"Training and validation need at least 2 rows. Got {n_rows}.")
     n_valid = int(np.clip(round(validation_fraction * n_rows), 1, n_rows - 1))

@@ -32,7 +32,8 @@ class TrainingData:
 
     def __post_init__(self):
         for name in self.__dataclass_fields__:
-            array = np.ascontiguousarray(getattr(self, name), dtype="float32")
+            array = np.asarray(getattr(self, name), dtype="float64")
             if name.startswith("weight"):
-                array = array / array.mean(dtype="float64").astype("float32")
-            object.__setattr__(self, name, array)
+                array = array / array.max()  # first: a sum of huge weights overflows
+                array = array / array.mean()
+            object.__setattr__(self, name, np.ascontiguousarray(array, dtype="float32"))

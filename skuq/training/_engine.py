@@ -52,6 +52,7 @@ def train_member(
     permutation=None,
     jit: bool | None = None,
     padded=None,
+    cancelled=None,
 ) -> Member:
     """Train one network from scratch; its best epoch becomes a member.
 
@@ -71,6 +72,8 @@ def train_member(
         Compile through XLA or not; by default decided by the number of steps.
     padded : dict, optional
         ``pad(data)``, when many networks train on the same data.
+    cancelled : callable, optional
+        Asked between slices; when it says True, training ends with InterruptedError.
 
     Raises
     ------
@@ -96,7 +99,9 @@ def train_member(
     carry = start_carry(weights, state, key, recipe.learning_rate)
     padded = pad(data) if padded is None else padded
     permutation = permutation or np.random.default_rng(int(batches_seed)).permutation
-    carry, history = _run(model, key, carry, padded, recipe, n_train, n_valid, permutation)
+    carry, history = _run(
+        model, key, carry, padded, recipe, n_train, n_valid, permutation, cancelled
+    )
     if not np.isfinite(history[:, 1]).any():
         raise FloatingPointError(
             f"Training diverged: no finite validation loss in {len(history)} epochs "
@@ -116,12 +121,14 @@ def train_member(
     )
 
 
-def _run(model, key, carry, padded, recipe, n_train, n_valid, permutation):
+def _run(model, key, carry, padded, recipe, n_train, n_valid, permutation, cancelled):
     """All epochs, in slices of about a second; `permutation(n)` orders an epoch's rows."""
     per_call = epochs_per_call(key.n_train)
     width = -(-key.n_train // key.batch_size) * key.batch_size
     history, done, seconds_per_epoch = [], 0, np.inf
     while done < recipe.epochs:
+        if cancelled is not None and cancelled():
+            raise InterruptedError("Training was cancelled.")
         n_epochs = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, per_call))
         n_epochs = min(n_epochs, recipe.epochs - done)
         orders = np.zeros((per_call, width), dtype="int32")

@@ -48,10 +48,14 @@ class Recipe:
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
-        for name, high in (("learning_rate", float("inf")), ("reduce_lr_factor", 1.0)):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 < value <= high:
-                raise ValueError(f"`{name}` must be a number in (0, {high}]. Got {value!r}.")
+        if not isinstance(self.learning_rate, Real) or not 0 < self.learning_rate < float("inf"):
+            raise ValueError(
+                f"`learning_rate` must be a positive number. Got {self.learning_rate!r}."
+            )
+        if not isinstance(self.reduce_lr_factor, Real) or not 0 < self.reduce_lr_factor <= 1:
+            raise ValueError(
+                f"`reduce_lr_factor` must be a number in (0, 1]. Got {self.reduce_lr_factor!r}."
+            )
 
     @classmethod
     def field_names(cls) -> list[str]:

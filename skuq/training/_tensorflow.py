@@ -35,7 +35,8 @@ def compile_forward(forward, n_weights, state, input_shape):
         tuple(tf.TensorSpec(value.shape, value.dtype) for value in state),
         tf.TensorSpec((None, *input_shape), "float64"),
     )
-    return tf.function(forward, input_signature=signature, autograph=False)
+    traced = tf.function(forward, input_signature=signature, autograph=False)
+    return traced.get_concrete_function()
 
 
 def to_tensors(tree):

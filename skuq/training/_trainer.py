@@ -37,6 +37,13 @@ class MemberTrainer:
         self.head = head
         self.epochs = epochs
         self._padded = None  # the data as tensors, made once a process
+        self._cancelled = False
+
+    needs_backend = True  # a worker process should import it before all else
+
+    def cancel(self):
+        """Let trainings that run in other threads end at their next slice."""
+        self._cancelled = True
 
     def __getstate__(self):
         return {**self.__dict__, "_padded": None}
@@ -56,7 +63,15 @@ class MemberTrainer:
         model, recipe = self.build(configuration), self.recipe(configuration)
         if self._padded is None:
             self._padded = pad(self.data)
-        return train_member(model, self.head, recipe, self.data, seed, padded=self._padded)
+        return train_member(
+            model,
+            self.head,
+            recipe,
+            self.data,
+            seed,
+            padded=self._padded,
+            cancelled=lambda: self._cancelled,
+        )
 
     def recipe(self, configuration: Mapping) -> Recipe:
         """The training recipe of a configuration."""
@@ -84,11 +99,52 @@ class MemberTrainer:
             raise SearchSpaceError(
                 f"The search space must return a keras.Model. Got {type(model).__name__}."
             )
-        if not model.built:
-            model.build((None, *shape))
-        if tuple(model.output_shape) != (None, n_raw):
-            raise SearchSpaceError(
-                f"The search space must return a model with output shape (None, {n_raw}), "
-                f"its argument `n_outputs`. Got {model.output_shape}."
-            )
+        _check_model(model, shape, n_raw)
         return model
+
+
+def _check_model(model, input_shape, n_raw):
+    """Refuse in words, and before training, what cannot be trained or stored."""
+    from skuq._keras import keras
+
+    try:
+        if not model.built:
+            model.build((None, *input_shape))
+        inputs, outputs = model.input_shape, model.output_shape
+    except Exception as error:
+        raise SearchSpaceError(
+            f"The search space must return a Sequential or functional model. Got a "
+            f"{type(model).__name__} whose shapes are unknown ({type(error).__name__}: {error})."
+        ) from error
+    for name, got, wanted in (
+        ("input", inputs, (None, *input_shape)),
+        ("output", outputs, (None, n_raw)),
+    ):
+        if got != wanted:
+            raise SearchSpaceError(
+                f"The search space must return a model with one {name} of shape {wanted} "
+                f"(its arguments are `input_shape` and `n_outputs`). Got {got}."
+            )
+    if not model.trainable_variables:
+        raise SearchSpaceError("The search space returned a model without trainable weights.")
+    layers = list(model._flatten_layers())
+    types = {str(v.dtype) for v in model.trainable_variables}
+    types |= {layer.compute_dtype for layer in layers}
+    if types != {"float32"}:
+        raise SearchSpaceError(
+            "The search space must return a model that holds and computes float32. "
+            f"Got {sorted(types)}; is a global dtype policy set?"
+        )
+    for layer in layers:
+        for name in ("kernel_constraint", "bias_constraint"):
+            if getattr(layer, name, None) is not None:
+                raise SearchSpaceError(
+                    f"Layer {layer.name!r} has a {name}: training programs apply no constraints."
+                )
+    try:  # members are stored as this configuration, and rebuilt from it to predict
+        keras.models.model_from_json(model.to_json())
+    except Exception as error:
+        raise SearchSpaceError(
+            "The search space returned a model that cannot be rebuilt from its configuration "
+            f"({type(error).__name__}: {error}). Use Keras' own layers."
+        ) from error

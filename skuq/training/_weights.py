@@ -7,6 +7,8 @@ again, each variable by a copy of its initializer with a seed of its own.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from skuq._keras import keras
@@ -17,22 +19,31 @@ __all__ = ["draw_variables"]
 def draw_variables(model: keras.Model, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """Flat trainable weights of shape (n_weights,), and the non-trainable variables.
 
-    Variables whose layer names no initializer for them keep the value Keras gave.
+    The initializer of a variable `w` is its layer's attribute `w_initializer`, as in all
+    of Keras' layers. Other variables keep the value they were built with, with a warning
+    if that is not constant: then it depends on Keras' global seed.
     """
     rng = np.random.default_rng(seed)
     initializers = _initializers(model)
-    values = {}
+    values = {}  # by identity: layers of nested models may share a path
     for variable in model.variables:
         own_seed = int(rng.integers(1, 2**31 - 1))  # drawn always: the order is the seed
         value = variable.numpy()
-        if value.dtype.kind in "ui":  # the state of a random layer
-            value = rng.integers(0, 2**31 - 1, size=value.shape).astype(value.dtype)
-        elif variable.path in initializers:
-            value = _draw(initializers[variable.path], variable.shape, own_seed)
-        values[variable.path] = np.asarray(value)
-    flat = [values[v.path].ravel() for v in model.trainable_variables]
-    flat = np.concatenate(flat).astype("float32") if flat else np.zeros(0, "float32")
-    return flat, [values[v.path] for v in model.non_trainable_variables]
+        if variable.name == "seed_generator_state":  # of a random layer
+            value = np.random.default_rng(own_seed).integers(2**31 - 1, size=value.shape)
+            value = value.astype(variable.dtype)
+        elif id(variable) in initializers:
+            value = _draw(initializers[id(variable)], variable.shape, own_seed)
+        elif value.dtype.kind == "f" and np.ptp(value) > 0:
+            warnings.warn(
+                f"Variable {variable.path} has no initializer that its layer names "
+                f"`{variable.name}_initializer`: its first value does not repeat.",
+                stacklevel=2,
+            )
+        values[id(variable)] = np.asarray(value)
+    flat = [values[id(v)].ravel() for v in model.trainable_variables]
+    flat = np.concatenate(flat).astype("float32")
+    return flat, [values[id(v)] for v in model.non_trainable_variables]
 
 
 def _draw(initializer, shape, seed):
@@ -43,7 +54,7 @@ def _draw(initializer, shape, seed):
 
 
 def _initializers(model):
-    """``{variable path: initializer}``, by Keras' naming: kernel, kernel_initializer."""
+    """``{id(variable): initializer}``, by Keras' naming: kernel, kernel_initializer."""
     found = {}
     for layer in model._flatten_layers(include_self=False):
         for variable in layer._trainable_variables + layer._non_trainable_variables:
@@ -51,6 +62,6 @@ def _initializers(model):
             for name in (variable.name, stem):
                 initializer = getattr(layer, f"{name}_initializer", None)
                 if isinstance(initializer, keras.initializers.Initializer):
-                    found[variable.path] = initializer
+                    found[id(variable)] = initializer
                     break
     return found

@@ -311,7 +311,10 @@ def test_keras_tuner_oracle_as_search(tiny, wave):
 
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
     fitted = tiny.set_params(search=oracle).fit(*wave)
-    assert len(fitted.catalog_) == 4 and len(oracle.trials) == 4
+    assert len(fitted.catalog_) == 4
+    assert not oracle.trials  # a copy was used: the parameter is as it was
+    again = fitted.set_params(fixed_architecture={"units": 10}).fit(*wave)
+    assert (again.catalog_.to_frame().units == 10).all()
 
 
 def build(hp, input_shape, n_outputs):
@@ -526,3 +529,57 @@ def test_yacht_beats_the_deep_ensemble(data_dir):
     from skuq.metrics import gaussian_nll_loss
 
     assert gaussian_nll_loss(data["y"][test], mean, std) < 0.6
+
+
+# ---------------------------------------------------- found by trying to break it
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-50, 1e50, 1e300])
+def test_scale_of_sample_weights_does_not_matter(tiny, wave, scale):
+    X, y = wave
+    weight = np.linspace(1, 3, 120)
+    expected = clone(tiny).fit(X, y, sample_weight=weight).predict(X)
+    assert_allclose(clone(tiny).fit(X, y, sample_weight=scale * weight).predict(X), expected)
+
+
+@pytest.mark.parametrize("groups", [np.arange(200), np.arange(10)])
+def test_groups_of_the_wrong_length(tiny, wave, groups):
+    with pytest.raises(ValueError, match=r"`groups` must have shape \(120,\)"):
+        tiny.fit(*wave, groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "must return a skuq.ensembles.Selection. Got NoneType"),
+        (Selection(np.array([], int), np.array([])), "distinct indices, at least one"),
+        (Selection(np.array([99]), np.array([1.0])), r"in 0..3. Got \[99\]"),
+        (Selection(np.array([1, 1]), np.array([0.5, 0.5])), "distinct indices"),
+        (Selection(np.array([0, 1]), np.array([3.0, 1.0])), "weights that sum to 1"),
+        (Selection(np.array([0, 1]), np.array([-1.0, 2.0])), "positive weights"),
+    ],
+)
+def test_selections_that_cannot_be_used(tiny, wave, returned, message):
+    tiny.set_params(selection=lambda *args, sample_weight: returned)
+    with pytest.raises((TypeError, ValueError), match=message):
+        tiny.fit(*wave)
+    with pytest.raises(NotFittedError):
+        tiny.predict(wave[0])
+
+
+@pytest.mark.parametrize("space", [(), (build, training, 3), (3, 4)])
+def test_search_spaces_of_the_wrong_form(tiny, wave, space):
+    with pytest.raises(ValueError, match="`search_space` must be an object with"):
+        tiny.set_params(search_space=space).fit(*wave)
+
+
+def test_first_prediction_of_many_members_is_quiet(tiny, wave, capfd):
+    tiny.set_params(n_trials=8, n_members=7, min_members=7, search_space=None, epochs=2)
+    tiny.fit(*wave).predict(wave[0])
+    assert "WARNING" not in capfd.readouterr().err
+
+
+def test_small_validation_data_warn_too(tiny, wave):
+    X, y = wave
+    with pytest.warns(SmallValidationWarning, match="chosen on 1 validation rows"):
+        tiny.fit(X, y, validation_data=(X[:1], y[:1]))

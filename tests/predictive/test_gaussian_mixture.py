@@ -149,3 +149,13 @@ def test_bad_levels_are_refused():
         mixture().interval(1.5)
     with pytest.raises(ValueError, match="y must have shape"):
         mixture().log_prob(np.zeros(3))
+
+
+def test_quantiles_are_finite_where_scales_are_below_rounding():
+    for loc, scale in (
+        ([[0.0], [1e12]], [[1e-6], [1e-6]]),
+        ([[1e15], [1e15]], [[1e-3], [2e-3]]),
+        ([[1e15], [-1e15]], [[1e-9], [1e9]]),
+    ):
+        found = GaussianMixture(loc, scale).quantile([0.1, 0.4, 0.9])
+        assert np.isfinite(found).all() and (np.diff(found) >= 0).all()

@@ -5,6 +5,7 @@ import pytest
 
 from skuq._keras import keras
 from skuq._keras_tuner import keras_tuner
+from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSkipSpace
 from skuq.search import AgEBOOracle, OracleProposer, run_search
 from skuq.search._slots import InlineSlots
@@ -86,6 +87,10 @@ def test_any_oracle_drives_our_search(make):
 
 def test_an_oracle_that_has_nothing_left_says_so():
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=2)
-    proposer = OracleProposer(oracle, DenseSkipSpace(n_nodes=1).decisions())
-    with InlineSlots(evaluate) as slots, pytest.raises(RuntimeError, match="max_trials is 2"):
+    decisions = DenseSkipSpace(n_nodes=1).decisions()
+    with pytest.raises(ValueError, match="max_trials is 2.*at least n_trials, 5"):
+        OracleProposer(oracle, decisions, 5)
+    proposer = OracleProposer(oracle, decisions)
+    with InlineSlots(evaluate) as slots, pytest.raises(SearchFailedError) as error:
         run_search(proposer, slots, 5, entropy=1)
+    assert "could not propose trial 2" in str(error.value) and len(error.value.records) == 2

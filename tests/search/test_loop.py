@@ -14,7 +14,7 @@ import pytest
 
 import skuq
 from skuq._space import Integer, Real, Space
-from skuq.exceptions import SearchFailedError
+from skuq.exceptions import SearchFailedError, SearchSpaceError
 from skuq.search import RandomProposer, open_slots, run_search
 from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
 
@@ -227,3 +227,71 @@ def test_progress_is_shown_on_request(capsys):
         run_search(RandomProposer(SPACE), slots, 3, 1, verbose=1)
     assert "3/3" in capsys.readouterr().err
     assert threading.active_count() < 50
+
+
+class Interrupting(RandomProposer):
+    """Ctrl-C while every slot is busy, after something has finished."""
+
+    def ask(self, history, running, rng):
+        if len(history) >= 2:
+            raise KeyboardInterrupt
+        return {"x": 0.5, "k": 1 if len(history) + len(running) < 2 else 2}
+
+
+class Sleepy:
+    def __call__(self, configuration, seed):
+        time.sleep(30 if configuration["k"] == 2 else 0.01)
+        return Result(1.0)
+
+
+@pytest.mark.parametrize("kind", [ThreadSlots, ProcessSlots])
+def test_an_interrupt_does_not_wait_for_what_is_running(kind, monkeypatch):
+    """Busy processes once went back to the pool, and the next search queued behind them."""
+    if kind is ThreadSlots:
+        monkeypatch.setattr(Sleepy, "__call__", lambda self, c, seed: (
+            time.sleep(3 if c["k"] == 2 else 0.01), Result(1.0))[1])  # fmt: skip
+    started = time.monotonic()
+    with pytest.warns(UserWarning, match="interrupted"):
+        run(kind(Sleepy(), 2), n_trials=20, proposer=Interrupting(SPACE))
+    if kind is ThreadSlots:
+        assert time.monotonic() - started < 2.5
+    else:
+        run(kind(Evaluate(), 2), n_trials=4)
+        assert time.monotonic() - started < 25
+
+
+class NotHere:
+    def __call__(self, configuration, seed):
+        return Result(0.0)
+
+    def __reduce__(self):
+        return __import__, ("no_such_module_of_skuq",)
+
+
+def test_what_a_worker_cannot_load_is_not_called_a_dead_worker():
+    with pytest.raises(SearchFailedError, match="ModuleNotFoundError.*no_such_module"):
+        run(ProcessSlots(NotHere(), 1), n_trials=2)
+
+
+def test_what_cannot_be_sent_says_so():
+    evaluate = Evaluate()
+    evaluate.lock = threading.Lock()
+    with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes.*n_jobs=1"):
+        run(ProcessSlots(evaluate, 2))
+
+
+def test_a_full_process_hands_its_trials_to_others(monkeypatch):
+    monkeypatch.setattr("skuq.search._slots._MAX_BYTES", 1)
+    assert isinstance(open_slots(Evaluate(), 1, 3), ProcessSlots)
+
+
+def test_a_proposer_that_raises_does_not_lose_what_has_finished():
+    class Fails(RandomProposer):
+        def ask(self, history, running, rng):
+            if len(history) == 3:
+                raise LookupError("nothing left")
+            return super().ask(history, running, rng)
+
+    with pytest.raises(SearchFailedError, match="propose trial 3: nothing left") as error:
+        run(InlineSlots(Evaluate()), proposer=Fails(SPACE))
+    assert len(error.value.records) == 3

@@ -51,8 +51,12 @@ def test_groups_are_never_divided():
 def test_bad_groups_are_refused():
     with pytest.raises(ValueError, match="at least two groups"):
         split_rows(5, 0.3, np.random.default_rng(0), [1] * 5)
-    with pytest.raises(ValueError, match="`groups` must have shape"):
-        split_rows(5, 0.3, np.random.default_rng(0), [1, 2])
+
+
+def test_two_groups_of_any_kind_and_any_fraction():
+    groups = np.array([None, "a"] * 5, dtype=object)
+    train, valid = split_rows(10, 0.9, np.random.default_rng(0), groups)
+    assert len(train) == len(valid) == 5
 
 
 def test_weights_have_mean_one():
@@ -61,3 +65,15 @@ def test_weights_have_mean_one():
     assert_allclose(data.weight, np.arange(1, 5) / 2.5)
     assert_allclose(data.weight_valid, 1)
     assert data.x.dtype == np.float32
+
+
+def test_scale_of_the_weights_does_not_matter():
+    ones = np.ones((4, 1))
+    for factor in (1e-300, 1e-50, 1e50, 1e300):
+        data = TrainingData(ones, ones, factor * np.arange(1, 5), ones, ones, np.full(4, factor))
+        assert_allclose(data.weight, np.arange(1, 5) / 2.5, rtol=1e-6)
+
+
+def test_large_constants_are_their_own_mean():
+    y = np.full((49, 1), 1e30)
+    assert_allclose(Scaling().fit(y, y).targets(y), 0)

@@ -190,3 +190,49 @@ def test_cache_is_bounded_and_keeps_what_is_used():
 def test_bad_recipes_are_refused(field, value):
     with pytest.raises(ValueError, match=rf"`{field}`.*Got"):
         Recipe(**{field: value})
+
+
+def nested(units):
+    """Two branches whose inner layers share a name, hence Keras' variable path."""
+    layers = keras.layers
+    inputs = keras.Input((3,), name="input")
+    branches = [
+        keras.Sequential([keras.Input((3,)), layers.Dense(u, name="hidden")], name=f"branch_{i}")
+        for i, u in enumerate(units)
+    ]
+    joined = layers.Concatenate()([branch(inputs) for branch in branches])
+    return keras.Model(inputs, layers.Dense(2, name="output")(joined))
+
+
+def test_layers_of_nested_models_have_weights_of_their_own():
+    flat, _ = draw_variables(nested((4, 4)), 1)
+    assert not np.array_equal(flat[:12], flat[16:28])
+    member = train_member(nested((4, 2)), GaussianHead(), Recipe(epochs=2), data(), 1)
+    assert np.isfinite(member.held_out).all()
+
+
+@keras.saving.register_keras_serializable("skuq_tests")
+class Own(keras.layers.Layer):
+    """Weights without a named initializer, and an integer that is no random state."""
+
+    def build(self, shape):
+        self.w = self.add_weight(shape=(shape[-1], 2), initializer="glorot_uniform", name="w")
+        self.order = self.add_weight(
+            shape=(2,), initializer="ones", dtype="int32", trainable=False, name="order"
+        )
+
+    def call(self, x):
+        return keras.ops.matmul(x, self.w)
+
+
+def test_what_cannot_be_redrawn_is_kept_with_a_warning():
+    model = keras.Sequential([keras.Input((3,)), Own()])
+    with pytest.warns(UserWarning, match="`w_initializer`: its first value does not repeat"):
+        flat, state = draw_variables(model, 1)
+    np.testing.assert_array_equal(flat, model.trainable_variables[0].numpy().ravel())
+    np.testing.assert_array_equal(state[0], [1, 1])
+
+
+def test_cancelled_training_ends_at_the_next_slice():
+    with pytest.raises(InterruptedError, match="cancelled"):
+        train_member(network(), GaussianHead(), Recipe(), data(), 1, cancelled=lambda: True)

@@ -86,7 +86,7 @@ def wrong_width(hp, input_shape, n_outputs):
     [
         (raises, "raised ZeroDivisionError.*no such luck"),
         (no_model, "must return a keras.Model. Got str"),
-        (wrong_width, r"output shape \(None, 2\).*Got \(None, 3\)"),
+        (wrong_width, r"output of shape \(None, 2\).*Got \(None, 3\)"),
     ],
 )
 def test_unusable_spaces_say_why(builder, message):
@@ -101,7 +101,63 @@ def test_unknown_training_fields_say_which():
 
 
 def test_a_space_that_raises_is_refused_before_the_search():
-    with pytest.raises(SearchSpaceError, match="ZeroDivisionError with default values"):
+    with pytest.raises(SearchSpaceError, match="raised ZeroDivisionError: no such luck"):
         KerasTunerSpace(raises).decisions((3,), 2)
     with pytest.raises(SearchSpaceError, match="must return a dict. Got int"):
         KerasTunerSpace(build, lambda hp: 3).decisions((3,), 2)
+
+
+def test_steps_of_floats_and_logarithmic_steps():
+    """Rounded steps once missed their own default; log steps of Int came as floats."""
+
+    def stepped(hp, input_shape, n_outputs):
+        hp.Float("rate", 0.0, 1.0, step=0.1, default=0.3)
+        hp.Int("units", 4, 32, step=2, sampling="log")
+
+    rate, units = KerasTunerSpace(stepped).decisions((3,), 2).architecture.decisions
+    assert rate.default in rate.choices and abs(rate.default - 0.3) < 1e-12
+    assert units.choices == (4, 8, 16, 32) and all(isinstance(u, int) for u in units.choices)
+
+
+class Unregistered(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+def two_inputs(shape, n_outputs):
+    a, b = keras.Input(shape), keras.Input(shape)
+    return keras.Model([a, b], keras.layers.Dense(n_outputs)(a + b))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (two_inputs, "one input of shape"),
+        (
+            lambda shape, n: keras.Sequential(
+                [keras.Input(shape), keras.layers.Dense(n, kernel_constraint="non_neg")]
+            ),
+            "kernel_constraint: training programs apply no constraints",
+        ),
+        (
+            lambda shape, n: keras.Sequential(
+                [keras.Input(shape), Unregistered(), keras.layers.Dense(n)]
+            ),
+            "cannot be rebuilt from its configuration",
+        ),
+        (
+            lambda shape, n: keras.Sequential(
+                [keras.Input(shape), keras.layers.Dense(n, dtype="mixed_float16")]
+            ),
+            "float32.*dtype policy",
+        ),
+        (
+            lambda shape, n: keras.Sequential([keras.Input((n,)), keras.layers.Activation("relu")]),
+            "input of shape|without trainable weights",
+        ),
+    ],
+)
+def test_networks_that_cannot_be_members_are_refused_before_training(make, message):
+    space = KerasTunerSpace(lambda hp, shape, n_outputs: make(shape, n_outputs))
+    with pytest.raises(SearchSpaceError, match=message):
+        MemberTrainer(space, data(), GaussianHead(), 2).build({})
