@@ -8,15 +8,19 @@ method, evolution of architectures only, optimisation of hyperparameters only, r
 first weights only), the second its Fig. 2 (one vector of everything, searched at random,
 by evolution, by Bayesian optimisation) with the diversity score of each ensemble.
 
-The paper trains 500 networks a panel; ``--n-trials`` decides here (default 30: about
-seven minutes on two cores). Settings otherwise are the paper's: three nodes, 200 epochs,
-batches of up to 32, a third of the rows to validate, five members.
+The paper trains 500 networks a panel. This task is hard to learn (25 radians of phase in
+each standard deviation of x, and most networks stop early on the mean), so a few dozen
+trials over the whole space find next to nothing. With the default of 30 trials a panel
+(some minutes on two cores) the space is therefore narrowed to where networks learn; with
+``--whole-space --n-trials 500`` it is the paper's. Settings otherwise are the paper's:
+three nodes, 200 epochs, batches of up to 32, a third of the rows to validate, five members.
 """
 
 # %%
 # The task and the seven searches. The paper's hand-tuned network is not in its text; the
-# one below was chosen on the validation rows out of a few dozen random trials.
+# one below was chosen on the validation rows out of a grid of 48.
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +28,10 @@ import numpy as np
 from skuq import AutoDEUQRegressor
 from skuq.datasets import make_gapped_sine
 from skuq.ensembles import architecture_diversity
-from skuq.networks import DenseSkipSpace
+from skuq.networks import Categorical, Decisions, DenseSkipSpace, Integer, Real, Space
 
-HAND_TUNED_ARCHITECTURE = {"node_1": "128-tanh", "node_2": "128-swish", "node_3": "128-swish"}
-HAND_TUNED_TRAINING = {"learning_rate": 2e-3, "batch_size": 8, "optimizer": "adam"}
+HAND_TUNED_ARCHITECTURE = {"node_1": "256-relu", "node_2": "256-relu", "node_3": "256-relu"}
+HAND_TUNED_TRAINING = {"learning_rate": 1e-3, "batch_size": 8, "optimizer": "rmsprop"}
 SEARCHES = {
     "agebo": "AutoDEUQ (AgEBO)",
     "age": "AgE: architectures only",
@@ -40,7 +44,33 @@ SEARCHES = {
 TRAINING = ((-30, -20), (20, 30))
 
 
-def fitted(search, n_trials, n_jobs):
+@dataclass(frozen=True)
+class NarrowToySpace(DenseSkipSpace):
+    """The part of the paper's toy space where networks learn the sine.
+
+    Rectified layers of 128 units and more, moderate learning rates and batches, the most
+    patience. Even here about half of the networks stop early on the mean.
+    """
+
+    def decisions(self, input_shape=None, n_outputs=None):
+        whole = super().decisions()
+        architecture = [
+            Categorical(d.name, [f"{width}-relu" for width in range(128, 257, 16)])
+            if d.name.startswith("node")
+            else d
+            for d in whole.architecture.decisions
+        ]
+        training = [
+            Real("learning_rate", 5e-4, 2e-3, log=True, default=1e-3),
+            Integer("batch_size", 4, self.max_batch_size // 2, log=True, default=8),
+            Categorical("optimizer", ("rmsprop", "adam", "nadam")),
+            Categorical("reduce_lr_patience", (20,)),
+            Categorical("early_stopping_patience", (30,)),
+        ]
+        return Decisions(Space(architecture), Space(training))
+
+
+def fitted(search, n_trials, n_jobs, whole_space):
     """One search on the task."""
     fixed = {}
     if search in ("bo", "init"):
@@ -50,7 +80,7 @@ def fitted(search, n_trials, n_jobs):
     model = AutoDEUQRegressor(
         n_trials,
         search=search,
-        search_space="toy",
+        search_space="toy" if whole_space else NarrowToySpace(n_nodes=3, max_batch_size=32),
         epochs=200,
         validation_fraction=1 / 3,
         n_jobs=n_jobs,
@@ -115,6 +145,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--n-trials", type=int, default=30)
     parser.add_argument("--n-jobs", type=int, default=2)
+    parser.add_argument("--whole-space", action="store_true", help="as in the paper")
     parser.add_argument("--searches", nargs="+", default=list(SEARCHES), choices=list(SEARCHES))
     parser.add_argument("--figure", type=Path, default=Path("toy_sine.png"))
     arguments = parser.parse_args()
@@ -127,7 +158,7 @@ def main():
     for panel, (search, title) in zip(panels, SEARCHES.items()):
         if search not in arguments.searches:
             continue
-        model = fitted(search, arguments.n_trials, arguments.n_jobs)
+        model = fitted(search, arguments.n_trials, arguments.n_jobs, arguments.whole_space)
         score = diversity(model)
         figures = (*summary(model, x), score)
         print(f"{title:28s}" + "".join(f"{value:18.2f}" for value in figures), flush=True)

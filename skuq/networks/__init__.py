@@ -10,8 +10,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_keras_tuner": ["KerasTunerSpace"],
         "_search_space": [
             "OPTIMIZERS",
+            "Categorical",
             "Decisions",
+            "Integer",
+            "Real",
             "SearchSpace",
+            "Space",
             "training_hyperparameters",
         ],
     },

@@ -10,7 +10,16 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from skuq._space import Categorical, Integer, Real, Space
 
-__all__ = ["OPTIMIZERS", "Decisions", "SearchSpace", "training_hyperparameters"]
+__all__ = [
+    "OPTIMIZERS",
+    "Categorical",
+    "Decisions",
+    "Integer",
+    "Real",
+    "SearchSpace",
+    "Space",
+    "training_hyperparameters",
+]
 
 #: The paper's seven optimisers (AutoDEUQ III.A), by Keras' names.
 OPTIMIZERS = ("sgd", "rmsprop", "adagrad", "adam", "adadelta", "adamax", "nadam")
