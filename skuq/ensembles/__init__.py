@@ -6,6 +6,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "_diversity": ["architecture_diversity"],
-        "_selection": ["Selection", "select_forward", "select_greedy", "select_top"],
+        "_selection": [
+            "Selection",
+            "check_selection",
+            "select_forward",
+            "select_greedy",
+            "select_top",
+        ],
     },
 )

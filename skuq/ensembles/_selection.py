@@ -14,7 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Selection", "normal_statistics", "select_forward", "select_greedy", "select_top"]
+__all__ = [
+    "Selection",
+    "check_selection",
+    "normal_statistics",
+    "select_forward",
+    "select_greedy",
+    "select_top",
+]
 
 _CHUNK_ENTRIES = 2**17  # numbers of one temporary array: 1 MB, which caches hold
 
@@ -233,3 +240,34 @@ def select_top(y, loc, scale, n_members, *, sample_weight=None):
     mean = [s[chosen].mean(axis=0, keepdims=True) for s in statistics]
     loss = float(_mean_loss(_normal_nll(*mean), sample_weight)[0])
     return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), loss)
+
+
+def check_selection(chosen, n_candidates):
+    """A user's selection, checked before anything is built on it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no `Selection`, or has no valid indices or weights.
+    """
+    if not isinstance(chosen, Selection):
+        raise TypeError(
+            f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."
+        )
+    indices, weights = np.asarray(chosen.indices), np.asarray(chosen.weights, dtype=float)
+    if (
+        indices.ndim != 1
+        or not indices.size
+        or indices.dtype.kind not in "iu"
+        or len(np.unique(indices)) < len(indices)
+        or not ((indices >= 0) & (indices < n_candidates)).all()
+    ):
+        raise ValueError(
+            "`selection` must return distinct indices, at least one, in "
+            f"0..{n_candidates - 1}. Got {chosen.indices}."
+        )
+    if weights.shape != indices.shape or not (weights > 0).all() or abs(weights.sum() - 1) > 1e-9:
+        raise ValueError(
+            f"`selection` must return {len(indices)} positive weights that sum to 1. "
+            f"Got {chosen.weights}."
+        )

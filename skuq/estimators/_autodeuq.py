@@ -21,10 +21,10 @@ from skuq._params import (
 )
 from skuq._seeds import draw_entropy, generator
 from skuq.catalog import Catalog, HeldOut
-from skuq.ensembles import Selection, select_greedy, select_top
+from skuq.ensembles import check_selection, select_greedy, select_top
 from skuq.estimators._base import UncertaintyRegressorMixin
 from skuq.exceptions import SmallValidationWarning
-from skuq.networks import DenseSkipSpace, GaussianHead, SearchSpace
+from skuq.networks import GaussianHead, resolve_search_space
 from skuq.predictive import GaussianMixture
 from skuq.search import STRATEGIES, make_proposer, open_slots, pin, run_search
 from skuq.tables import Scaling, TrainingData, split_rows
@@ -304,7 +304,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         return self.scaling_.inputs(X), self.scaling_.targets(y), weight
 
     def _run_search(self, data):
-        space = self._resolve_search_space()
+        space = resolve_search_space(self.search_space, self.n_nodes, self.max_batch_size)
         decisions = space.decisions(data.x.shape[1:], self._head.n_raw)
         if isinstance(self.search, str):
             proposer = make_proposer(
@@ -330,25 +330,6 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
             return run_search(proposer, slots, self.n_trials, self.entropy_, verbose=self.verbose)
 
-    def _resolve_search_space(self):
-        space = self.search_space
-        if space is None:
-            return DenseSkipSpace(self.n_nodes, self.max_batch_size)
-        if isinstance(space, str):
-            return {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}[space]()
-        if isinstance(space, SearchSpace) and not isinstance(space, type):
-            return space
-        from skuq.networks import KerasTunerSpace
-
-        build, *training = space if isinstance(space, tuple) and space else (space,)
-        if not callable(build) or isinstance(build, type) or len(training) > 1:
-            raise ValueError(
-                "`search_space` must be an object with `decisions`, `build` and `recipe`, a "
-                f"callable, or a pair (build, training) of callables. Got {space!r}."
-            )
-        training = training[0] if training else None
-        return KerasTunerSpace(build, training, self.max_batch_size)
-
     def _select(self, catalog):
         """Members by their predictions of the validation rows, as a `Selection`."""
         completed = catalog.completed
@@ -364,7 +345,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             chosen = select_top(*arguments, sample_weight=held_out.weight)
         else:
             chosen = self.selection(*arguments, sample_weight=held_out.weight)
-            _check_selection(chosen, len(completed))
+            check_selection(chosen, len(completed))
         return replace(chosen, indices=completed[np.asarray(chosen.indices)])
 
     def _predict_distribution(self, X):
@@ -404,29 +385,4 @@ def _warn_of_few_rows(n_valid):
             "validation_fraction or validation_data may help.",
             SmallValidationWarning,
             stacklevel=5,
-        )
-
-
-def _check_selection(chosen, n_candidates):
-    """What a user's selection has returned, checked before anything is built on it."""
-    if not isinstance(chosen, Selection):
-        raise TypeError(
-            f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."
-        )
-    indices, weights = np.asarray(chosen.indices), np.asarray(chosen.weights, dtype=float)
-    if (
-        indices.ndim != 1
-        or not indices.size
-        or indices.dtype.kind not in "iu"
-        or len(np.unique(indices)) < len(indices)
-        or not ((indices >= 0) & (indices < n_candidates)).all()
-    ):
-        raise ValueError(
-            "`selection` must return distinct indices, at least one, in "
-            f"0..{n_candidates - 1}. Got {chosen.indices}."
-        )
-    if weights.shape != indices.shape or not (weights > 0).all() or abs(weights.sum() - 1) > 1e-9:
-        raise ValueError(
-            f"`selection` must return {len(indices)} positive weights that sum to 1. "
-            f"Got {chosen.weights}."
         )

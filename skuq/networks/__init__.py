@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_dense": ["DenseSkipSpace"],
         "_heads": ["GaussianHead"],
         "_keras_tuner": ["KerasTunerSpace"],
+        "_resolve": ["resolve_search_space"],
         "_search_space": [
             "OPTIMIZERS",
             "Categorical",

@@ -1,0 +1,44 @@
+"""From what a user may give as a search space to a search space."""
+
+from __future__ import annotations
+
+from skuq.networks._dense import DenseSkipSpace
+from skuq.networks._search_space import SearchSpace
+
+__all__ = ["resolve_search_space"]
+
+_PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
+
+
+def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> SearchSpace:
+    """The search space meant by None, a preset's name, an object, a callable or a pair.
+
+    Parameters
+    ----------
+    space : None, "benchmark", "toy", SearchSpace, callable or (callable, callable)
+        None is `DenseSkipSpace` with the two arguments below; callables are in
+        Keras-Tuner's language, see `KerasTunerSpace`.
+    n_nodes, max_batch_size : int
+
+    Raises
+    ------
+    ValueError
+        If it is none of these.
+    """
+    if space is None:
+        return DenseSkipSpace(n_nodes, max_batch_size)
+    if isinstance(space, str) and space in _PRESETS:
+        return _PRESETS[space]()
+    if isinstance(space, SearchSpace) and not isinstance(space, type):
+        return space
+    callables = space if isinstance(space, tuple) else (space,)
+    if len(callables) not in (1, 2) or not all(
+        callable(part) and not isinstance(part, type) for part in callables
+    ):
+        raise ValueError(
+            "`search_space` must be an object with `decisions`, `build` and `recipe`, a "
+            f"callable, or a pair (build, training) of callables. Got {space!r}."
+        )
+    from skuq.networks._keras_tuner import KerasTunerSpace
+
+    return KerasTunerSpace(*callables, max_batch_size=max_batch_size)
