@@ -67,7 +67,7 @@ def wave():
 @pytest.fixture(scope="session")
 def data_dir():
     """Folder of the real benchmark data; tests that want it skip where it is missing."""
-    folder = Path(os.environ.get("SKUQ_DATA_DIR", Path(__file__).parents[2] / "shared" / "data"))
+    folder = Path(os.environ.get("SKUQ_DATA_DIR", "data"))
     if not (folder / "uci_regression").is_dir():
         pytest.skip(f"no benchmark data in {folder} (set SKUQ_DATA_DIR)")
     return folder

@@ -188,7 +188,7 @@ def select_greedy(y, loc, scale, n_members, *, sample_weight=None, k_init=1, min
     ----------
     y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
         Targets the candidates were not trained on.
-    loc, scale : ndarray of shape (n_candidates, *y.shape)
+    loc, scale : ndarray of shape (n_candidates, n_samples) or (.., n_outputs), as y
         Means and standard deviations of the candidates, in the units of y.
     n_members : int
         Most distinct members.

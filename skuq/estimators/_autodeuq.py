@@ -110,7 +110,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
     entropy_ : int
         What `random_state` came to: as `random_state` it repeats the fit.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.
 
     Raises

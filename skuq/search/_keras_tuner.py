@@ -40,7 +40,7 @@ class AgEBOOracle(keras_tuner.Oracle):
     kappa : float, default=0.001
         Exploration of the Bayesian optimiser.
     seed : int or None, default=None
-    **kwargs
+    **kwargs : dict
         Further arguments of ``keras_tuner.Oracle``.
 
     References
