@@ -104,7 +104,11 @@ class Integer:
         return self.low if value != self.low else self.high
 
     def contains(self, value) -> bool:
-        return _is_number(value) and int(value) == value and self.low <= value <= self.high
+        return (
+            isinstance(value, numbers.Integral)
+            and _is_number(value)
+            and self.low <= value <= self.high
+        )
 
     def encode(self, values) -> np.ndarray:
         values = np.asarray(values, dtype=float)[:, None]

@@ -99,6 +99,14 @@ def test_mutation_ends_where_values_repeat_or_have_all_the_mass():
     assert {skewed.mutate({"k": 1}, rng)["k"] for _ in range(50)} == {2}
 
 
+@pytest.mark.parametrize("value", [12.0, 12.5, float("inf"), float("nan")])
+def test_whole_numbers_are_whole(space, value):
+    """12.0 once passed and then failed every trial; inf raised OverflowError."""
+    with pytest.raises(ValueError, match=r"fixed\['n'\]"):
+        space.check({"n": value}, "fixed")
+    assert space.check({"n": np.int64(12)}, "fixed")["n"] == 12
+
+
 @pytest.mark.parametrize("value", ["abc", None, True])
 def test_values_of_the_wrong_type_are_refused(space, value):
     for name in ("n", "rate"):
