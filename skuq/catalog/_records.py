@@ -19,12 +19,15 @@ class Member:
     network : str
         Configuration of the Keras model, as JSON.
     weights : ndarray of shape (n_weights,), float32, or None
-        Trainable weights of the best epoch, flattened in Keras' order and joined. None
+        Trainable weights of the epoch kept, flattened in Keras' order and joined. None
         where they were dropped to keep a pickle small.
     state : tuple of ndarray
-        Non-trainable variables of the best epoch, in Keras' order.
+        Non-trainable variables of the epoch kept, in Keras' order.
     history : dict of str to ndarray of shape (n_epochs,)
-        `loss`, `val_loss` (in units of the standardised y) and `learning_rate`.
+        `loss`, `val_loss` (in units of the standardised y; NaN without validation rows)
+        and `learning_rate`.
+    best_epoch : int
+        The epoch whose weights were kept, from 0.
     held_out : ndarray of shape (n_valid, n_raw), float32, or None
         Raw outputs on the validation rows.
     seed : int
@@ -39,6 +42,7 @@ class Member:
     weights: np.ndarray | None
     state: tuple
     history: dict
+    best_epoch: int
     held_out: np.ndarray | None
     seed: int
     seconds: float
@@ -46,13 +50,15 @@ class Member:
 
     @property
     def score(self) -> float:
-        """The best epoch's validation loss: smaller is better."""
-        return float(np.nanmin(self.history["val_loss"]))
+        """Loss of the epoch kept: on the validation rows, if there are any. Smaller is better."""
+        watched = self.history["val_loss"]
+        if np.isnan(watched).all():
+            watched = self.history["loss"]
+        return float(watched[self.best_epoch])
 
-    @property
-    def best_epoch(self) -> int:
-        """The epoch whose weights were kept, from 0."""
-        return int(np.nanargmin(self.history["val_loss"]))
+    def with_held_out(self, raw: np.ndarray) -> Member:
+        """The same record with these raw outputs on the validation rows."""
+        return replace(self, held_out=raw)
 
     def without_arrays(self) -> Member:
         """The same record without weights and held-out predictions."""

@@ -28,7 +28,7 @@ from skuq.networks import GaussianHead, resolve_search_space
 from skuq.predictive import GaussianMixture
 from skuq.search import STRATEGIES, make_proposer, open_slots, pin, run_search
 from skuq.tables import Scaling, TrainingData, split_rows
-from skuq.training import MemberTrainer
+from skuq.training import MemberTrainer, predict_members
 
 __all__ = ["AutoDEUQRegressor"]
 
@@ -349,11 +349,8 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         return replace(chosen, indices=completed[np.asarray(chosen.indices)])
 
     def _predict_distribution(self, X):
-        from skuq.training import predict_raw
-
-        inputs = self.scaling_.inputs(X)
         members = [self.catalog_.member(index) for index in self.selection_.indices]
-        raw = np.stack([predict_raw(m.network, m.weights, m.state, inputs) for m in members])
+        raw = predict_members(members, self.scaling_.inputs(X))
         loc, scale = self.scaling_.restore(*self._head.distribution(raw))
         if self._y_is_1d:
             loc, scale = loc[..., 0], scale[..., 0]

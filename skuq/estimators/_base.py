@@ -1,4 +1,7 @@
-"""What every regressor predicts, derived from one thing: its predictive distribution."""
+"""What every regressor predicts, derived from one thing: its predictive distribution.
+
+Classifiers do so too, in `_classifier`; what both share stands here.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from skuq.predictive._categorical_mixture import CategoricalMixture
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._uncertainty import Uncertainty
 
-__all__ = ["UncertaintyRegressorMixin"]
+__all__ = ["PredictionMixin", "UncertaintyRegressorMixin"]
 
 
-class UncertaintyRegressorMixin(RegressorMixin):
-    """The prediction API of all regressors.
+class PredictionMixin:
+    """What regressors and classifiers share: one distribution, and draws from it.
 
-    A subclass gives ``_predict_distribution(X)``, where X is validated, and may have
-    the parameter `epistemic_ddof`. Shapes below are for n rows, m outputs and q
-    quantiles; the output axis is absent where y was 1-D.
+    A subclass gives ``_predict_distribution(X)``, where X is validated. Shapes below are
+    for n rows and m outputs; the output axis is absent where y was 1-D, and for classes.
     """
 
-    def predict_distribution(self, X) -> GaussianMixture:
+    def predict_distribution(self, X) -> GaussianMixture | CategoricalMixture:
         """The predictive distribution of each row, as a record.
 
         Parameters
@@ -30,12 +33,39 @@ class UncertaintyRegressorMixin(RegressorMixin):
 
         Returns
         -------
-        GaussianMixture
-            With mean, variance parts, cdf, quantile, log_prob, sample and `to_tfp()`.
+        GaussianMixture or CategoricalMixture
+            Of a regressor: mean, variance parts, cdf, quantile, log_prob, sample. Of a
+            classifier: mean, mode, std, entropies, log_prob and sample, of class codes.
+            Both have `to_tfp()`.
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype="float64")
         return self._predict_distribution(X)
+
+    def sample_y(self, X, n_samples=1, random_state=None):
+        """Joint draws: one member and one noise variable for all rows of a draw.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (n[, m], n_samples)
+        """
+        seed = check_random_state(random_state).randint(2**31 - 1)
+        return self.predict_distribution(X).sample(n_samples, np.random.default_rng(seed))
+
+
+class UncertaintyRegressorMixin(PredictionMixin, RegressorMixin):
+    """The prediction API of all regressors.
+
+    A subclass gives ``_predict_distribution(X) -> GaussianMixture``, where X is validated,
+    and may have the parameter `epistemic_ddof`. Shapes below are for n rows, m outputs and q
+    quantiles; the output axis is absent where y was 1-D.
+    """
 
     def predict_uncertainty(self, X) -> Uncertainty:
         """Mean and standard deviations by source.
@@ -109,22 +139,6 @@ class UncertaintyRegressorMixin(RegressorMixin):
             If a probability is outside (0, 1).
         """
         return self.predict_distribution(X).quantile(np.atleast_1d(quantiles))
-
-    def sample_y(self, X, n_samples=1, random_state=None):
-        """Joint draws: one member and one noise variable for all rows of a draw.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        ndarray of shape (n[, m], n_samples)
-        """
-        seed = check_random_state(random_state).randint(2**31 - 1)
-        return self.predict_distribution(X).sample(n_samples, np.random.default_rng(seed))
 
     def log_prob(self, X, y):
         """Log density of each row's y under its predictive mixture.

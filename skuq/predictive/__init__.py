@@ -4,5 +4,9 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submod_attrs={"_gaussian_mixture": ["GaussianMixture"], "_uncertainty": ["Uncertainty"]},
+    submod_attrs={
+        "_categorical_mixture": ["CategoricalMixture"],
+        "_gaussian_mixture": ["GaussianMixture"],
+        "_uncertainty": ["ClassUncertainty", "Uncertainty"],
+    },
 )

@@ -1,4 +1,4 @@
-"""A prediction's standard deviation, by source."""
+"""A prediction's uncertainty, by source: standard deviations, or entropies of classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Uncertainty"]
+__all__ = ["ClassUncertainty", "Uncertainty"]
 
 
 class Uncertainty(NamedTuple):
@@ -19,3 +19,16 @@ class Uncertainty(NamedTuple):
     aleatoric: np.ndarray
     epistemic: np.ndarray
     total: np.ndarray
+
+
+class ClassUncertainty(NamedTuple):
+    """Entropies of the predicted class, each of shape (n_samples,), in nats.
+
+    `total` is the entropy of the averaged probabilities, at most log(n_classes);
+    `aleatoric` the members' average entropy; `epistemic` the mutual information of class
+    and member, what they disagree on. ``total == aleatoric + epistemic``.
+    """
+
+    total: np.ndarray
+    aleatoric: np.ndarray
+    epistemic: np.ndarray

@@ -20,7 +20,7 @@ class TrainingData:
     weight : ndarray of shape (n_train,)
         Sample weights with mean 1.
     x_valid, y_valid, weight_valid : ndarray
-        The same for the validation rows.
+        The same for the validation rows, of which there may be none.
     """
 
     x: np.ndarray
@@ -33,7 +33,7 @@ class TrainingData:
     def __post_init__(self):
         for name in self.__dataclass_fields__:
             array = np.asarray(getattr(self, name), dtype="float64")
-            if name.startswith("weight"):
+            if name.startswith("weight") and len(array):
                 array = array / array.max()  # first: a sum of huge weights overflows
                 array = array / array.mean()
             object.__setattr__(self, name, np.ascontiguousarray(array, dtype="float32"))

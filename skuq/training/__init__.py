@@ -5,8 +5,8 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "_engine": ["train_member"],
-        "_predict": ["predict_raw"],
+        "_engine": ["train_member", "train_stack"],
+        "_predict": ["predict_members"],
         "_recipe": ["Recipe"],
         "_trainer": ["MemberTrainer"],
     },

@@ -1,34 +1,26 @@
-"""Training one network: the host's side of the compiled program."""
+"""Training networks: the host's side of the compiled program."""
 
 from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from skuq._keras import keras, ops
+from skuq._keras import keras
 from skuq.catalog._records import Member
 from skuq.tables._training_data import TrainingData
+from skuq.training._blocks import Blocks
 from skuq.training._cache import BoundedCache
-from skuq.training._predict import predict_raw
-from skuq.training._program import (
-    ProgramKey,
-    epochs_per_call,
-    make_program,
-    padded_rows,
-    start_carry,
-)
+from skuq.training._predict import predict_members
+from skuq.training._program import ProgramKey, make_program, padded_rows, start_carry
 from skuq.training._recipe import Recipe
-from skuq.training._tensorflow import (
-    compile_program,
-    to_host,
-    to_tensors,
-    value_and_gradient,
-)
+from skuq.training._tensorflow import BACKEND, compile_program, to_host, to_tensors
+from skuq.training._tiers import worth_xla
 from skuq.training._weights import draw_variables
 
-__all__ = ["pad", "programs", "train_member"]
+__all__ = ["pad", "programs", "train_member", "train_stack"]
 
 #: Every compiled training program of this process.
 programs = BoundedCache(max_size=16)
@@ -36,9 +28,18 @@ programs = BoundedCache(max_size=16)
 # One call of a program should return within about this time, so that an interrupt or a
 # deadline is seen; a call costs a millisecond.
 _SLICE_SECONDS = 1.0
-# From this many steps on, XLA's compilation pays for itself (benchmarks/trial_speed.py
-# --tiers prints the measurement).
-_STEPS_WORTH_XLA = 10_000
+_NEVER = np.iinfo("int32").max
+# What members of one stack may differ in, besides seed, rows and first weights.
+_OWN = (
+    "learning_rate",
+    "reduce_lr_patience",
+    "reduce_lr_factor",
+    "early_stopping_patience",
+    "clip_norm",
+    "l2",
+    "weight_decay",
+    "dropout",
+)
 
 
 def train_member(
@@ -49,10 +50,10 @@ def train_member(
     seed: int,
     *,
     initial=None,
-    permutation=None,
+    permutation: Callable | None = None,
     jit: bool | None = None,
-    padded=None,
-    cancelled=None,
+    padded: dict | None = None,
+    cancelled: Callable | None = None,
 ) -> Member:
     """Train one network from scratch; its best epoch becomes a member.
 
@@ -63,13 +64,20 @@ def train_member(
     ----------
     model : keras.Model
         A template; it is neither changed nor are its weights used.
+    head : object
+        Hashable, with `n_raw` and ``loss(y, raw)``.
+    recipe : Recipe
+    data : TrainingData
+        Without validation rows the training loss is watched in their place.
+    seed : int
+        Decides first weights, batches and dropout.
     initial : tuple of (ndarray, list of ndarray), optional
         First weights (flat) and state, instead of drawing them.
     permutation : callable, optional
         ``permutation(n_train)`` gives each epoch's order of the rows, instead of a
         shuffle that `seed` decides.
     jit : bool, optional
-        Compile through XLA or not; by default decided by the number of steps.
+        Compile through XLA or not; by default what is expected to end sooner.
     padded : dict, optional
         ``pad(data)``, when many networks train on the same data.
     cancelled : callable, optional
@@ -78,97 +86,350 @@ def train_member(
     Raises
     ------
     FloatingPointError
-        If no epoch had a finite validation loss.
+        If no epoch had a finite loss.
     """
+    (member,) = _train(
+        model,
+        head,
+        [recipe],
+        data,
+        [seed],
+        initial=initial and [initial],
+        permutations=permutation and [permutation],
+        jit=jit,
+        padded=padded,
+        cancelled=cancelled,
+        stacked=False,
+    )
+    if isinstance(member, FloatingPointError):
+        raise member
+    return member
+
+
+def train_stack(
+    model: keras.Model,
+    head,
+    recipes: Recipe | Sequence[Recipe],
+    data: TrainingData,
+    seeds: Sequence[int],
+    *,
+    splits: Sequence[tuple[np.ndarray, np.ndarray]] | None = None,
+    initial=None,
+    permutations: Sequence[Callable] | None = None,
+    jit: bool | None = None,
+    padded: dict | None = None,
+    cancelled: Callable | None = None,
+) -> list[Member | FloatingPointError]:
+    """Train K networks of one architecture side by side, in one vectorised program.
+
+    Every member becomes what `train_member` would have made of it, up to rounding: it
+    has its own first weights, order of rows, learning rate, plateaus and early stopping.
+
+    Parameters
+    ----------
+    recipes : Recipe or sequence of K
+        They may differ in learning_rate, reduce_lr_patience, reduce_lr_factor,
+        early_stopping_patience, clip_norm, l2, weight_decay and dropout.
+    seeds : sequence of K int
+    splits : sequence of K pairs of (train rows, validation rows), optional
+        Rows of ``data.x`` that each member trains and validates on, instead of all of
+        them and ``data.x_valid``. All members have equally many. Rows may repeat, as in
+        a bootstrap sample.
+    initial, permutations : sequence of K, optional
+        For each member as in `train_member`.
+    jit, padded, cancelled :
+        As in `train_member`.
+
+    Returns
+    -------
+    list of K Member or FloatingPointError
+        An error stands for a member none of whose epochs had a finite loss.
+
+    Raises
+    ------
+    ValueError
+        If recipes differ in what a stack shares, or counts disagree.
+    """
+    seeds = list(seeds)
+    recipes = [recipes] * len(seeds) if isinstance(recipes, Recipe) else list(recipes)
+    _check_stack(recipes, seeds, splits, initial, permutations)
+    return _train(
+        model,
+        head,
+        recipes,
+        data,
+        seeds,
+        splits=splits,
+        initial=initial,
+        permutations=permutations,
+        jit=jit,
+        padded=padded,
+        cancelled=cancelled,
+        stacked=True,
+    )
+
+
+def _check_stack(recipes, seeds, splits, initial, permutations):
+    for name, given in (
+        ("recipes", recipes),
+        ("splits", splits),
+        ("initial", initial),
+        ("permutations", permutations),
+    ):
+        if given is not None and len(given) != len(seeds):
+            raise ValueError(f"`{name}` must have one entry a seed ({len(seeds)}). Got {len(given)}.")
+    if not seeds:
+        raise ValueError("A stack needs at least one seed.")
+    for name in set(Recipe.field_names()) - set(_OWN):
+        values = {getattr(recipe, name) for recipe in recipes}
+        if len(values) > 1:
+            raise ValueError(f"The recipes of a stack must agree in `{name}`. Got {values}.")
+    for name in ("clip_norm", "dropout"):
+        if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
+            raise ValueError(f"Either all recipes of a stack have a `{name}`, or none.")
+    if splits is not None and len({(len(a), len(b)) for a, b in splits}) > 1:
+        raise ValueError("All `splits` of a stack must have equally many rows of either kind.")
+
+
+def _train(
+    model,
+    head,
+    recipes,
+    data,
+    seeds,
+    *,
+    stacked,
+    splits=None,
+    initial=None,
+    permutations=None,
+    jit=None,
+    padded=None,
+    cancelled=None,
+):
     started = time.perf_counter()
-    network = model.to_json()
-    n_train, n_valid = len(data.x), len(data.x_valid)
+    network, recipe = model.to_json(), recipes[0]
+    n_members = len(seeds) if stacked else 0
+    sizes = [len(rows) for rows in splits[0]] if splits else [len(data.x), len(data.x_valid)]
+    key = _program_key(network, model, head, recipes, data, sizes, n_members, bool(splits), jit)
+
+    entropy = [np.random.SeedSequence(seed).generate_state(3) for seed in seeds]
+    initial = initial or [draw_variables(model, int(words[0])) for words in entropy]
+    permutations = permutations or [
+        np.random.default_rng(int(words[1])).permutation for words in entropy
+    ]
+    if splits:
+        permutations = [
+            functools.partial(_permuted, np.asarray(rows, dtype="int32"), permutation)
+            for (rows, _), permutation in zip(splits, permutations)
+        ]
+    blocks_of = Blocks([variable.shape for variable in model.trainable_variables], key.jit)
+    weights, states = zip(*initial)
+    carry = start_carry(
+        blocks_of.pack(np.asarray(_lead(weights, stacked), dtype="float32")),
+        [_lead(values, stacked) for values in zip(*states)],
+        key,
+        _own(recipes, "learning_rate", stacked),
+        _lead([words[2] for words in entropy], stacked),
+    )
+    padded = pad(data, splits) if padded is None else padded
+    scalars = _scalars(recipes, data, sizes, stacked)
+    carry, history = _run(
+        model, key, carry, padded, recipe, scalars, sizes[0], permutations, cancelled
+    )
+    weights, states = to_host((carry["best_weights"], carry["best_state"]))
+    weights = blocks_of.join(weights)
+    seconds = (time.perf_counter() - started) / len(seeds)
+    if not stacked:
+        history, weights, states = history[..., None], weights[None], [s[None] for s in states]
+    members = []
+    for k, seed in enumerate(seeds):
+        members.append(
+            _member(
+                network,
+                weights[k],
+                tuple(value[k] for value in states),
+                history[..., k],
+                recipes[k],
+                seed,
+                seconds,
+                key,
+                data.x[splits[k][1]] if splits else data.x_valid,
+            )
+        )
+    return members
+
+
+def _program_key(network, model, head, recipes, data, sizes, n_members, own_validation, jit):
+    n_train, n_valid = sizes
+    recipe = recipes[0]
     batch = min(recipe.batch_size, n_train)
-    steps = -(-n_train // batch) * recipe.epochs
-    key = ProgramKey(
+    n_steps = -(-n_train // batch)
+    return ProgramKey(
         network=network,
         head=head,
         optimizer=recipe.optimizer,
         batch_size=batch,
-        n_train=padded_rows(n_train),
-        n_valid=padded_rows(n_valid),
-        jit=steps > _STEPS_WORTH_XLA if jit is None else jit,
+        input_shape=data.x.shape[1:],
+        n_outputs=data.y.shape[1],
+        n_rows=padded_rows(len(data.x)),
+        n_steps=-(-padded_rows(n_train) // batch),
+        n_valid=padded_rows(n_valid) if n_valid else 0,
+        jit=worth_xla(n_steps * recipe.epochs) if jit is None else jit,
+        n_members=n_members,
+        own_validation=own_validation,
+        clip=recipe.clip_norm is not None,
+        l2=any(r.l2 for r in recipes),
+        decay=any(r.weight_decay for r in recipes),
+        dropout=recipe.dropout is not None,
+        adversarial=recipe.adversarial_epsilon > 0,
     )
-    weights_seed, batches_seed = np.random.SeedSequence(seed).generate_state(2)
-    weights, state = initial or draw_variables(model, int(weights_seed))
-    carry = start_carry(weights, state, key, recipe.learning_rate)
-    padded = pad(data) if padded is None else padded
-    permutation = permutation or np.random.default_rng(int(batches_seed)).permutation
-    carry, history = _run(
-        model, key, carry, padded, recipe, n_train, n_valid, permutation, cancelled
-    )
-    if not np.isfinite(history[:, 1]).any():
-        raise FloatingPointError(
-            f"Training diverged: no finite validation loss in {len(history)} epochs "
-            f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})."
+
+
+def _lead(values, stacked):
+    """The members' values with a member axis, or the only one's without."""
+    return np.stack(values) if stacked else values[0]
+
+
+def _own(recipes, name, stacked, dtype="float32", none=0):
+    values = [getattr(recipe, name) for recipe in recipes]
+    values = [none if value is None else value for value in values]
+    return np.asarray(_lead(values, stacked), dtype=dtype)
+
+
+def _scalars(recipes, data, sizes, stacked):
+    own = functools.partial(_own, recipes, stacked=stacked)
+    scalars = {
+        "n_valid": np.int32(sizes[1]),
+        "keep_last": np.bool_(recipes[0].keep == "last"),
+        "reduce_lr_patience": own("reduce_lr_patience", dtype="int32", none=_NEVER),
+        "reduce_lr_factor": own("reduce_lr_factor"),
+        "early_stopping_patience": own("early_stopping_patience", dtype="int32", none=_NEVER),
+        "clip": own("clip_norm"),
+        "l2": own("l2"),
+        "weight_decay": own("weight_decay"),
+        "dropout": own("dropout"),
+    }
+    if recipes[0].adversarial_epsilon:
+        scalars["adversarial"] = np.float32(
+            recipes[0].adversarial_epsilon * np.ptp(data.x, axis=0)
         )
-    weights, state = to_host((carry["best_weights"], carry["best_state"]))
-    raw = predict_raw(network, weights, state, data.x_valid, compiled=False)
-    return Member(
-        network=network,
-        weights=weights,
-        state=state,
-        history=dict(zip(("loss", "val_loss", "learning_rate"), history.T)),
-        held_out=raw.astype("float32"),
-        seed=seed,
-        seconds=time.perf_counter() - started,
-        tier="xla" if key.jit else "graph",
-    )
+    return scalars
 
 
-def _run(model, key, carry, padded, recipe, n_train, n_valid, permutation, cancelled):
-    """All epochs, in slices of about a second; `permutation(n)` orders an epoch's rows."""
-    per_call = epochs_per_call(key.n_train)
-    width = -(-key.n_train // key.batch_size) * key.batch_size
+def _permuted(rows, permutation, n_rows):
+    return rows[permutation(n_rows)]
+
+
+def _run(model, key, carry, padded, recipe, scalars, n_train, permutations, cancelled):
+    """All epochs, in slices of about a second; the history is (n_epochs, 3, ..)."""
+    batch = key.batch_size
+    n_steps = -(-n_train // batch)
+    n_real = np.minimum(batch, n_train - batch * np.arange(n_steps))  # of each batch
+    shares = np.zeros((key.n_steps, batch), dtype="float32")
+    for step, n in enumerate(n_real):
+        shares[step, :n] = 1 / n
+    step_shares = np.zeros(key.n_steps, dtype="float32")
+    step_shares[:n_steps] = n_real / n_train
+    fixed = {"shares": shares.ravel(), "step_shares": step_shares}
     history, done, seconds_per_epoch = [], 0, np.inf
     while done < recipe.epochs:
         if cancelled is not None and cancelled():
             raise InterruptedError("Training was cancelled.")
-        n_epochs = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, per_call))
+        n_epochs = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, key.epochs_per_call))
         n_epochs = min(n_epochs, recipe.epochs - done)
-        orders = np.zeros((per_call, width), dtype="int32")
-        for order in orders[:n_epochs]:
-            # The last batch is filled up with rows from the start of the epoch. They have
-            # no weight in the loss, and batch statistics see real rows.
-            order[:] = np.resize(permutation(n_train), width)
-        scalars = {
-            "n_train": np.int32(n_train),
-            "n_valid": np.int32(n_valid),
-            "n_epochs": np.int32(n_epochs),
-            "reduce_lr_patience": np.int32(recipe.reduce_lr_patience),
-            "reduce_lr_factor": np.float32(recipe.reduce_lr_factor),
-            "early_stopping_patience": np.int32(recipe.early_stopping_patience),
-        }
-        arguments = to_tensors((carry, padded, orders, scalars))
+        rates = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
+        rates[:n_epochs, :n_steps] = recipe.rate_factors(
+            done * n_steps, n_epochs * n_steps, recipe.epochs * n_steps
+        ).reshape(n_epochs, n_steps)
+        plan = {**fixed, "orders": _orders(key, n_epochs, n_train, permutations), "rates": rates}
+        counts = {"n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
+        arguments = to_tensors((carry, padded, plan, {**scalars, **counts}))
         program = programs.get(key, functools.partial(_compiled, model, key, arguments))
         started = time.perf_counter()
-        carry, rows = program(*arguments)
-        rows, stopped = to_host((rows, carry["stopped"]))
+        carry, rows, stopped = _call(program, arguments)
         if done or not key.jit:  # XLA compiles in its first call
             seconds_per_epoch = (time.perf_counter() - started) / n_epochs
-        rows = rows[~np.isnan(rows[:, 2])]  # epochs that were run have a learning rate
-        history.append(rows)
+        history.append(rows[:n_epochs])
         done += n_epochs
         if stopped:
             break
     return carry, np.concatenate(history)
 
 
+def _orders(key, n_epochs, n_train, permutations):
+    """Row numbers of each epoch's batches, (epochs_per_call, .., n_steps * batch_size)."""
+    orders = np.zeros(
+        (key.epochs_per_call, len(permutations), key.n_steps * key.batch_size), dtype="int32"
+    )
+    width = -(-n_train // key.batch_size) * key.batch_size
+    for epoch in orders[:n_epochs]:
+        for order, permutation in zip(epoch, permutations):
+            # The last batch is filled up with rows from the start of the epoch. They
+            # have no share in the loss.
+            order[:width] = np.resize(permutation(n_train), width)
+    return orders if key.n_members else orders[:, 0]
+
+
+def _call(program, arguments):
+    """One slice: the new carry, and on the host its history and whether all have stopped."""
+    carry, rows = program(*arguments)
+    rows, stopped = to_host((rows, carry["stopped"]))
+    return carry, rows, stopped.all()
+
+
 def _compiled(model, key, arguments):
-    return compile_program(make_program(model, key, value_and_gradient), arguments, jit=key.jit)
+    return compile_program(make_program(model, key, BACKEND), arguments, jit=key.jit)
 
 
-def pad(data: TrainingData) -> dict:
-    """The data as tensors, rows padded to the ladder with zeros."""
-    tensors = {}
-    for name in data.__dataclass_fields__:
-        array = getattr(data, name)
-        extra = padded_rows(len(array)) - len(array)
-        array = np.pad(array, [(0, extra)] + [(0, 0)] * (array.ndim - 1))
-        tensors[name] = ops.convert_to_tensor(array)
-    return tensors
+def _member(network, weights, state, history, recipe, seed, seconds, key, x_valid):
+    """The record of one member, from its history (n_epochs, 3)."""
+    history = history[~np.isnan(history[:, 2])]  # epochs that were run have a learning rate
+    watched = history[:, 1] if key.n_valid else history[:, 0]
+    finite = np.isfinite(watched)
+    if not finite.any():
+        what = "validation loss" if key.n_valid else "training loss"
+        return FloatingPointError(
+            f"Training diverged: no finite {what} in {len(history)} epochs "
+            f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})."
+        )
+    member = Member(
+        network=network,
+        weights=weights,
+        state=state,
+        history=dict(zip(("loss", "val_loss", "learning_rate"), history.T)),
+        best_epoch=int(len(watched) - 1 if recipe.keep == "last" else np.nanargmin(watched)),
+        held_out=None,
+        seed=seed,
+        seconds=seconds,
+        tier="xla" if key.jit else "graph",
+    )
+    if not np.isfinite(weights).all():
+        return FloatingPointError(
+            "Training diverged: the last epoch's weights are not finite "
+            f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})."
+        )
+    held_out = predict_members([member], x_valid, once=True)[0]
+    return member.with_held_out(held_out.astype("float32"))
+
+
+def pad(data: TrainingData, splits=None) -> dict:
+    """The data as tensors: rows of x, y and weight joined, padded to the ladder with zeros."""
+    table = _joined(data.x, data.y, data.weight)
+    if splits:
+        valid = np.stack([table[rows] for _, rows in splits])
+    else:
+        valid = _joined(data.x_valid, data.y_valid, data.weight_valid)
+    tables = {"table": _padded(table)}
+    if valid.shape[-2]:
+        tables["valid"] = _padded(valid)
+    return to_tensors(tables)
+
+
+def _joined(x, y, weight):
+    return np.concatenate([x.reshape(len(x), -1), y, weight[:, None]], axis=1)
+
+
+def _padded(table):
+    n_rows = table.shape[-2]
+    extra = [(0, 0)] * (table.ndim - 2) + [(0, padded_rows(n_rows) - n_rows), (0, 0)]
+    return np.pad(table, extra)

@@ -1,60 +1,99 @@
-"""A trained network's raw outputs, in float64 from its float32 weights.
+"""What trained networks give, in float64 from their float32 weights.
 
 In float64 the numbers of a row do not depend on the rows beside it (to 1e-12), which
-scikit-learn's contract asks for and float32 kernels do not give.
+scikit-learn's contract asks for and float32 kernels do not give. A planned network
+predicts in NumPy, with no backend loaded and nothing to compile; any other through Keras.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from skuq._keras import keras, ops
+from skuq.catalog._records import Member
+from skuq.networks._plan import Run, make_plan
 from skuq.training._cache import BoundedCache
-from skuq.training._tensorflow import compile_forward
 
-__all__ = ["predict_raw"]
+__all__ = ["predict_members"]
 
-_CHUNK_ENTRIES = 2**22  # activations of one layer held at a time, about 32 MB
-_models = BoundedCache(max_size=64)
-_compiled = BoundedCache(max_size=64)
+_CHUNK_ENTRIES = 2**17  # numbers of one layer held at a time: 1 MB, within a core's cache
+_KERAS_CHUNK_ENTRIES = 2**22
+_parts = WeakKeyDictionary()  # member -> its variables in float64
+_forwards = BoundedCache(max_size=64)
 
 
-def predict_raw(network: str, weights, state, x, *, compiled: bool = True) -> np.ndarray:
-    """Raw outputs of shape (n_samples, n_raw).
+def predict_members(
+    members: Sequence[Member], x, *, run: Run = Run(), once: bool = False
+) -> np.ndarray:
+    """Raw outputs of shape (n_members, n_samples, n_raw), float64.
 
     Parameters
     ----------
-    network : str
-        The Keras model's configuration, as JSON.
-    weights : ndarray of shape (n_weights,)
-    state : sequence of ndarray
-        Non-trainable variables.
+    members : sequence of Member
     x : ndarray of shape (n_samples, ...)
         Standardised inputs.
-    compiled : bool, default=True
-        False where a network predicts only once: tracing would cost more than it saves.
+    run : Run
+        Holds the dropout masks, if any.
+    once : bool, default=False
+        True where a member predicts only now: nothing is kept or compiled for later.
     """
-    model, forward = _models.get(network, lambda: _forward(network))
-    weights = np.asarray(weights, dtype="float64")
-    state = tuple(_as_float64(value) for value in state)
     x = np.asarray(x, dtype="float64")
-    if compiled:
-        forward = _compiled.get(
-            network, lambda: compile_forward(forward, weights.size, state, model.input_shape[1:])
+    return np.stack([_predict(member, x, run, once) for member in members])
+
+
+def _predict(member, x, run, once):
+    plan = make_plan(member.network)
+    if plan is None:
+        return _predict_keras(member, x, once)
+    parts = _parts.get(member)
+    if parts is None:
+        parts = plan.split(np.asarray(member.weights, dtype="float64"))
+        state = [_as_float64(value) for value in member.state]
+        parts = parts, state
+        if not once:
+            _parts[member] = parts
+    rows = _chunk_rows(x, [w.shape for w in plan.weights], _CHUNK_ENTRIES)
+    if len(x) <= rows:
+        return plan(*parts, x, run)[0]
+    return np.concatenate(
+        [plan(*parts, x[i : i + rows], run)[0] for i in range(0, len(x), rows)], axis=-2
+    )
+
+
+def _chunk_rows(x, shapes, entries):
+    widest = max([math.prod(x.shape[1:]), *(shape[-1] for shape in shapes if shape)])
+    return max(16, entries // widest)
+
+
+def _predict_keras(member, x, once):
+    """Through a float64 twin of the Keras model; compiled unless it predicts only once."""
+    from skuq.training._tensorflow import compile_forward
+
+    weights = np.asarray(member.weights, dtype="float64")
+    state = tuple(_as_float64(value) for value in member.state)
+    model, forward = _forwards.get(
+        (member.network, "eager"), lambda: _keras_forward(member.network)
+    )
+    if not once:
+        forward = _forwards.get(
+            (member.network, "compiled"),
+            lambda: compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
-    widest = max((math.prod(v.shape[-1:]) for v in model.variables), default=1)
-    rows = max(1, _CHUNK_ENTRIES // max(widest, math.prod(x.shape[1:])))
+    rows = _chunk_rows(x, [tuple(v.shape) for v in model.variables], _KERAS_CHUNK_ENTRIES)
     parts = [
         np.asarray(forward(weights, state, x[start : start + rows]))
-        for start in range(0, len(x), rows)
+        for start in range(0, max(1, len(x)), rows)
     ]
     return np.concatenate(parts)
 
 
-def _forward(network):
+def _keras_forward(network):
+    from skuq._keras import keras, ops
+
     config = _with_dtype(json.loads(network), "float32", "float64")
     model = keras.models.model_from_json(json.dumps(config))
     shapes = [tuple(variable.shape) for variable in model.trainable_variables]

@@ -1,32 +1,45 @@
-"""The training program: many epochs of one network as one pure function.
+"""The training program: many epochs of one network, or of K at once, as a pure function.
 
-Backend-neutral: everything is `keras.ops`, except the gradient, which the backend module
-(`_tensorflow`) hands in and which also compiles the result. A program reads no variable
-and keeps no state; what changes from epoch to epoch travels in a `carry`, so a run can be
-cut into slices and continued, and threads may share a program.
+Backend-neutral: everything is `keras.ops`, except what the backend module (`_tensorflow`)
+hands in and which also compiles the result. A program reads no variable and keeps no
+state; what changes from epoch to epoch travels in a `carry`, so a run can be cut into
+slices and continued, and threads may share a program.
 
-Notation: n_weights P (the network's trainable weights, flattened and joined); rows are
-padded to a ladder of sizes, `n_train` and `n_valid` say how many are real; one call runs
-`n_epochs` epochs whose batch orders the host has drawn.
+Notation: shapes that begin with ".." have a leading axis of n_members in a stack, and none
+in a program of one network. Rows are padded to a ladder of sizes; `n_valid` says how many
+of the validation rows are real. One call runs `n_epochs` epochs whose batch orders the
+host has drawn.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from skuq._keras import keras, ops
+from skuq.networks._plan import Run, tensors
+from skuq.training._blocks import Blocks
+from skuq.training._network import make_network
+from skuq.training._noise import uniform
 from skuq.training._optimizers import RULES
 
-__all__ = ["ProgramKey", "epochs_per_call", "make_program", "padded_rows", "start_carry"]
+__all__ = ["Backend", "ProgramKey", "epochs_per_call", "make_program", "padded_rows", "start_carry"]
 
 _PLATEAU_MIN_DELTA = 1e-4  # Keras' ReduceLROnPlateau; EarlyStopping has 0
 _VALIDATION_CHUNK = 8192  # rows of one validation pass: bounds its memory
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
 _MAX_EPOCHS_PER_CALL = 64
+
+
+class Backend(NamedTuple):
+    """What `keras.ops` has no word for, or a slow one."""
+
+    value_and_gradient: Callable  # (function, tree) -> (value, auxiliary, gradient)
+    gather: Callable  # (table, row numbers >= 0) -> rows
 
 
 @dataclass(frozen=True)
@@ -37,9 +50,30 @@ class ProgramKey:
     head: Any  # hashable, with `loss(y, raw)`
     optimizer: str
     batch_size: int
-    n_train: int  # padded
-    n_valid: int  # padded
+    input_shape: tuple[int, ...]
+    n_outputs: int  # columns of y
+    n_rows: int  # of the table the batches are taken from, padded
+    n_steps: int  # of one epoch, for the padded number of training rows
+    n_valid: int  # padded; 0 where nothing is held out
     jit: bool
+    n_members: int = 0  # 0: one network, without a member axis
+    own_validation: bool = False  # every member has validation rows of its own
+    clip: bool = False
+    l2: bool = False
+    decay: bool = False
+    dropout: bool = False  # rates come with the run
+    adversarial: bool = False
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The member axis, where there is one."""
+        return (self.n_members,) if self.n_members else ()
+
+    @property
+    def epochs_per_call(self) -> int:
+        """Most epochs of one call, so that the orders sent with it stay small."""
+        width = self.n_steps * self.batch_size * max(1, self.n_members)
+        return max(1, min(_MAX_EPOCHS_PER_CALL, _ORDER_ENTRIES // width))
 
 
 def padded_rows(n_rows: int) -> int:
@@ -50,121 +84,214 @@ def padded_rows(n_rows: int) -> int:
     return step * math.ceil(n_rows / step)
 
 
-def epochs_per_call(n_train: int) -> int:
-    """Most epochs of one call, so that the orders sent with it stay small."""
-    return max(1, min(_MAX_EPOCHS_PER_CALL, _ORDER_ENTRIES // n_train))
-
-
-def start_carry(weights, state, key: ProgramKey, learning_rate: float) -> dict:
-    """The carry before the first epoch.
+def start_carry(blocks, state, key: ProgramKey, learning_rate, noise_key) -> dict:
+    """The carry before the first epoch, as arrays.
 
     Parameters
     ----------
-    weights : ndarray of shape (n_weights,)
-    state : list of ndarray
+    blocks : tuple of ndarray of shape (.., n_block)
+    state : sequence of ndarray (.., *shape)
         The model's non-trainable variables.
+    learning_rate, noise_key : array-like of shape (..)
     """
-    weights = ops.convert_to_tensor(weights)
-    state = tuple(ops.convert_to_tensor(value) for value in state)
-    infinity, zero = ops.convert_to_tensor(np.float32(np.inf)), np.int32(0)
+    state = tuple(np.asarray(value) for value in state)
+    rule = RULES[key.optimizer]
+
+    def full(value, dtype):
+        return np.full(key.lead, value, dtype=dtype)
+
     return {
-        "weights": weights,
+        "weights": blocks,
         "state": state,
-        "slots": RULES[key.optimizer].init(weights),
-        "step": ops.convert_to_tensor(np.float32(0)),
-        "learning_rate": ops.convert_to_tensor(np.float32(learning_rate)),
-        "plateau_best": infinity,
-        "plateau_wait": ops.convert_to_tensor(zero),
-        "stop_wait": ops.convert_to_tensor(zero),
-        "best_loss": infinity,
-        "best_weights": weights,
+        "slots": tuple(rule.init(block) for block in blocks),
+        "step": np.int32(0),
+        "noise_key": np.asarray(noise_key, dtype="uint32"),
+        "learning_rate": np.asarray(learning_rate, dtype="float32"),
+        "plateau_best": full(np.inf, "float32"),
+        "plateau_wait": full(0, "int32"),
+        "stop_wait": full(0, "int32"),
+        "best_loss": full(np.inf, "float32"),
+        "best_weights": blocks,
         "best_state": state,
-        "stopped": ops.convert_to_tensor(False),
+        "stopped": full(False, "bool"),
     }
 
 
-def make_program(model: keras.Model, key: ProgramKey, value_and_gradient):
-    """The function ``program(carry, data, orders, scalars) -> (carry, history)``.
+def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
+    """The function ``program(carry, data, plan, scalars) -> (carry, history)``.
 
     Parameters
     ----------
     model : keras.Model
         A template; its own variables are never read.
-    value_and_gradient : callable
-        ``(function, weights) -> (value, auxiliary, gradient)`` of the backend.
+    backend : Backend
 
     Returns
     -------
     callable
-        `data` holds x, y, weight (padded rows) and their `_valid` twins; `orders` is
-        int32 of shape (epochs_per_call, steps * batch_size), row numbers; `scalars`
-        holds n_train, n_valid, n_epochs, reduce_lr_patience, reduce_lr_factor,
-        early_stopping_patience. `history` is float32 of shape (epochs_per_call, 3):
-        training loss, validation loss and learning rate of each epoch run, NaN beyond.
+        `data` holds `table` (n_rows, inputs + outputs + 1: x, y and the row's weight) and
+        `valid`, the same for validation rows, (.., n_valid, ..) where each member has its
+        own. `plan` holds what the host prepared for each epoch and step: `orders` int32
+        (epochs_per_call, .., n_steps * batch_size), row numbers of the table; `rates`
+        float32 (epochs_per_call, n_steps), factors of the learning rate; `shares` float32
+        (n_steps * batch_size,), each row's share in its batch's mean, 0 for filling;
+        `step_shares` float32 (n_steps,), each batch's share of the epoch's rows.
+        `scalars` holds n_steps, n_valid, n_epochs and what the recipe decides, (..) each.
+        `history` is float32 (epochs_per_call, 3, ..): training loss, validation loss and
+        learning rate of each epoch run, NaN beyond.
     """
-    rule = RULES[key.optimizer]
-    shapes = [tuple(variable.shape) for variable in model.trainable_variables]
-    ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1].tolist()
-    batch, loss_of = key.batch_size, key.head.loss
+    network = make_network(key.network, model, key.n_members)
+    blocks_of = Blocks(network.shapes, key.jit)
+    rule, batch, loss_of = RULES[key.optimizer], key.batch_size, key.head.loss
+    n_inputs = math.prod(key.input_shape)
+    columns = [n_inputs, n_inputs + key.n_outputs]
     chunk = min(key.n_valid, _VALIDATION_CHUNK)
 
-    def forward(weights, state, x, training):
-        parts = ops.split(weights, ends)
-        parts = [ops.reshape(part, shape) for part, shape in zip(parts, shapes)]
-        return model.stateless_call(parts, list(state), x, training=training, return_losses=True)
+    def beside(per_member):
+        """Numbers (..) so that they broadcast over weights (.., n)."""
+        return per_member[:, None] if key.n_members else per_member
 
-    def train_step(data, rows, is_real, n_real, carry):
-        x, y, weight = (ops.take(data[name], rows, axis=0) for name in ("x", "y", "weight"))
+    def unjoin(rows):
+        x, y, weight = ops.split(rows, columns, axis=-1)
+        if len(key.input_shape) > 1:
+            x = ops.reshape(x, (*rows.shape[:-1], *key.input_shape))
+        return x, y, weight[..., 0]
 
-        def batch_loss(weights):
-            raw, state, penalties = forward(weights, carry["state"], x, True)
+    def dropout_mask_of(step, noise_key, scalars):
+        def mask(number, rate, shape):
+            shape = tuple(shape) if not key.n_members else tuple(shape[-2:])
+            numbers = uniform(noise_key, step, number, shape)
+            if key.dropout:
+                rate = scalars["dropout"][:, None, None] if key.n_members else scalars["dropout"]
+            return ops.cast(numbers >= rate, "float32") / (1.0 - rate)
+
+        return mask
+
+    def batch_losses(variables, state, rows, share, run, scalars):
+        """Losses (..) of a batch, and the new state."""
+        x, y, weight = unjoin(rows)
+
+        def losses(x):
+            raw, new_state, penalty = network.forward(variables, state, x, run)
             # As in Keras: the mean over the batch's rows, each times its sample weight.
-            fit = ops.sum(ops.where(is_real, weight * loss_of(y, raw), 0.0)) / n_real
-            return sum(penalties, fit), tuple(state)
+            fit = ops.sum(share * weight * loss_of(y, raw), axis=-1)
+            return fit, new_state, penalty
 
-        loss, state, gradient = value_and_gradient(batch_loss, carry["weights"])
-        step = carry["step"] + 1.0
-        weights, slots = rule.update(
-            carry["weights"], carry["slots"], gradient, step, carry["learning_rate"]
+        fit, new_state, penalty = losses(x)
+        if key.adversarial:
+            # Lakshminarayanan et al. (2017), Algorithm 1: a step along the sign of the
+            # loss' gradient, in units of each feature's range.
+            _, _, slope = backend.value_and_gradient(lambda x: (ops.sum(losses(x)[0]), ()), x)
+            shift = scalars["adversarial"] * ops.sign(ops.stop_gradient(slope))
+            fit = 0.5 * (fit + losses(x + shift)[0])
+        return fit + penalty, tuple(new_state)
+
+    def train_step(rows, share, rate, scalars, inner):
+        step = inner["step"] + 1
+        run = Run(
+            tensors(),
+            training=True,
+            is_real=ops.cast(share > 0, "float32"),
+            dropout_mask=dropout_mask_of(step, scalars["noise_key"], scalars),
         )
-        moved = {"weights": weights, "slots": slots, "state": state, "step": step}
-        return loss, {**carry, **moved}
 
-    def train_epoch(data, order, n_train, carry):
-        n_steps = (n_train + batch - 1) // batch
-
-        def go_on(step, finite, total, carry):
-            return ops.logical_and(step < n_steps, finite)
-
-        def body(step, finite, total, carry):
-            rows = ops.slice(order, [step * batch], [batch])
-            is_real = step * batch + ops.arange(batch, dtype="int32") < n_train
-            n_real = ops.cast(ops.minimum(batch, n_train - step * batch), "float32")
-            loss, carry = train_step(data, rows, is_real, n_real, carry)
-            return step + 1, ops.isfinite(loss), total + loss * n_real, carry
-
-        start = (np.int32(0), ops.convert_to_tensor(True), np.float32(0), carry)
-        _, finite, total, carry = ops.while_loop(go_on, body, start)
-        return total / ops.cast(n_train, "float32"), finite, carry
-
-    def validation_loss(data, n_valid, carry):
-        def body(start, total):
-            x, y, weight = (
-                _rows(data[name], start, chunk) for name in ("x_valid", "y_valid", "weight_valid")
+        def total(blocks):
+            losses, state = batch_losses(
+                blocks_of.variables(blocks), inner["state"], rows, share, run, scalars
             )
-            raw, _, penalties = forward(carry["weights"], carry["state"], x, False)
-            is_real = start + ops.arange(chunk, dtype="int32") < n_valid
-            total = total + ops.sum(ops.where(is_real, weight * loss_of(y, raw), 0.0))
-            n_real = ops.cast(ops.minimum(chunk, n_valid - start), "float32")
-            return start + chunk, sum((n_real * p for p in penalties), total)
+            return ops.sum(losses), (losses, state)
 
-        _, total = ops.while_loop(
-            lambda start, total: start < n_valid, body, (np.int32(0), np.float32(0))
+        _, (losses, state), gradient = backend.value_and_gradient(total, inner["weights"])
+        rate = beside(scalars["learning_rate"] * rate)
+        if key.l2:
+            l2 = beside(scalars["l2"])
+            squares = sum(ops.sum(ops.square(w), axis=-1) for w in inner["weights"])
+            losses = losses + scalars["l2"] * squares
+            gradient = [g + 2.0 * l2 * w for g, w in zip(gradient, inner["weights"])]
+        if key.clip:
+            norm = ops.sqrt(sum(ops.sum(ops.square(g), axis=-1) for g in gradient))
+            factor = beside(scalars["clip"] / ops.maximum(norm, scalars["clip"]))
+            gradient = [g * factor for g in gradient]
+        weights = inner["weights"]
+        if key.decay:  # decoupled, before the update, as Keras' optimisers do
+            kept = 1.0 - rate * beside(scalars["weight_decay"])
+            weights = [w * kept for w in weights]
+        t = ops.cast(step, "float32")
+        updates = [
+            rule.update(w, s, g, t, rate) for w, s, g in zip(weights, inner["slots"], gradient)
+        ]
+        weights, slots = (tuple(part) for part in zip(*updates))
+        return losses, {"weights": weights, "state": state, "slots": slots, "step": step}
+
+    def train_epoch(data, plan, epoch, scalars, carry):
+        order = ops.take(plan["orders"], epoch, axis=0)
+        rates = ops.take(plan["rates"], epoch, axis=0)
+        alive = ops.logical_not(carry["stopped"])
+        scalars = {
+            **scalars,
+            "learning_rate": carry["learning_rate"],
+            "noise_key": carry["noise_key"],
+        }
+
+        def go_on(step, finite, total, inner):
+            return ops.logical_and(step < scalars["n_steps"], ops.any(ops.logical_and(finite, alive)))
+
+        def body(step, finite, total, inner):
+            start = step * batch
+            if key.n_members:
+                numbers = ops.slice(order, [0, start], [key.n_members, batch])
+            else:
+                numbers = ops.slice(order, [start], [batch])
+            rows = backend.gather(data["table"], numbers)
+            share = ops.slice(plan["shares"], [start], [batch])
+            rate = ops.slice(rates, [step], [1])[0]
+            losses, inner = train_step(rows, share, rate, scalars, inner)
+            finite = ops.logical_and(finite, ops.isfinite(losses))
+            step_share = ops.slice(plan["step_shares"], [step], [1])[0]
+            return step + 1, finite, total + losses * step_share, inner
+
+        inner = {name: carry[name] for name in ("weights", "state", "slots", "step")}
+        start = (
+            np.int32(0),
+            ops.convert_to_tensor(np.full(key.lead, True)),
+            ops.zeros(key.lead, "float32"),
+            inner,
         )
-        return total / ops.cast(n_valid, "float32")
+        _, finite, total, inner = ops.while_loop(go_on, body, start)
+        return total, finite, {**carry, **inner}
+
+    def validation_loss(valid, n_valid, carry):
+        variables = blocks_of.variables(carry["weights"])
+        run = Run(tensors())
+
+        def losses(rows, is_real):
+            x, y, weight = unjoin(rows)
+            raw, _, penalty = network.forward(variables, carry["state"], x, run)
+            fit = ops.where(is_real, weight * loss_of(y, raw), 0.0)
+            return ops.sum(fit, axis=-1), penalty
+
+        n_real = ops.cast(n_valid, "float32")
+        if chunk == key.n_valid:
+            total, penalty = losses(valid, ops.arange(chunk, dtype="int32") < n_valid)
+            return total / n_real + penalty
+
+        axis = len(valid.shape) - 2
+
+        def body(start, total, penalty):
+            index = start + ops.arange(chunk, dtype="int32")
+            rows = ops.take(valid, ops.minimum(index, key.n_valid - 1), axis=axis)
+            part, penalty = losses(rows, index < n_valid)
+            return start + chunk, total + part, penalty + ops.zeros(key.lead, "float32")
+
+        zeros = ops.zeros(key.lead, "float32")
+        _, total, penalty = ops.while_loop(
+            lambda start, total, penalty: start < n_valid, body, (np.int32(0), zeros, zeros)
+        )
+        return total / n_real + penalty
 
     def end_epoch(loss, finite, scalars, carry):
         """ReduceLROnPlateau, EarlyStopping(restore_best_weights), TerminateOnNaN."""
+        alive = ops.logical_not(carry["stopped"])
         better = loss < carry["plateau_best"] - _PLATEAU_MIN_DELTA
         plateau_wait = ops.where(better, 0, carry["plateau_wait"] + 1)
         reduce = plateau_wait >= scalars["reduce_lr_patience"]
@@ -172,6 +299,8 @@ def make_program(model: keras.Model, key: ProgramKey, value_and_gradient):
         best = loss < carry["best_loss"]
         stop_wait = ops.where(best, 0, carry["stop_wait"] + 1)
         ended = stop_wait >= scalars["early_stopping_patience"]
+        # A member that has stopped stands still; one that keeps its last epoch takes every.
+        keep = ops.logical_and(alive, ops.logical_or(best, scalars["keep_last"]))
         return {
             **carry,
             "learning_rate": carry["learning_rate"] * factor,
@@ -179,27 +308,37 @@ def make_program(model: keras.Model, key: ProgramKey, value_and_gradient):
             "plateau_wait": ops.where(reduce, 0, plateau_wait),
             "stop_wait": stop_wait,
             "best_loss": ops.where(best, loss, carry["best_loss"]),
-            "best_weights": ops.where(best, carry["weights"], carry["best_weights"]),
-            "best_state": tuple(
-                ops.where(best, now, kept) for now, kept in zip(carry["state"], carry["best_state"])
+            "best_weights": tuple(
+                ops.where(beside(keep), now, kept)
+                for now, kept in zip(carry["weights"], carry["best_weights"])
             ),
-            "stopped": ops.logical_or(ended, ops.logical_not(finite)),
+            "best_state": tuple(
+                _where_member(keep, now, kept)
+                for now, kept in zip(carry["state"], carry["best_state"])
+            ),
+            "stopped": ops.logical_or(
+                carry["stopped"], ops.logical_or(ended, ops.logical_not(finite))
+            ),
         }
 
-    def program(carry, data, orders, scalars):
-        history = ops.full((epochs_per_call(key.n_train), 3), np.float32(np.nan), dtype="float32")
+    def program(carry, data, plan, scalars):
+        history = ops.full((key.epochs_per_call, 3, *key.lead), np.float32(np.nan), "float32")
 
         def go_on(epoch, carry, history):
-            return ops.logical_and(epoch < scalars["n_epochs"], ops.logical_not(carry["stopped"]))
+            going = ops.logical_not(ops.all(carry["stopped"]))
+            return ops.logical_and(epoch < scalars["n_epochs"], going)
 
         def body(epoch, carry, history):
-            rate = carry["learning_rate"]
-            order = ops.take(orders, epoch, axis=0)
-            loss, finite, carry = train_epoch(data, order, scalars["n_train"], carry)
-            valid = validation_loss(data, scalars["n_valid"], carry)
-            row = ops.reshape(ops.stack([loss, valid, rate]), (1, 3))
-            history = ops.slice_update(history, [epoch, 0], row)
-            return epoch + 1, end_epoch(valid, finite, scalars, carry), history
+            rate = ops.where(carry["stopped"], np.float32(np.nan), carry["learning_rate"])
+            loss, finite, carry = train_epoch(data, plan, epoch, scalars, carry)
+            if key.n_valid:
+                valid = validation_loss(data["valid"], scalars["n_valid"], carry)
+                watched = valid
+            else:
+                valid, watched = ops.full_like(loss, np.nan), loss
+            row = ops.stack([loss, valid, rate])[None]
+            history = ops.slice_update(history, [epoch, 0] + [0] * len(key.lead), row)
+            return epoch + 1, end_epoch(watched, finite, scalars, carry), history
 
         _, carry, history = ops.while_loop(go_on, body, (np.int32(0), carry, history))
         return carry, history
@@ -207,10 +346,7 @@ def make_program(model: keras.Model, key: ProgramKey, value_and_gradient):
     return program
 
 
-def _rows(array, start, n_rows):
-    """`n_rows` rows of a padded array; the last chunk may reach over its end."""
-    last = array.shape[0] - n_rows
-    if last == 0:
-        return array
-    index = start + ops.arange(n_rows, dtype="int32")
-    return ops.take(array, ops.minimum(index, array.shape[0] - 1), axis=0)
+def _where_member(keep, now, kept):
+    """`now` where the member keeps it; values (.., *shape)."""
+    shape = tuple(keep.shape) + (1,) * (len(now.shape) - len(keep.shape))
+    return ops.where(ops.reshape(keep, shape), now, kept)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
+import numpy as np
+
 from skuq.networks._search_space import OPTIMIZERS
 
 __all__ = ["Recipe"]
+
+SCHEDULES = ("constant", "cosine", "exponential")
 
 
 @dataclass(frozen=True)
@@ -23,40 +27,107 @@ class Recipe:
         Larger than the number of rows means full batches.
     epochs : int, default=100
         Largest number of epochs.
-    reduce_lr_patience : int, default=15
+    reduce_lr_patience : int or None, default=15
         Epochs without a better validation loss (by 1e-4) before the learning rate is
-        multiplied by `reduce_lr_factor`.
+        multiplied by `reduce_lr_factor`; None never does. Without validation rows the
+        training loss is watched, here and below.
     reduce_lr_factor : float, default=0.1
-        Keras' default; the paper does not give one.
-    early_stopping_patience : int, default=25
-        Epochs without a better validation loss before training ends. The weights of
-        the best epoch are kept in any case.
+        Keras' default; the AutoDEUQ paper does not give one.
+    early_stopping_patience : int or None, default=25
+        Epochs without a better validation loss before training ends; None never does.
+    keep : {"best", "last"}, default="best"
+        The weights of the best epoch, or of the last.
+    schedule : {"constant", "cosine", "exponential"}, default="constant"
+        How the learning rate falls from step to step over all `epochs`, besides any
+        reduction on a plateau: not at all, along half a cosine, or geometrically.
+    final_lr_factor : float, default=0.01
+        Where cosine and exponential schedules end, as a share of `learning_rate`.
+    warmup : float, default=0.0
+        Share of all steps in which the rate first rises linearly.
+    clip_norm : float or None, default=None
+        Largest norm of the gradient of all weights together.
+    l2 : float, default=0.0
+        Penalty ``l2 * sum(w**2)`` on all weights and biases, in the training loss.
+    weight_decay : float, default=0.0
+        Decoupled: every step takes ``learning_rate * weight_decay * w`` off each weight.
+    dropout : float or None, default=None
+        The rate of all of the network's dropout layers, instead of their own.
+    adversarial_epsilon : float, default=0.0
+        Trains half on inputs moved by this share of each feature's range along the sign
+        of the loss' gradient (Lakshminarayanan et al. 2017, who use 0.01).
     """
 
     optimizer: str = "adam"
     learning_rate: float = 1e-3
     batch_size: int = 32
     epochs: int = 100
-    reduce_lr_patience: int = 15
+    reduce_lr_patience: int | None = 15
     reduce_lr_factor: float = 0.1
-    early_stopping_patience: int = 25
+    early_stopping_patience: int | None = 25
+    keep: str = "best"
+    schedule: str = "constant"
+    final_lr_factor: float = 0.01
+    warmup: float = 0.0
+    clip_norm: float | None = None
+    l2: float = 0.0
+    weight_decay: float = 0.0
+    dropout: float | None = None
+    adversarial_epsilon: float = 0.0
 
     def __post_init__(self):
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"`optimizer` must be one of {OPTIMIZERS}. Got {self.optimizer!r}.")
-        for name in ("batch_size", "epochs", "reduce_lr_patience", "early_stopping_patience"):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
-        if not isinstance(self.learning_rate, Real) or not 0 < self.learning_rate < float("inf"):
-            raise ValueError(
-                f"`learning_rate` must be a positive number. Got {self.learning_rate!r}."
-            )
-        if not isinstance(self.reduce_lr_factor, Real) or not 0 < self.reduce_lr_factor <= 1:
-            raise ValueError(
-                f"`reduce_lr_factor` must be a number in (0, 1]. Got {self.reduce_lr_factor!r}."
-            )
+        self._check_choices()
+        for name in ("batch_size", "epochs"):
+            self._check_integer(name)
+        for name in ("reduce_lr_patience", "early_stopping_patience"):
+            if getattr(self, name) is not None:
+                self._check_integer(name)
+        inf = float("inf")
+        self._check_number("learning_rate", lambda v: 0 < v < inf, "a positive number")
+        for name in ("reduce_lr_factor", "final_lr_factor"):
+            self._check_number(name, lambda v: 0 < v <= 1, "a number in (0, 1]")
+        self._check_number("warmup", lambda v: 0 <= v <= 1, "a number in [0, 1]")
+        for name in ("l2", "weight_decay", "adversarial_epsilon"):
+            self._check_number(name, lambda v: 0 <= v < inf, "a number >= 0")
+        if self.clip_norm is not None:
+            self._check_number("clip_norm", lambda v: 0 < v < inf, "a positive number or None")
+        if self.dropout is not None:
+            self._check_number("dropout", lambda v: 0 <= v < 1, "a number in [0, 1) or None")
+
+    def _check_choices(self):
+        for name, choices in (
+            ("optimizer", OPTIMIZERS),
+            ("keep", ("best", "last")),
+            ("schedule", SCHEDULES),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"`{name}` must be one of {choices}. Got {getattr(self, name)!r}.")
+
+    def _check_integer(self, name):
+        value = getattr(self, name)
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
+
+    def _check_number(self, name, holds, wanted):
+        value = getattr(self, name)
+        if not isinstance(value, Real) or not holds(value):
+            raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
+
+    def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
+        """Factors (count,) of the learning rate from step `first` (from 0) of `total` on."""
+        steps = np.arange(first, first + count)
+        n_warm = self.warmup * total
+        rest = np.clip((steps - n_warm) / max(total - n_warm, 1), 0, 1)
+        end = self.final_lr_factor
+        factors = {
+            "constant": np.ones_like(rest),
+            "cosine": end + (1 - end) * 0.5 * (1 + np.cos(np.pi * rest)),
+            "exponential": end**rest,
+        }[self.schedule]
+        if n_warm:  # the first step counts as one: with a rate of zero it would be wasted
+            factors = factors * np.minimum((steps + 1) / n_warm, 1)
+        return factors
 
     @classmethod
     def field_names(cls) -> list[str]:
         return [field.name for field in fields(cls)]
+

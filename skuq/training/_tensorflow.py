@@ -8,15 +8,26 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["compile_forward", "compile_program", "to_host", "to_tensors", "value_and_gradient"]
+from skuq.training._program import Backend
+
+__all__ = ["BACKEND", "compile_forward", "compile_program", "to_host", "to_tensors"]
 
 
-def value_and_gradient(function, weights):
-    """``(value, auxiliary, gradient)`` of ``function(weights) -> (value, auxiliary)``."""
+def _value_and_gradient(function, tree):
+    """``(value, auxiliary, gradient)`` of ``function(tree) -> (value, auxiliary)``."""
     with tf.GradientTape() as tape:
-        tape.watch(weights)
-        value, auxiliary = function(weights)
-    return value, auxiliary, tape.gradient(value, weights)
+        tape.watch(tree)
+        value, auxiliary = function(tree)
+    gradient = tape.gradient(value, tree, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return value, auxiliary, gradient
+
+
+def _gather(table, numbers):
+    """Rows of a table; `keras.ops.take` would look for negative numbers first."""
+    return tf.gather(table, numbers)
+
+
+BACKEND = Backend(_value_and_gradient, _gather)
 
 
 def compile_program(program, example, *, jit: bool):

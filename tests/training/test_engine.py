@@ -6,7 +6,8 @@ import pytest
 from skuq._keras import keras
 from skuq.networks import DenseSkipSpace, GaussianHead
 from skuq.tables import TrainingData
-from skuq.training import MemberTrainer, Recipe, predict_raw, train_member
+from skuq.catalog import Member
+from skuq.training import MemberTrainer, Recipe, predict_members, train_member
 from skuq.training._cache import BoundedCache
 from skuq.training._engine import programs
 from skuq.training._program import padded_rows

@@ -1,0 +1,460 @@
+"""A Keras network as a plan: a list of operations on plain arrays or tensors.
+
+Keras' layers know neither of many members at once nor of NumPy. A plan does: the same few
+lines run on tensors while a network trains (one network, or K of one architecture with a
+leading member axis) and on arrays when it predicts, with no backend loaded. It is read
+off the model's stored configuration. A network with a layer that has no entry here has no
+plan, and runs through Keras one member at a time.
+
+Notation: arrays are (.., n_samples, n_features), where .. is nothing or (n_members,).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skuq.networks._activations import ACTIVATIONS
+
+__all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors"]
+
+
+class Namespace(NamedTuple):
+    """Where array functions and activations come from: NumPy, or Keras' operations."""
+
+    xp: Any
+    activation: Callable[[str], Callable]
+
+
+ARRAYS = Namespace(np, ACTIVATIONS.__getitem__)
+
+
+@functools.cache
+def tensors() -> Namespace:
+    """Keras' operations and activations; loads the backend."""
+    from skuq._keras import keras, ops
+
+    return Namespace(ops, keras.activations.get)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What one pass through a plan depends on besides its weights and input.
+
+    Attributes
+    ----------
+    namespace : Namespace
+    training : bool
+        Batch normalisation uses the batch's own statistics.
+    is_real : array of shape (n_samples,), optional
+        1 for rows that count in batch statistics, 0 for the filling of a last batch.
+    dropout_mask : callable, optional
+        ``(layer number, rate, shape) -> mask`` to multiply with, of mean 1; without it
+        nothing is dropped.
+    """
+
+    namespace: Namespace = ARRAYS
+    training: bool = False
+    is_real: Any = None
+    dropout_mask: Callable | None = None
+
+
+class Weight(NamedTuple):
+    """A trainable variable: its shape, and its l1 and l2 penalty."""
+
+    shape: tuple[int, ...]
+    l1: float = 0.0
+    l2: float = 0.0
+
+
+class _NoPlan(Exception):
+    """Raised while reading a configuration that cannot be planned."""
+
+
+@dataclass(frozen=True)
+class _Node:
+    operation: Any
+    inputs: tuple[int, ...]  # values it takes: 0 is the network's input
+    weights: slice  # of the plan's
+    state: slice
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A network's operations in order.
+
+    Attributes
+    ----------
+    input_shape : tuple of int
+        Of one row.
+    nodes : tuple
+        Node i makes value i + 1.
+    output : int
+        The value that is the network's output.
+    weights : tuple of Weight
+        The trainable variables, in Keras' order.
+    n_state : int
+        The number of non-trainable variables.
+    n_dropouts : int
+    """
+
+    input_shape: tuple[int, ...]
+    nodes: tuple[_Node, ...]
+    output: int
+    weights: tuple[Weight, ...]
+    n_state: int
+    n_dropouts: int
+
+    def __call__(self, weights, state, x, run: Run = Run()):
+        """``(output, new state)`` for lists of weights and of state in Keras' order."""
+        values, state = [x], list(state)
+        for node in self.nodes:
+            inputs = [values[i] for i in node.inputs]
+            value, state[node.state] = node.operation(
+                run, weights[node.weights], state[node.state], *inputs
+            )
+            values.append(value)
+        return values[self.output], state
+
+    def split(self, flat):
+        """Views of a flat weight vector (n_weights,), one for each variable."""
+        parts, start = [], 0
+        for weight in self.weights:
+            size = math.prod(weight.shape)
+            parts.append(flat[start : start + size].reshape(weight.shape))
+            start += size
+        return parts
+
+
+@functools.lru_cache(maxsize=256)
+def make_plan(network: str) -> Plan | None:
+    """The plan of a Keras model's JSON configuration, or None where there is none."""
+    try:
+        return _read(json.loads(network))
+    except (_NoPlan, KeyError, TypeError, ValueError, IndexError):
+        return None
+
+
+def _read(model) -> Plan:
+    layers = model["config"]["layers"]
+    if model["class_name"] == "Sequential":
+        wires = [[i - 1] if i else [] for i in range(len(layers))]
+        if layers[0]["class_name"] != "InputLayer":
+            raise _NoPlan
+        output = len(layers) - 1
+    elif model["class_name"] == "Functional":
+        positions = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
+        wires = [_sources(layer, positions) for layer in layers]
+        outputs = model["config"]["output_layers"]
+        name = outputs[0] if isinstance(outputs[0], str) else _only(outputs)[0]
+        output = positions[name]
+    else:
+        raise _NoPlan
+    if not model["config"].get("trainable", True):
+        raise _NoPlan
+
+    reader = _Reader()
+    values = {}  # position of a layer -> number of its value
+    shapes = []
+    for i, layer in enumerate(layers):
+        if layer["class_name"] == "InputLayer":
+            if shapes:
+                raise _NoPlan  # several inputs
+            shape = layer["config"].get("batch_shape") or layer["config"]["batch_input_shape"]
+            shapes.append(tuple(int(n) for n in shape[1:]))
+            values[i] = 0
+            continue
+        sources = tuple(values[j] for j in wires[i])
+        shapes.append(reader.read(layer, sources, [shapes[s] for s in sources]))
+        values[i] = len(shapes) - 1
+    return Plan(
+        shapes[0],
+        tuple(reader.nodes),
+        values[output],
+        tuple(reader.weights),
+        reader.n_state,
+        reader.n_dropouts,
+    )
+
+
+def _sources(layer, positions):
+    """Positions of the layers whose outputs a layer of a functional model takes."""
+    nodes = layer["inbound_nodes"]
+    if not nodes:
+        return []
+    found = []
+
+    def visit(item):
+        if isinstance(item, dict) and item.get("class_name") == "__keras_tensor__":
+            name, node, tensor = item["config"]["keras_history"]
+            if node or tensor:
+                raise _NoPlan  # a shared layer
+            found.append(positions[name])
+        elif isinstance(item, dict | list):
+            for part in item.values() if isinstance(item, dict) else item:
+                visit(part)
+
+    visit(_only(nodes)["args"])
+    kwargs = {key: value for key, value in nodes[0]["kwargs"].items() if value is not None}
+    if kwargs not in ({}, {"training": False}):
+        raise _NoPlan  # an argument fixed by the model's author
+    return found
+
+
+def _only(items):
+    (item,) = items
+    return item
+
+
+@dataclass
+class _Reader:
+    """Collects nodes while the layers are read in Keras' order."""
+
+    nodes: list = field(default_factory=list)
+    weights: list = field(default_factory=list)
+    n_state: int = 0
+    n_dropouts: int = 0
+
+    def read(self, layer, sources, shapes):
+        """Add the layer's node; its output's shape."""
+        config = layer["config"]
+        if layer.get("module", "keras.layers") != "keras.layers" or not config["trainable"]:
+            raise _NoPlan
+        if config.get("dtype") not in (None, "float32") and _policy(config) != "float32":
+            raise _NoPlan
+        for name in ("activity_regularizer", "lora_rank", "quantization_config"):
+            if config.get(name) is not None:
+                raise _NoPlan
+        read = _READERS.get(layer["class_name"])
+        if read is None:
+            raise _NoPlan
+        operation, weights, n_state, shape = read(self, config, shapes)
+        first, state = len(self.weights), self.n_state
+        self.weights += weights
+        self.n_state += n_state
+        self.nodes.append(
+            _Node(
+                operation,
+                sources,
+                slice(first, len(self.weights)),
+                slice(state, self.n_state),
+            )
+        )
+        return shape
+
+
+def _policy(config):
+    dtype = config["dtype"]
+    return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
+
+
+def _penalty(config):
+    """(l1, l2) of a regulariser's configuration."""
+    if config is None:
+        return 0.0, 0.0
+    values = config["config"]
+    allowed = {"L1": ("l1",), "L2": ("l2",), "L1L2": ("l1", "l2")}.get(config["class_name"])
+    if allowed is None:
+        raise _NoPlan
+    return tuple(float(values.get(name, 0.0)) if name in allowed else 0.0 for name in ("l1", "l2"))
+
+
+def _check_activation(name):
+    if name not in ACTIVATIONS:
+        raise _NoPlan
+    return name
+
+
+def _row(vector):
+    """A member's vector (.., n) so that it broadcasts over rows: (.., 1, n)."""
+    return vector if len(vector.shape) == 1 else vector[..., None, :]
+
+
+@dataclass(frozen=True)
+class _Dense:
+    activation: str
+    use_bias: bool
+
+    @classmethod
+    def read(cls, reader, config, shapes):
+        ((n_inputs,),) = shapes
+        for name in ("kernel_constraint", "bias_constraint"):
+            if config.get(name) is not None:
+                raise _NoPlan
+        units = config["units"]
+        weights = [Weight((n_inputs, units), *_penalty(config["kernel_regularizer"]))]
+        if config["use_bias"]:
+            weights.append(Weight((units,), *_penalty(config["bias_regularizer"])))
+        operation = cls(_check_activation(config["activation"]), config["use_bias"])
+        return operation, weights, 0, (units,)
+
+    def __call__(self, run, weights, state, x):
+        y = run.namespace.xp.matmul(x, weights[0])
+        if self.use_bias:
+            y = y + _row(weights[1])
+        return run.namespace.activation(self.activation)(y), state
+
+
+@dataclass(frozen=True)
+class _Activation:
+    activation: str
+
+    @classmethod
+    def read(cls, reader, config, shapes):
+        return cls(_check_activation(config["activation"])), [], 0, _only(shapes)
+
+    def __call__(self, run, weights, state, x):
+        return run.namespace.activation(self.activation)(x), state
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """Sum or product of values of one shape."""
+
+    product: bool
+
+    @classmethod
+    def reader_of(cls, product):
+        def read(reader, config, shapes):
+            if len(set(shapes)) != 1:
+                raise _NoPlan
+            return cls(product), [], 0, shapes[0]
+
+        return read
+
+    def __call__(self, run, weights, state, first, *others):
+        for other in others:
+            first = first * other if self.product else first + other
+        return first, state
+
+
+@dataclass(frozen=True)
+class _Concatenate:
+    @classmethod
+    def read(cls, reader, config, shapes):
+        if any(len(shape) != 1 for shape in shapes) or config["axis"] not in (-1, 1):
+            raise _NoPlan
+        return cls(), [], 0, (sum(n for (n,) in shapes),)
+
+    def __call__(self, run, weights, state, *inputs):
+        xp = run.namespace.xp
+        # A value that no weight has touched yet has no member axis.
+        rank = max(len(value.shape) for value in inputs)
+        lead = next(v.shape[: rank - 2] for v in inputs if len(v.shape) == rank)
+        inputs = [
+            v if len(v.shape) == rank else xp.broadcast_to(v, (*lead, *v.shape)) for v in inputs
+        ]
+        return xp.concatenate(inputs, axis=-1), state
+
+
+@dataclass(frozen=True)
+class _Dropout:
+    number: int
+    rate: float
+
+    @classmethod
+    def read(cls, reader, config, shapes):
+        if config.get("noise_shape") is not None:
+            raise _NoPlan
+        ((n,),) = shapes
+        operation = cls(reader.n_dropouts, float(config["rate"]))
+        reader.n_dropouts += 1
+        # Keras keeps the layer's random seed as a variable, which a plan does not need.
+        return operation, [], int(config["rate"] > 0), (n,)
+
+    def __call__(self, run, weights, state, x):
+        if run.dropout_mask is None:
+            return x, state
+        return x * run.dropout_mask(self.number, self.rate, x.shape), state
+
+
+@dataclass(frozen=True)
+class _BatchNormalization:
+    momentum: float
+    epsilon: float
+    center: bool
+    scale: bool
+
+    @classmethod
+    def read(cls, reader, config, shapes):
+        ((n,),) = shapes
+        last = config["axis"] in (-1, 1, [-1], [1])
+        if not last or config.get("synchronized") or config.get("renorm"):
+            raise _NoPlan
+        weights = []
+        for used, name in (("scale", "gamma"), ("center", "beta")):
+            if config.get(f"{name}_constraint") is not None:
+                raise _NoPlan
+            if config[used]:
+                weights.append(Weight((n,), *_penalty(config[f"{name}_regularizer"])))
+        operation = cls(config["momentum"], config["epsilon"], config["center"], config["scale"])
+        return operation, weights, 2, (n,)
+
+    def __call__(self, run, weights, state, x):
+        xp = run.namespace.xp
+        mean, variance = state
+        if run.training:
+            # Rows that only fill up the last batch do not count.
+            share = (run.is_real / xp.sum(run.is_real))[:, None]
+            batch_mean = xp.sum(share * x, axis=-2)
+            centred = x - _row(batch_mean)
+            batch_variance = xp.sum(share * centred * centred, axis=-2)
+            keep = self.momentum
+            state = [
+                keep * mean + (1 - keep) * batch_mean,
+                keep * variance + (1 - keep) * batch_variance,
+            ]
+            mean, variance = batch_mean, batch_variance
+        weights = list(weights)
+        factor = 1 / xp.sqrt(variance + self.epsilon)
+        if self.scale:
+            factor = factor * weights.pop(0)
+        y = (x - _row(mean)) * _row(factor)
+        return (y + _row(weights[0]) if self.center else y), state
+
+
+@dataclass(frozen=True)
+class _LayerNormalization:
+    epsilon: float
+    center: bool
+    scale: bool
+
+    @classmethod
+    def read(cls, reader, config, shapes):
+        ((n,),) = shapes
+        if config["axis"] not in (-1, 1, [-1], [1]) or config.get("rms_scaling"):
+            raise _NoPlan
+        weights = []
+        for used, name in (("scale", "gamma"), ("center", "beta")):
+            if config.get(f"{name}_constraint") is not None:
+                raise _NoPlan
+            if config[used]:
+                weights.append(Weight((n,), *_penalty(config[f"{name}_regularizer"])))
+        return cls(config["epsilon"], config["center"], config["scale"]), weights, 0, (n,)
+
+    def __call__(self, run, weights, state, x):
+        xp = run.namespace.xp
+        weights = list(weights)
+        x = x - xp.mean(x, axis=-1, keepdims=True)
+        y = x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
+        if self.scale:
+            y = y * _row(weights.pop(0))
+        return (y + _row(weights[0]) if self.center else y), state
+
+
+_READERS = {
+    "Dense": _Dense.read,
+    "Activation": _Activation.read,
+    "Add": _Merge.reader_of(product=False),
+    "Multiply": _Merge.reader_of(product=True),
+    "Concatenate": _Concatenate.read,
+    "Dropout": _Dropout.read,
+    "BatchNormalization": _BatchNormalization.read,
+    "LayerNormalization": _LayerNormalization.read,
+}

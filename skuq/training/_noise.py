@@ -1,0 +1,51 @@
+"""Random numbers inside a training program: a hash of who asks, when, and for which.
+
+Keras' and TensorFlow's generators keep a state or give other numbers through XLA than as a
+graph, and none draws for many members with a key each. A counter run through an integer
+hash does: every number depends on the member's key, the step, the layer and its position
+alone, whatever runs beside it. Good for dropout; not meant for cryptography.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skuq._keras import ops
+
+__all__ = ["uniform"]
+
+
+def uniform(key, step, stream: int, shape):
+    """Numbers in [0, 1), multiples of 2**-24.
+
+    Parameters
+    ----------
+    key : uint32 tensor of shape () or (n_members,)
+    step : int32 tensor of shape ()
+    stream : int
+        Tells the askers of one step apart.
+    shape : tuple of int
+        ``(n_samples, n_units)``, after the member axis.
+    """
+    own = _mix(ops.cast(step, "uint32") + np.uint32(1))
+    own = _mix(ops.bitwise_xor(key, own) + np.uint32(2654435769 * (stream + 1) % 2**32))
+    index = np.arange(np.prod(shape), dtype="uint32").reshape(shape)
+    # The index is hashed before it meets the key: else two keys that differ in a few
+    # bits would give the same numbers in another order.
+    index = ops.convert_to_tensor(_mix_array(index))
+    bits = _mix(ops.bitwise_xor(index, own[..., None, None] if len(own.shape) else own))
+    return ops.cast(ops.right_shift(bits, np.uint32(8)), "float32") * np.float32(2.0**-24)
+
+
+def _mix(x):
+    """C. Wellons' lowbias32: every bit of the result hangs on every bit of x."""
+    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(15))) * np.uint32(0x846CA68B)
+    return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16)))
+
+
+def _mix_array(x):
+    """The same on a NumPy array, which wraps around like the tensor."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))

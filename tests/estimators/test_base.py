@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import validate_data
+
+from skuq.estimators import UncertaintyRegressorMixin
+from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
+
+
+class TwoMembers(UncertaintyClassifierMixin, BaseEstimator):
+    """Three classes; the members differ where the first feature is not 0."""
+
+    def fit(self, X, y):
+        X, y = validate_data(self, X, y)
+        self.classes_ = np.unique(y)
+        return self
+
+    def _predict_distribution(self, X):
+        shift = 0.25 * np.clip(X[:, 0], -1, 1)
+        half = np.full(len(X), 0.5)
+        proba = [np.stack([half + s, half - s, np.zeros(len(X))], axis=1) for s in (shift, -shift)]
+        return CategoricalMixture(np.array(proba), [0.75, 0.25])
+
+
+LABELS = ["ant", "bee", "wasp"]
+X = np.array([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [0.5, 2.0]])
+# The shifts 0, 0.25, -0.25 and 0.125 are halved by weights 3/4 and 1/4.
+MEAN = np.array([[0.5, 0.5, 0], [0.625, 0.375, 0], [0.375, 0.625, 0], [0.5625, 0.4375, 0]])
+
+
+@pytest.fixture
+def classifier():
+    return TwoMembers().fit(X[:3], LABELS)
+
+
+def test_probabilities_and_their_spread(classifier):
+    proba, std = classifier.predict_proba(X, return_std=True)
+    assert_allclose(proba, MEAN, rtol=1e-15)
+    # Two values 2 s apart with weights 3/4 and 1/4: sqrt(3)/4 of the gap.
+    spread = np.sqrt(3) / 4 * np.array([0, 0.5, 0.5, 0.25])
+    assert_allclose(std, spread[:, None] * [1, 1, 0], rtol=1e-14)
+    assert_array_equal(classifier.predict_proba(X), proba)
+
+
+def test_labels_and_the_spread_of_their_probability(classifier):
+    labels, std = classifier.predict(X, return_std=True)
+    assert_array_equal(labels, ["ant", "ant", "bee", "ant"])
+    assert_array_equal(classifier.predict(X), labels)
+    all_std = classifier.predict_proba(X, return_std=True)[1]
+    assert_array_equal(std, all_std[np.arange(4), [0, 0, 1, 0]])
+
+
+def test_spread_is_of_the_predicted_class():
+    class ThirdIsShaky(TwoMembers):
+        def _predict_distribution(self, X):
+            return CategoricalMixture([[[0.0, 0.2, 0.8]], [[0.0, 0.4, 0.6]], [[0.3, 0.0, 0.7]]])
+
+    _, std = ThirdIsShaky().fit(X[:3], LABELS).predict(X[:1], return_std=True)
+    assert_allclose(std, np.std([0.8, 0.6, 0.7]), rtol=1e-14)
+
+
+def test_log_probabilities_are_finite(classifier):
+    log_proba = classifier.predict_log_proba(X)
+    assert_allclose(log_proba[:, :2], np.log(MEAN[:, :2]), rtol=1e-15)
+    assert np.isfinite(log_proba).all() and (log_proba[:, 2] < -700).all()
+
+
+def test_entropies(classifier):
+    parts = classifier.predict_uncertainty(X)
+    assert isinstance(parts, ClassUncertainty)
+    assert_array_equal(parts.total, parts.aleatoric + parts.epistemic)
+    # Row 0: both members toss a coin. Row 1: H(3/4) by each, H(5/8) by the mean.
+    assert_allclose([part[0] for part in parts], [np.log(2), np.log(2), 0], atol=1e-16)
+    by_member = np.log(4) - 0.75 * np.log(3)
+    total = np.log(8) - 0.625 * np.log(5) - 0.375 * np.log(3)
+    expected = [total, by_member, total - by_member]
+    assert_allclose([part[1] for part in parts], expected, rtol=1e-14)
+
+
+def test_log_prob_of_labels(classifier):
+    found = classifier.log_prob(X, ["bee", "ant", "bee", "wasp"])
+    assert_allclose(found[:3], np.log([0.5, 0.625, 0.625]), rtol=1e-15)
+    assert -np.inf < found[3] < -700
+    as_objects = np.array(["bee", "ant", "bee", "wasp"], dtype=object)
+    assert_array_equal(classifier.log_prob(X, as_objects), found)
+
+
+def test_unknown_labels_are_named(classifier):
+    with pytest.raises(ValueError, match=r"not seen in fit: \['fly', 'moth'\]"):
+        classifier.log_prob(X, ["ant", "moth", "fly", "fly"])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        classifier.log_prob(X, LABELS)
+
+
+def test_labels_of_another_type_are_not_cast():
+    """NumPy would compare 1 and "1" as strings, hence as equal."""
+    digits = TwoMembers().fit(X[:3], ["1", "2", "3"])
+    with pytest.raises(ValueError, match=r"not seen in fit: \[1, 2\]"):
+        digits.log_prob(X[:2], [1, 2])
+    numbers = TwoMembers().fit(X[:3], [1, 2, 3])
+    assert_array_equal(numbers.log_prob(X[:2], [1.0, 2.0]), numbers.log_prob(X[:2], [1, 2]))
+
+
+def test_samples_are_labels_with_the_probabilities(classifier):
+    draws = classifier.sample_y(X, 4000, random_state=0)
+    assert draws.shape == (4, 4000) and set(draws.ravel()) == {"ant", "bee"}
+    # Five standard errors of a share in 4000 draws: 0.04.
+    assert_allclose((draws == "ant").mean(axis=1), MEAN[:, 0], atol=0.04)
+    assert_array_equal(classifier.sample_y(X, 4000, random_state=0), draws)
+
+
+def test_one_row(classifier):
+    row = X[1:2]
+    assert_array_equal(classifier.predict(row), ["ant"])
+    assert classifier.predict_proba(row).shape == (1, 3)
+    assert all(part.shape == (1,) for part in classifier.predict_uncertainty(row))
+    assert classifier.sample_y(row).shape == (1, 1)
+    assert_allclose(classifier.log_prob(row, ["bee"]), np.log(0.375), rtol=1e-15)
+
+
+def test_it_is_a_scikit_learn_classifier(classifier):
+    assert is_classifier(classifier)
+    assert classifier.score(X, ["ant", "ant", "bee", "wasp"]) == 0.75
+    with pytest.raises(NotFittedError):
+        TwoMembers().predict(X)
+    with pytest.raises(ValueError, match="features"):
+        classifier.predict_proba(X[:, :1])
+
+
+def test_regressors_share_the_distribution_and_its_draws():
+    class Line(UncertaintyRegressorMixin, BaseEstimator):
+        def fit(self, X, y):
+            validate_data(self, X, y)
+            self.fitted_ = True
+            return self
+
+        def _predict_distribution(self, X):
+            return GaussianMixture(X[None, :, 0], np.ones((1, len(X))))
+
+    line = Line().fit(X, X[:, 0])
+    assert is_regressor(line) and not is_classifier(line)
+    assert_array_equal(line.predict_distribution(X).mean, X[:, 0])
+    draws = line.sample_y(X, 3, random_state=0)
+    assert draws.shape == (4, 3)
+    # One standard normal a draw, whatever the row.
+    assert_allclose(np.ptp(draws - X[:, :1], axis=0), 0, atol=1e-15)

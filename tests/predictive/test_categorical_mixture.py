@@ -1,0 +1,225 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+
+from skuq.predictive import CategoricalMixture
+
+
+def mixture(seed=0, n_members=3, n_samples=6, n_classes=4, concentration=0.5):
+    rng = np.random.default_rng(seed)
+    proba = rng.dirichlet(np.full(n_classes, concentration), size=(n_members, n_samples))
+    return CategoricalMixture(proba, rng.dirichlet(np.ones(n_members)))
+
+
+def test_values_by_hand():
+    # Weights 1/4 and 3/4: means (1/4) 1 + (3/4) (1/3) = 1/2; spread sqrt(3)/4 * (2/3).
+    m = CategoricalMixture([[[1.0, 0.0]], [[1 / 3, 2 / 3]]], [0.25, 0.75])
+    assert_allclose(m.mean, [[0.5, 0.5]], rtol=1e-15)
+    assert_allclose(m.std, np.full((1, 2), np.sqrt(3) / 6), rtol=1e-15)
+    # H(1/3, 2/3) = log 3 - (2/3) log 2, and the first member has none.
+    total, aleatoric, epistemic = m.uncertainty()
+    assert_allclose(total, np.log(2), rtol=1e-15)
+    assert_allclose(aleatoric, 0.75 * (np.log(3) - 2 / 3 * np.log(2)), rtol=1e-15)
+    assert_allclose(epistemic, 1.5 * np.log(2) - 0.75 * np.log(3), rtol=1e-14)
+    assert_allclose(m.log_prob([1]), -np.log(2), rtol=1e-15)
+
+
+def test_members_certain_of_different_classes_are_all_epistemic():
+    m = CategoricalMixture(np.eye(3)[:, None, :])
+    total, aleatoric, epistemic = m.uncertainty()
+    assert_array_equal(aleatoric, 0)
+    assert_allclose([total, epistemic], np.log(3), rtol=1e-15)
+
+
+def test_mode_is_of_the_average_not_of_the_votes():
+    # Two of three members vote for class 0, narrowly; the third is sure of class 1.
+    m = CategoricalMixture([[[0.51, 0.49]], [[0.51, 0.49]], [[0.01, 0.99]]])
+    assert_array_equal(m.mode, [1])
+    ties = CategoricalMixture([[[0.2, 0.4, 0.4]]])
+    assert_array_equal(ties.mode, [1])
+
+
+def test_against_scipy_entropies(global_random_seed):
+    m = mixture(global_random_seed)
+    total, aleatoric, epistemic = m.uncertainty()
+    assert_allclose(total, stats.entropy(m.mean, axis=1), rtol=1e-12)
+    assert_allclose(aleatoric, m.weights @ stats.entropy(m.proba, axis=2), rtol=1e-12)
+    divergences = stats.entropy(m.proba, m.mean[None], axis=2)  # of members from the mean
+    assert_allclose(epistemic, m.weights @ divergences, rtol=1e-12)
+
+
+def test_against_tensorflow_probability():
+    m = mixture()
+    tfp = m.to_tfp()
+    codes = np.array([0, 1, 2, 3, 0, 1])
+    assert_allclose(m.log_prob(codes), tfp.log_prob(codes), rtol=1e-10)
+    members = tfp.components_distribution.entropy().numpy()  # (n, K)
+    assert_allclose(m.uncertainty().aleatoric, members @ m.weights, rtol=1e-10)
+    total = type(tfp.components_distribution)(probs=m.mean).entropy()
+    assert_allclose(m.uncertainty().total, total, rtol=1e-10)
+    assert tuple(tfp.sample(5, seed=0).shape) == (5, 6)
+
+
+def test_one_member_has_no_epistemic_part():
+    m = mixture(n_members=1)
+    assert_array_equal(m.uncertainty().epistemic, 0)
+    assert_array_equal(m.std, 0)
+    assert_array_equal(m.uncertainty().total, m.uncertainty().aleatoric)
+
+
+def test_identical_members_are_one_member(global_random_seed):
+    one = mixture(global_random_seed, n_members=1)
+    m = CategoricalMixture(np.repeat(one.proba, 3, axis=0))
+    # The mean of three equal numbers is off by its last digit, 1e-16; squared.
+    assert_allclose(m.uncertainty().epistemic, 0, atol=1e-30)
+    assert (m.uncertainty().epistemic >= 0).all()
+    assert_allclose(m.uncertainty().total, one.uncertainty().total, rtol=1e-14)
+
+
+def test_small_disagreement_does_not_cancel():
+    """To second order the mutual information is the sum of variance / (2 mean)."""
+    step = 1e-7
+    m = CategoricalMixture([[[0.3 + step, 0.7 - step]], [[0.3 - step, 0.7 + step]]])
+    expected = step**2 * (1 / 0.3 + 1 / 0.7) / 2
+    # A difference of entropies would be good to 1e-2: 1e-16 of 2e-14. Left here are the
+    # third order, 0 by symmetry, and the rounding of 0.3 + step, 5e-17 of 1e-7.
+    assert_allclose(m.uncertainty().epistemic, expected, rtol=1e-8)
+
+
+def test_member_order_does_not_matter(global_random_seed):
+    m = mixture(global_random_seed, n_members=5)
+    order = np.random.default_rng(global_random_seed).permutation(5)
+    shuffled = CategoricalMixture(m.proba[order], m.weights[order])
+    for name in ("mean", "std"):
+        assert_allclose(getattr(shuffled, name), getattr(m, name), rtol=1e-12)
+    assert_allclose(shuffled.uncertainty(), m.uncertainty(), rtol=1e-12)
+    assert_array_equal(shuffled.mode, m.mode)
+
+
+def test_weights_are_repeats(global_random_seed):
+    """A member of weight 2/3 is the same member taken twice of three."""
+    m = mixture(global_random_seed, n_members=2)
+    weighted = CategoricalMixture(m.proba, [2 / 3, 1 / 3])
+    repeated = CategoricalMixture(m.proba[[0, 0, 1]])
+    for name in ("mean", "std"):
+        assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-12)
+    assert_allclose(weighted.uncertainty(), repeated.uncertainty(), rtol=1e-12)
+
+
+def test_ensemble_is_between_oracle_and_average_member(global_random_seed):
+    """Proposition 3.1 of NES, row by row."""
+    m = CategoricalMixture(mixture(global_random_seed, concentration=2.0).proba)
+    codes = np.array([0, 1, 2, 3, 0, 1])
+    members = -np.log(m.proba[:, np.arange(6), codes])  # (K, n)
+    assert (members.min(axis=0) <= -m.log_prob(codes) + 1e-12).all()
+    assert (-m.log_prob(codes) <= members.mean(axis=0) + 1e-12).all()
+
+
+# Smallest subnormals, exact zeros and equal members are among what hypothesis tries.
+@settings(deadline=None, max_examples=200)
+@given(
+    arrays(
+        float,
+        st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5)),
+        elements=st.floats(0, 1),
+    )
+)
+def test_parts_add_up_and_stay_in_bounds(raw):
+    raw[..., 0] += raw.sum(axis=2) < 1e-3  # rows that would not normalise
+    m = CategoricalMixture(raw / raw.sum(axis=2, keepdims=True))
+    total, aleatoric, epistemic = m.uncertainty()
+    assert_array_equal(total, aleatoric + epistemic)
+    assert (aleatoric >= 0).all() and (epistemic >= 0).all()
+    n_members, _, n_classes = m.proba.shape
+    assert (total <= np.log(n_classes) + 1e-12).all()
+    # The mutual information is bounded by the entropy of the members' weights too.
+    assert (epistemic <= np.log(n_members) + 1e-12).all()
+    assert np.isfinite(m.log_mean).all() and (m.std >= 0).all()
+
+
+def test_subnormal_probabilities_stay_finite():
+    m = CategoricalMixture([[[1.0, 5e-324]], [[1.0, 0.0]]])  # half of 5e-324 is 0
+    assert np.isfinite(m.uncertainty()).all()
+    assert_array_equal(m.uncertainty().epistemic, 0)
+
+
+def test_rows_summing_to_just_above_one_have_no_negative_entropy():
+    m = CategoricalMixture([[[1 + 5e-7, 0.0]]])
+    assert_array_equal(m.uncertainty(), 0)
+    assert_array_equal(m.mean, [[1 + 5e-7, 0.0]])  # used as given
+
+
+def test_log_prob_of_an_impossible_class_is_finite():
+    m = CategoricalMixture([[[1.0, 0.0], [0.25, 0.75]]])
+    assert_allclose(m.log_prob([1, 1]), [np.log(np.finfo(float).tiny), np.log(0.75)], rtol=1e-15)
+
+
+def test_sampling_frequencies(global_random_seed):
+    m = mixture(global_random_seed)
+    draws = m.sample(20_000, rng=global_random_seed)
+    assert draws.shape == (6, 20_000) and draws.dtype.kind == "i"
+    shares = (draws[..., None] == np.arange(4)).mean(axis=1)
+    # Five standard errors of a share, which are at most 0.0035.
+    error = 5 * np.sqrt(m.mean * (1 - m.mean) / 20_000) + 1e-12
+    assert (np.abs(shares - m.mean) <= error).all()
+
+
+def test_a_draw_is_one_member_and_one_number_for_all_rows():
+    certain = CategoricalMixture([[[1.0, 0.0]] * 4, [[0.0, 1.0]] * 4])
+    draws = certain.sample(200, rng=0)
+    assert (np.ptp(draws, axis=0) == 0).all()  # rows agree on the member
+    assert 0.3 < draws[0].mean() < 0.7
+    alike = CategoricalMixture([[[0.3, 0.3, 0.4]] * 4])
+    assert (np.ptp(alike.sample(200, rng=0), axis=0) == 0).all()  # and on the number
+
+
+def test_impossible_classes_are_never_drawn():
+    # Sums just below 1, and zeros at either end, where a cdf could overflow into them.
+    proba = np.array([0.0, 0.5, 0.5 - 9e-7, 0.0])
+    draws = CategoricalMixture([[proba]]).sample(1000, rng=0)
+    assert set(draws.ravel()) == {1, 2}
+
+    class Extremes(np.random.Generator):
+        def random(self, size):
+            return np.resize([0.0, np.nextafter(1, 0)], size)
+
+    draws = CategoricalMixture([[proba]]).sample(2, rng=Extremes(np.random.PCG64(0)))
+    assert_array_equal(draws, [[1, 2]])
+
+
+def test_one_class_is_certain():
+    m = CategoricalMixture(np.ones((2, 3, 1)))
+    assert_array_equal(m.uncertainty(), 0)
+    assert_array_equal(m.mode, [0, 0, 0])
+    assert_array_equal(m.sample(2, rng=0), np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[0.5, 0.5]],), "shape"),
+        ((np.empty((0, 2, 2)),), "shape"),
+        ((np.empty((1, 2, 0)),), "shape"),
+        (([[[0.5, 0.4]]],), "sum to 1"),
+        (([[[0.5, 0.5 + 2e-6]]],), "sum to 1"),
+        (([[[1.5, -0.5]]],), "non-negative"),
+        (([[[np.nan, 1.0]]],), "non-negative"),
+        (([[[1.0]], [[1.0]]], [0.7, 0.7]), "sum to 1"),
+        (([[[1.0]], [[1.0]]], [1.0]), "2 positive numbers"),
+        (([[[1.0]], [[1.0]]], [0.0, 1.0]), "2 positive numbers"),
+        (([[[1.0]], [[1.0]]], [np.nan, 1.0]), "2 positive numbers"),
+    ],
+)
+def test_bad_mixtures_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CategoricalMixture(*arguments)
+
+
+@pytest.mark.parametrize("codes", [[0], [[0, 1]], [0, 4], [0, -1], [0.0, 1.0], ["a", "b"]])
+def test_bad_codes_are_refused(codes):
+    with pytest.raises(ValueError, match=r"codes must be 2 integers in \[0, 4\)"):
+        mixture(n_samples=2).log_prob(codes)
