@@ -13,7 +13,6 @@ at toy size to see that it works, and writes nothing.
 
 import argparse
 import contextlib
-import importlib
 import importlib.metadata
 import json
 import operator
@@ -24,32 +23,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest import mock
 
-import _rivals
 import numpy as np
-from trial_speed import EPOCHS, ONE_THREAD, run_fit, run_skuq, training_data, trials
+from _sides import SEEDED
+from trial_speed import EPOCHS, ONE_THREAD
 
+SIDES = Path(__file__).parent / "_sides.py"
 RESULTS = Path(__file__).parent / "results" / "engine.json"
 ONE_THREAD = {**ONE_THREAD, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-SEEDED = 30  # the configurations depend on how many are drawn: one number for all rows
-ROWS, SIDES = {}, {}
+ROWS = {}
 
 
-def row(*, quick=None, **settings):
+def row(*, quick, name=None, **settings):
     """Make a function of ``(run, **settings)`` a row; `quick` are its toy settings."""
 
     def register(function):
-        ROWS[function.__name__] = function, settings, {**settings, **(quick or {})}
+        ROWS[name or function.__name__] = function, settings, {**settings, **quick}
         return function
 
     return register
-
-
-def side(function):
-    """Make a function of ``(data_dir, **settings)`` what a process of its own can run."""
-    SIDES[function.__name__] = function
-    return function
 
 
 def figure(label, ours, rival, ratio, goal, note=""):
@@ -65,314 +57,294 @@ def fastest(results):
     return min(results.values(), key=lambda result: result["seconds"])
 
 
-# --- What runs in a process of its own -------------------------------------------------
+def fits(run, name, settings, **work):
+    """`fit` with each of the settings given as jit_compile:steps_per_execution."""
+    results = {}
+    for text in settings:
+        jit, steps = text.split(":")
+        results[f"fit {text}"] = run(
+            name,
+            jit_compile={"true": True, "false": False, "auto": "auto"}[jit],
+            steps_per_execution=int(steps),
+            **work,
+        )
+    return results
 
 
-def concrete(data_dir):
-    """(X, y) of the training and of the test rows of split 0."""
-    data = np.load(data_dir / "uci_regression" / "concrete.npz")
-    return [(data["X"][rows], data["y"][rows]) for rows in (data["train_idx"][0], data["test_idx"][0])]
-
-
-def ensemble_data(data_dir):
-    """All 927 training rows, standardised; the 103 test rows validate."""
-    from skuq.tables import Scaling, TrainingData
-
-    parts = [(X, y[:, None]) for X, y in concrete(data_dir)]
-    scaling = Scaling().fit(*parts[0])
-    parts = [(scaling.inputs(X), scaling.targets(y), np.ones(len(X))) for X, y in parts]
-    return TrainingData(*parts[0], *parts[1])
-
-
-def random_data(n_train, n_valid, n_features):
-    from skuq.tables import TrainingData
-
-    rng = np.random.default_rng(0)
-    sizes = (n_train, n_valid)
-    parts = [(rng.normal(size=(n, n_features)), rng.normal(size=(n, 1)), np.ones(n)) for n in sizes]
-    return TrainingData(*parts[0], *parts[1])
-
-
-def plain_recipe(**settings):
-    from skuq.training import Recipe
-
-    return Recipe(reduce_lr_patience=None, early_stopping_patience=None, **settings)
-
-
-def seeded_recipe(space, configuration, **settings):
-    from skuq.training import Recipe
-
-    return Recipe(**{**space.recipe(configuration), **settings})
-
-
-@contextlib.contextmanager
-def program_seconds():
-    """A list of the seconds of every call of a compiled program."""
-    engine = importlib.import_module("skuq.training._engine")
-    call, seconds = engine._call, []
-
-    def timed(*arguments, **keywords):
-        started = time.perf_counter()
-        try:
-            return call(*arguments, **keywords)
-        finally:
-            seconds.append(time.perf_counter() - started)
-
-    with mock.patch.object(engine, "_call", timed):
-        yield seconds
-
-
-def resident_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def with_totals(results):
-    """Of trial_speed.py's (validation loss, epochs, seconds) a trial."""
-    trials = [
-        {"val_loss": loss, "epochs": n, "seconds": s, "seconds_per_epoch": s / n if n else None}
-        for loss, n, s in results
+@row(name="trials", n_trials=SEEDED, fit_settings=(), quick={"n_trials": 1})
+def trials_against_fit(run, n_trials, fit_settings):
+    ours = run("trials_skuq", n_trials=n_trials)
+    rivals = fits(run, "trials_fit", fit_settings, n_trials=n_trials)
+    rival = fastest(rivals)
+    # Trial by trial against the setting that is best for that very trial.
+    best = [min(r["trials"][i]["seconds"] for r in rivals.values()) for i in range(n_trials)]
+    pairs = [(a["seconds"], b, b / a["seconds"]) for a, b in zip(ours["trials"], best)]
+    epochs = [
+        (a["seconds_per_epoch"], b["seconds_per_epoch"])
+        for a, b in zip(ours["trials"], rival["trials"])
+        if a["epochs"] and b["epochs"]
     ]
-    return {"seconds": sum(trial["seconds"] for trial in trials), "trials": trials}
-
-
-@side
-def trials_skuq(data_dir, **settings):
-    return with_totals(run_skuq(data_dir, **settings))
-
-
-@side
-def trials_fit(data_dir, **settings):
-    return with_totals(run_fit(data_dir, **settings))
-
-
-@side
-def search(data_dir, n_trials, n_jobs):
-    """A whole fit in warm workers."""
-    from skuq import AutoDEUQRegressor
-
-    X, y = concrete(data_dir)[0]
-    settings = {"search": "rs-mixed", "n_jobs": n_jobs}
-    # Few trials of one job would run in this process and leave the worker cold.
-    slots = importlib.import_module("skuq.search._slots")
-    with mock.patch.object(slots, "_MANY_TRIALS", 0):
-        AutoDEUQRegressor(n_trials=2, epochs=1, random_state=1, **settings).fit(X, y)
-        started = time.perf_counter()
-        model = AutoDEUQRegressor(n_trials=n_trials, random_state=0, **settings).fit(X, y)
-        seconds = time.perf_counter() - started
-    completed = [model.catalog_.member(index) for index in model.catalog_.completed]
-    return {
-        "seconds": seconds,
-        "completed": len(completed),
-        "epochs": sum(len(member.history["loss"]) for member in completed),
-        "seconds_in_trials": sum(member.seconds for member in completed),
-    }
-
-
-@side
-def stack(data_dir, epochs, n_members):
-    """Our ensemble, in one vectorised program."""
-    from skuq._keras import keras  # noqa: F401  # before the clock starts
-    from skuq.networks import GaussianHead
-    from skuq.training import train_stack
-
-    data = ensemble_data(data_dir)
-    with program_seconds() as seconds_in_programs:
-        started = time.perf_counter()
-        model = _rivals.dense_network(data.x.shape[1], (_rivals.HIDDEN,))
-        head = GaussianHead(min_scale=_rivals.MIN_SCALE)
-        recipe = plain_recipe(
-            optimizer="adam",
-            learning_rate=_rivals.LEARNING_RATE,
-            batch_size=_rivals.BATCH,
-            epochs=epochs,
-        )
-        members = train_stack(model, head, recipe, data, list(range(n_members)))
-        seconds = time.perf_counter() - started
-    for member in members:
-        if isinstance(member, FloatingPointError):
-            raise member
-    losses = [member.history["loss"] for member in members]
-    assert {len(loss) for loss in losses} == {epochs}, "not the same work"
-    return {
-        "seconds": seconds,
-        "nll": float(np.mean([loss[-1] for loss in losses])),
-        "seconds_in_programs": sum(seconds_in_programs),
-        "tier": members[0].tier,
-    }
-
-
-@side
-def fit_ensemble(data_dir, **settings):
-    return _rivals.fit_ensemble(ensemble_data(data_dir), **settings)
-
-
-@side
-def torch_loop_ensemble(data_dir, **settings):
-    return _rivals.torch_loop_ensemble(ensemble_data(data_dir), **settings)
-
-
-@side
-def torch_stack_ensemble(data_dir, **settings):
-    return _rivals.torch_stack_ensemble(ensemble_data(data_dir), **settings)
-
-
-@side
-def seeds_one_after_the_other(data_dir, n_seeds, epochs):
-    """One architecture, built anew for every seed as in a search."""
-    from skuq.networks import GaussianHead
-    from skuq.training import train_member
-
-    space, configurations = trials(SEEDED)
-    data, recipe = training_data(data_dir), seeded_recipe(space, configurations[3], epochs=epochs)
-    seeds = []
-    for seed in range(n_seeds):
-        started = time.perf_counter()
-        model = space.build(configurations[3], (8,), 2)
-        build = time.perf_counter() - started
-        with program_seconds() as runs:
-            member = train_member(model, GaussianHead(), recipe, data, seed)
-        seeds.append(
-            {
-                "seconds": member.seconds,
-                "overhead": member.seconds - sum(runs),
-                "build_seconds": build,
-                "epochs": len(member.history["loss"]),
-                "tier": member.tier,
-            }
-        )
-    return {"seconds": sum(s["seconds"] for s in seeds), "seeds": seeds}
-
-
-def deep_ensemble(X, y):
-    from skuq import DeepEnsembleRegressor
-
-    model = DeepEnsembleRegressor(n_members=5, hidden_units=(_rivals.HIDDEN,), random_state=0)
-    return model.fit(X, y)
-
-
-def wide_table(n_rows, n_features):
-    """(X, y) to fit quickly, and many rows to predict."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, n_features))
-    return X, X[:, 0] + 0.1 * rng.standard_normal(300), rng.standard_normal((n_rows, n_features))
-
-
-@side
-def one_row_ours(data_dir, n_calls):
-    X, y = concrete(data_dir)[0]
-    model = deep_ensemble(X, y)
-    seconds = _rivals.median_seconds(lambda: model.predict(X[:1]), n_calls)
-    with_std = _rivals.median_seconds(lambda: model.predict(X[:1], return_std=True), n_calls)
-    return {"seconds": seconds, "seconds_with_std": with_std}
-
-
-@side
-def one_row_sklearn(data_dir, n_calls):
-    return {"seconds": _rivals.sklearn_predict_one_row(*concrete(data_dir)[0], n_calls)}
-
-
-@side
-def many_rows_ours(data_dir, n_rows, n_features, n_calls, searched):
-    """`searched`: five architectures of the search space instead of five equal networks."""
-    X, y, many = wide_table(n_rows, n_features)
-    if not searched:
-        model = deep_ensemble(X, y)
-        return {"seconds": _rivals.median_seconds(lambda: model.predict(many), n_calls)}
-    from skuq.networks import GaussianHead
-    from skuq.training import Recipe, predict_members, train_member
-
-    space, configurations = trials(SEEDED)
-    recipe, data = Recipe(epochs=1, learning_rate=1e-4), random_data(200, 100, n_features)
-    members = [
-        train_member(space.build(c, (n_features,), 2), GaussianHead(), recipe, data, seed)
-        for seed, c in enumerate(configurations[:5])
+    a, b = np.median(np.array(epochs).reshape(-1, 2), axis=0)
+    ratio, note = rival["seconds"] / ours["seconds"], processes(ours, rival)
+    figures = [
+        figure("in total", ours["seconds"], rival["seconds"], ratio, ">= 15", note),
+        figure("slowest trial by ratio", *min(pairs, key=lambda pair: pair[2]), ">= 1"),
+        figure("median seconds an epoch", a, b, b / a, ""),
     ]
-    return {"seconds": _rivals.median_seconds(lambda: predict_members(members, many), n_calls)}
+    return figures, {"ours": ours, **rivals}
 
 
-@side
-def many_rows_keras(data_dir, n_rows, n_features, n_calls, searched, batch_size):
-    if searched:
-        space, configurations = trials(SEEDED)
-        networks = [space.build(c, (n_features,), 2) for c in configurations[:5]]
-    else:
-        networks = [_rivals.dense_network(n_features, (_rivals.HIDDEN,)) for _ in range(5)]
-    x = wide_table(n_rows, n_features)[2].astype("float32")
-    return {"seconds": _rivals.keras_predict(networks, x, batch_size, n_calls)}
+@row(n_trials=60, quick={"n_trials": 4})
+def two_jobs(run, n_trials):
+    one, two = (run("search", n_trials=n_trials, n_jobs=n, threads=None) for n in (1, 2))
+    note = f"epochs {two['epochs']}, {one['epochs']}"
+    ratio = one["seconds"] / two["seconds"]
+    figures = [figure("2 jobs, 1 job", two["seconds"], one["seconds"], ratio, ">= 1.7", note)]
+    return figures, {"1 job": one, "2 jobs": two}
 
 
-@side
-def memory_of_trials(data_dir, checkpoints):
-    """Resident bytes after so many trials of different architectures."""
-    from skuq.networks import GaussianHead
-    from skuq.training import train_member
+def ensemble_row(run, rivals_of, goal, epochs, n_members, repeats):
+    """Our stack against ``rivals_of(epochs=..)``, whose fastest counts."""
+    figures, sides = [], {}
+    for n in epochs:
+        work = {"epochs": n, "n_members": n_members, "repeats": repeats}
+        ours, rivals = run("stack", **work), rivals_of(**work)
+        rival = fastest(rivals)
+        ratio = rival["seconds"] / ours["seconds"]
+        note = f"NLL {ours['nll']:.3f}, {rival['nll']:.3f}; {processes(ours, rival)}"
+        figures.append(figure(f"{n} epochs", ours["seconds"], rival["seconds"], ratio, goal, note))
+        sides[f"{n} epochs"] = {"ours": ours, **rivals}
+    return figures, sides
 
-    space, configurations = trials(checkpoints[-1])
-    data, resident, n_failed = random_data(134, 66, 8), {}, 0
-    started = time.perf_counter()
-    for n, configuration in enumerate(configurations, start=1):
-        model, recipe = (
-            space.build(configuration, (8,), 2),
-            seeded_recipe(space, configuration, epochs=2),
+
+def processes(ours, rival):
+    return f"process {ours['process_seconds']:.1f} s, {rival['process_seconds']:.1f} s"
+
+
+@row(epochs=(40, 400), n_members=5, repeats=1, fit_settings=(), quick={"epochs": (2,)})
+def ensemble_fit(run, fit_settings, **settings):
+    def rivals(**work):
+        return fits(run, "fit_ensemble", fit_settings, **work)
+
+    return ensemble_row(run, rivals, ">= 40", **settings)
+
+
+@row(epochs=(40, 400), n_members=5, repeats=1, quick={"epochs": (2,)})
+def ensemble_torch_loop(run, **settings):
+    def rivals(**work):
+        return {"torch loop": run("torch_loop_ensemble", **work)}
+
+    return ensemble_row(run, rivals, ">= 3", **settings)
+
+
+@row(epochs=(40, 400), n_members=5, repeats=1, quick={"epochs": (2,)})
+def ensemble_torch_stack(run, **settings):
+    def rivals(**work):
+        variants = ("fused", "foreach", "kernel", "vmap")
+        return {v: run("torch_stack_ensemble", variant=v, **work) for v in variants}
+
+    return ensemble_row(run, rivals, ">= 1", **settings)
+
+
+@row(epochs=(40, 400), n_members=(5, 50), repeats=1, quick={"epochs": (2,)})
+def fifty_members(run, epochs, n_members, repeats):
+    figures, sides = [], {}
+    for n in epochs:
+        few, many = (run("stack", epochs=n, n_members=m, repeats=repeats) for m in n_members)
+        label = f"{n} epochs: {n_members[1]}, {n_members[0]} members"
+        note = (
+            f"in programs {many['seconds_in_programs']:.2f} s, {few['seconds_in_programs']:.2f} s"
         )
+        ratio = many["seconds"] / few["seconds"]
+        figures.append(figure(label, many["seconds"], few["seconds"], ratio, "< 6", note))
+        sides[f"{n} epochs"] = {"few": few, "many": many}
+    return figures, sides
+
+
+@row(n_seeds=10, epochs=EPOCHS, quick={"n_seeds": 3, "epochs": 2})
+def ten_seeds(run, **settings):
+    ours = run("seeds_one_after_the_other", **settings)
+    first, *others = ours["seeds"]
+    worst = max(s["overhead"] for s in others)
+    figures = [
+        figure("first seed, s", first["seconds"], None, first["seconds"], ""),
+        figure("worst other's overhead, s", worst, None, worst, "< 0.3"),
+    ]
+    return figures, {"ours": ours}
+
+
+@row(n_calls=1000, quick={"n_calls": 5})
+def predict_one_row(run, n_calls):
+    ours, rival = (run(name, n_calls=n_calls) for name in ("one_row_ours", "one_row_sklearn"))
+    theirs, kinds = (
+        rival["seconds"],
+        (("mean", "seconds", "<= 3"), ("mean and std", "seconds_with_std", "")),
+    )
+    figures = [
+        figure(label, ours[key], theirs, ours[key] / theirs, goal) for label, key, goal in kinds
+    ]
+    return figures, {"ours": ours, "scikit-learn": rival}
+
+
+@row(n_rows=100_000, n_features=13, n_calls=3, quick={"n_rows": 1000, "n_calls": 1})
+def predict_many_rows(run, **settings):
+    figures, sides = [], {}
+    for searched, name in ((False, "five 1x50"), (True, "five searched")):
+        work = {"searched": searched, **settings}
+        ours = run("many_rows_ours", **work)
+        sides[name] = {"ours": ours}
+        for batch_size, goal in ((None, ">= 5"), (8192, "")):
+            rival = run("many_rows_keras", batch_size=batch_size, **work)
+            sides[name][f"keras, batch_size={batch_size}"] = rival
+            label = f"{name}, keras' batch {batch_size or 'default'}"
+            ratio = rival["seconds"] / ours["seconds"]
+            figures.append(figure(label, ours["seconds"], rival["seconds"], ratio, goal))
+    return figures, sides
+
+
+@row(
+    checkpoints=(50, 500),
+    n_rows=1_000_000,
+    n_features=90,
+    quick={"checkpoints": (1, 3), "n_rows": 10_000},
+)
+def memory(run, checkpoints, n_rows, n_features):
+    trained = run("memory_of_trials", checkpoints=checkpoints)
+    predicted = run("memory_of_prediction", n_rows=n_rows, n_features=n_features)
+    first, last = (b / 1e6 for b in trained["resident_bytes"].values())
+    extra = predicted["extra_bytes"] / 2**30
+    label = f"MB after {checkpoints[1]}, {checkpoints[0]} trials; growth"
+    figures = [
+        figure(label, last, first, last - first, "< 200"),
+        figure(f"GiB to predict {n_rows} rows", extra, None, extra, "< 2"),
+    ]
+    return figures, {"trials": trained, "prediction": predicted}
+
+
+@row(
+    n_rows=(1000, 10_000, 100_000),
+    n_steps=4000,
+    n_calls=3,
+    quick={"n_rows": (500, 1000), "n_steps": 20, "n_calls": 1},
+)
+def rows(run, n_rows, **settings):
+    figures, sides = [], {}
+    for jit in (False, True):
+        sizes = {n: run("step_time", n_rows=n, jit=jit, **settings) for n in n_rows}
+        seconds = [size["seconds"] for size in sizes.values()]
+        label = f"slowest, fastest step, {'xla' if jit else 'graph'}"
+        note = "us a step: " + ", ".join(f"{n} rows {s * 1e6:.0f}" for n, s in zip(sizes, seconds))
+        ratio = max(seconds) / min(seconds)
+        figures.append(figure(label, max(seconds), min(seconds), ratio, "<= 1.2", note))
+        sides[f"jit={jit}"] = sizes
+    return figures, sides
+
+
+def in_own_process(data_dir, name, *, threads=1, repeats=1, **settings):
+    """What a side reports, and its process' figures; of several runs the median one."""
+    given = json.dumps({"name": name, **settings})
+    command = [sys.executable, str(SIDES), str(data_dir), given]
+    environment = {k: v for k, v in os.environ.items() if k not in ONE_THREAD}
+    environment |= ONE_THREAD if threads == 1 else {}
+    runs = []
+    for _ in range(repeats):
+        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode:
+            raise RuntimeError(f"{name} {settings} failed:\n{done.stderr[-3000:]}")
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        result = json.loads(done.stdout.splitlines()[-1])
+        runs.append({**result, "process_seconds": seconds, "processor_seconds": cpu})
+    if repeats == 1:
+        return runs[0]
+    runs.sort(key=lambda result: result["seconds"])
+    return {**runs[(repeats - 1) // 2], "seconds_of_repeats": [r["seconds"] for r in runs]}
+
+
+def machine(run):
+    """Facts that the figures depend on."""
+    name = platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.split(":")[1].strip() for line in lines if "model name" in line), name)
+    packages = ("tensorflow", "keras", "torch", "scikit-learn", "numpy")
+    return {
+        "processor": name,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+        "floor": run("floor"),
+    }
+
+
+def load():
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def keep(name, record):
+    RESULTS.parent.mkdir(exist_ok=True)
+    temporary = RESULTS.with_suffix(".tmp")
+    temporary.write_text(json.dumps({**load(), name: record}, indent=1) + "\n")
+    os.replace(temporary, RESULTS)
+
+
+def print_table(records):
+    def number(value):
+        return f"{'-' if value is None else f'{value:.4g}':>11s}"
+
+    print(f"{'row':58s}{'ours':>11s}{'rival':>11s}{'ratio':>11s}{'goal':>8s}  met?")
+    for name, record in records.items():
+        for f in record["figures"]:
+            cells = "".join(number(f[column]) for column in ("ours", "rival", "ratio"))
+            met = {True: "yes", False: "NO", None: "-"}[f["met"]]
+            line = f"{name + ': ' + f['label']:58s}{cells}{f['goal']:>8s}  {met:4s}  {f['note']}"
+            print(line.rstrip())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument(
+        "--fit-settings",
+        nargs="+",
+        default=["false:16", "true:16"],
+        help="jit_compile:steps_per_execution, each, e.g. auto:1 true:16; the best counts",
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each ensemble's side")
+    parser.add_argument("--quick", action="store_true", help="toy sizes; nothing is written")
+    parser.add_argument("--summary", action="store_true", help="print what is kept")
+    arguments = parser.parse_args()
+    if arguments.summary:
+        print_table(load())
+        return
+    if arguments.data_dir is None:
+        parser.error("--data-dir is needed")
+
+    def run(name, **settings):
+        return in_own_process(arguments.data_dir, name, **settings)
+
+    done, failed, facts = {}, [], machine(run)
+    for name in arguments.only:
+        function, settings, quick = ROWS[name]
+        settings = dict(quick if arguments.quick else settings)
+        asked = {"fit_settings": arguments.fit_settings, "repeats": arguments.repeats}
+        settings |= {key: value for key, value in asked.items() if key in settings}
+        print(f"{name} ..", file=sys.stderr, flush=True)
         try:
-            train_member(model, GaussianHead(), recipe, data, n)
-        except FloatingPointError:
-            n_failed += 1
-        if n in checkpoints:
-            resident[n] = resident_bytes()
-    seconds = time.perf_counter() - started
-    return {"seconds": seconds, "resident_bytes": resident, "n_failed": n_failed}
+            figures, sides = function(run, **settings)
+        except RuntimeError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed.append(name)
+            continue
+        done[name] = {"figures": figures, "sides": sides, "settings": settings, "machine": facts}
+        if not arguments.quick:
+            keep(name, done[name])
+    print_table(done)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
-@side
-def memory_of_prediction(data_dir, n_rows, n_features):
-    """Peak while predicting, beyond what the process held with its input, and the output."""
-    X, y, many = wide_table(n_rows, n_features)
-    model = deep_ensemble(X, y)
-    model.predict(many[:10], return_std=True)
-    # Resident now rather than the peak so far, which may lie higher and hide something.
-    before, peak_before = resident_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
-    output = model.predict(many, return_std=True)
-    seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    output = sum(part.nbytes for part in output)
-    return {
-        "seconds": seconds,
-        "extra_bytes": peak - before - output,
-        "extra_bytes_over_earlier_peak": peak - peak_before * 1024 - output,
-    }
-
-
-@side
-def step_time(data_dir, n_rows, jit, n_steps, n_calls):
-    """Seconds a step of an already compiled program: the fastest of several trainings."""
-    from skuq.networks import GaussianHead
-    from skuq.training import train_member
-
-    steps_per_epoch = -(-n_rows // 256)
-    epochs = max(1, round(n_steps / steps_per_epoch))
-    # Few validation rows: the step is measured, not the pass after each epoch.
-    data, model = random_data(n_rows, 8, 20), _rivals.dense_network(20, (64, 64))
-    recipe, totals = plain_recipe(batch_size=256, epochs=epochs), []
-    for _ in range(1 + n_calls):
-        with program_seconds() as runs:
-            train_member(model, GaussianHead(), recipe, data, 0, jit=jit)
-        totals.append(sum(runs))
-    per_step = [total / (epochs * steps_per_epoch) for total in totals[1:]]
-    return {"seconds": min(per_step), "all_seconds_per_step": per_step, "first": totals[0]}
-
-
-@side
-def floor(data_dir):
-    """What the machine can do on one thread, at this moment."""
-    rng = np.random.default_rng(0)
-    a, b = rng.random((2, 512, 512), dtype="float32")
-    c, d, out = rng.random((3, 2_000_000))
-    return {
-        "gflops_float32": 2 * 512**3 / _rivals.median_seconds(lambda: a @ b, 50) / 1e9,
-        "gigabytes_per_second": 3 * c.nbytes
-        / _rivals.median_seconds(lambda: np.add(c, d, out=out), 50)
-        / 1e9,
-    }
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,10 @@
-"""How a training program holds a network's weights: in a few flat blocks.
+"""How a training program holds a network's weights: in a few blocks.
 
 One vector of all weights makes the smallest graph, as an optimiser's update is one chain
 of operations. But every step then copies it twice, into the layers' matrices and back
 from their gradients, and the update runs over more memory than a core's cache holds. So a
-large matrix is a block of its own, and all that is small shares one.
+large matrix is a block of its own, in its own shape, and all that is small shares a vector.
+(In its own shape: else XLA finds row and column of each gradient's entry by division.)
 """
 
 from __future__ import annotations
@@ -41,18 +42,29 @@ class Blocks:
         self.members = ([small] if small else []) + [[k] for k in large]
 
     def pack(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Blocks (.., n_block) of joined weights (.., n_weights) in Keras' order."""
+        """Blocks (.., *block shape) of joined weights (.., n_weights) in Keras' order."""
         parts = np.split(flat, np.cumsum(self.sizes)[:-1], axis=-1)
+        lead = flat.shape[:-1]
         return tuple(
-            np.concatenate([parts[k] for k in members], axis=-1) for members in self.members
+            parts[members[0]].reshape(*lead, *self.shapes[members[0]])
+            if self._is_own(members)
+            else np.concatenate([parts[k] for k in members], axis=-1)
+            for members in self.members
         )
+
+    def _is_own(self, members):
+        return len(members) == 1 and len(self.shapes[members[0]]) > 1
 
     def join(self, blocks) -> np.ndarray:
         """The inverse of `pack`, on arrays."""
         parts = [None] * len(self.sizes)
         for members, block in zip(self.members, blocks):
             ends = np.cumsum([self.sizes[k] for k in members])[:-1]
-            for k, part in zip(members, np.split(np.asarray(block), ends, axis=-1)):
+            block = np.asarray(block)
+            if self._is_own(members):
+                lead = block.shape[: block.ndim - len(self.shapes[members[0]])]
+                block = block.reshape(*lead, -1)
+            for k, part in zip(members, np.split(block, ends, axis=-1)):
                 parts[k] = part
         return np.concatenate(parts, axis=-1)
 
@@ -60,6 +72,9 @@ class Blocks:
         """The variables (.., *shape) in Keras' order, from tensors."""
         parts = [None] * len(self.sizes)
         for members, block in zip(self.members, blocks):
+            if self._is_own(members):
+                parts[members[0]] = block
+                continue
             lead = tuple(block.shape[:-1])
             ends = np.cumsum([self.sizes[k] for k in members])[:-1].tolist()
             pieces = ops.split(block, ends, axis=-1) if ends else [block]

@@ -89,7 +89,7 @@ def start_carry(blocks, state, key: ProgramKey, learning_rate, noise_key) -> dic
 
     Parameters
     ----------
-    blocks : tuple of ndarray of shape (.., n_block)
+    blocks : tuple of ndarray of shape (.., *block shape)
     state : sequence of ndarray (.., *shape)
         The model's non-trainable variables.
     learning_rate, noise_key : array-like of shape (..)
@@ -147,9 +147,16 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
     columns = [n_inputs, n_inputs + key.n_outputs]
     chunk = min(key.n_valid, _VALIDATION_CHUNK)
 
-    def beside(per_member):
-        """Numbers (..) so that they broadcast over weights (.., n)."""
-        return per_member[:, None] if key.n_members else per_member
+    def beside(per_member, block):
+        """Numbers (..) so that they broadcast over a block or variable (.., *shape)."""
+        if not key.n_members:
+            return per_member
+        return ops.reshape(per_member, (key.n_members,) + (1,) * (len(block.shape) - 1))
+
+    def sum_of_squares(blocks):
+        """Of all weights together, (..)."""
+        axes = [tuple(range(len(key.lead), len(block.shape))) for block in blocks]
+        return sum(ops.sum(ops.square(b), axis=axis) for b, axis in zip(blocks, axes))
 
     def unjoin(rows):
         x, y, weight = ops.split(rows, columns, axis=-1)
@@ -202,23 +209,21 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             return ops.sum(losses), (losses, state)
 
         _, (losses, state), gradient = backend.value_and_gradient(total, inner["weights"])
-        rate = beside(scalars["learning_rate"] * rate)
+        weights, rate = inner["weights"], scalars["learning_rate"] * rate
         if key.l2:
-            l2 = beside(scalars["l2"])
-            squares = sum(ops.sum(ops.square(w), axis=-1) for w in inner["weights"])
-            losses = losses + scalars["l2"] * squares
-            gradient = [g + 2.0 * l2 * w for g, w in zip(gradient, inner["weights"])]
+            losses = losses + scalars["l2"] * sum_of_squares(weights)
+            gradient = [g + beside(2.0 * scalars["l2"], w) * w for g, w in zip(gradient, weights)]
         if key.clip:
-            norm = ops.sqrt(sum(ops.sum(ops.square(g), axis=-1) for g in gradient))
-            factor = beside(scalars["clip"] / ops.maximum(norm, scalars["clip"]))
-            gradient = [g * factor for g in gradient]
-        weights = inner["weights"]
+            norm = ops.sqrt(sum_of_squares(gradient))
+            factor = scalars["clip"] / ops.maximum(norm, scalars["clip"])
+            gradient = [g * beside(factor, g) for g in gradient]
         if key.decay:  # decoupled, before the update, as Keras' optimisers do
-            kept = 1.0 - rate * beside(scalars["weight_decay"])
-            weights = [w * kept for w in weights]
+            kept = 1.0 - rate * scalars["weight_decay"]
+            weights = [w * beside(kept, w) for w in weights]
         t = ops.cast(step, "float32")
         updates = [
-            rule.update(w, s, g, t, rate) for w, s, g in zip(weights, inner["slots"], gradient)
+            rule.update(w, s, g, t, beside(rate, w))
+            for w, s, g in zip(weights, inner["slots"], gradient)
         ]
         weights, slots = (tuple(part) for part in zip(*updates))
         return losses, {"weights": weights, "state": state, "slots": slots, "step": step}
@@ -309,11 +314,11 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             "stop_wait": stop_wait,
             "best_loss": ops.where(best, loss, carry["best_loss"]),
             "best_weights": tuple(
-                ops.where(beside(keep), now, kept)
+                ops.where(beside(keep, now), now, kept)
                 for now, kept in zip(carry["weights"], carry["best_weights"])
             ),
             "best_state": tuple(
-                _where_member(keep, now, kept)
+                ops.where(beside(keep, now), now, kept)
                 for now, kept in zip(carry["state"], carry["best_state"])
             ),
             "stopped": ops.logical_or(
@@ -345,8 +350,3 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
 
     return program
 
-
-def _where_member(keep, now, kept):
-    """`now` where the member keeps it; values (.., *shape)."""
-    shape = tuple(keep.shape) + (1,) * (len(now.shape) - len(keep.shape))
-    return ops.where(ops.reshape(keep, shape), now, kept)
