@@ -81,13 +81,13 @@ class _NoPlan(Exception):
 class _Node:
     operation: Any
     inputs: tuple[int, ...]  # values it takes: 0 is the network's input
-    weights: slice  # of the plan's
-    state: slice
+    weights: tuple[int, int]  # first and end, of the plan's
+    state: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A network's operations in order.
+    """A network's operations in order; equal for networks that differ in names only.
 
     Attributes
     ----------
@@ -116,8 +116,9 @@ class Plan:
         values, state = [x], list(state)
         for node in self.nodes:
             inputs = [values[i] for i in node.inputs]
-            value, state[node.state] = node.operation(
-                run, weights[node.weights], state[node.state], *inputs
+            own = slice(*node.state)
+            value, state[own] = node.operation(
+                run, weights[slice(*node.weights)], state[own], *inputs
             )
             values.append(value)
         return values[self.output], state
@@ -238,14 +239,8 @@ class _Reader:
         first, state = len(self.weights), self.n_state
         self.weights += weights
         self.n_state += n_state
-        self.nodes.append(
-            _Node(
-                operation,
-                sources,
-                slice(first, len(self.weights)),
-                slice(state, self.n_state),
-            )
-        )
+        own = (first, len(self.weights)), (state, self.n_state)
+        self.nodes.append(_Node(operation, sources, *own))
         return shape
 
 

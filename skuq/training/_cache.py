@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import OrderedDict
 
 __all__ = ["BoundedCache"]
+
+
+# A dropped program hangs in cycles of references, and Python collects those too seldom: a
+# graph is a few objects on its side and megabytes on the backend's.
+_DROPPED_PER_COLLECTION = 8
 
 
 class BoundedCache:
@@ -18,6 +24,7 @@ class BoundedCache:
     def __init__(self, max_size: int):
         self.max_size = max_size
         self.n_made = 0
+        self._n_dropped = 0
         self._values = OrderedDict()
         self._lock = threading.RLock()
 
@@ -30,4 +37,7 @@ class BoundedCache:
             self._values.move_to_end(key)
             while len(self._values) > self.max_size:
                 self._values.popitem(last=False)
+                self._n_dropped += 1
+                if self._n_dropped % _DROPPED_PER_COLLECTION == 0:
+                    gc.collect()
             return self._values[key]

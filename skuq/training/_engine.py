@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from skuq._keras import keras
 from skuq.catalog._records import Member
+from skuq.networks._plan import make_plan
 from skuq.tables._training_data import TrainingData
 from skuq.training._blocks import Blocks
 from skuq.training._cache import BoundedCache
@@ -177,7 +179,9 @@ def _check_stack(recipes, seeds, splits, initial, permutations):
         ("permutations", permutations),
     ):
         if given is not None and len(given) != len(seeds):
-            raise ValueError(f"`{name}` must have one entry a seed ({len(seeds)}). Got {len(given)}.")
+            raise ValueError(
+                f"`{name}` must have one entry a seed ({len(seeds)}). Got {len(given)}."
+            )
     if not seeds:
         raise ValueError("A stack needs at least one seed.")
     for name in set(Recipe.field_names()) - set(_OWN):
@@ -210,7 +214,11 @@ def _train(
     network, recipe = model.to_json(), recipes[0]
     n_members = len(seeds) if stacked else 0
     sizes = [len(rows) for rows in splits[0]] if splits else [len(data.x), len(data.x_valid)]
-    key = _program_key(network, model, head, recipes, data, sizes, n_members, bool(splits), jit)
+    if jit is None:
+        n_steps = recipe.epochs * -(-sizes[0] // recipe.batch_size)
+        stops_early = recipe.early_stopping_patience is not None
+        jit = worth_xla(n_steps, model.count_params() * len(seeds), stops_early=stops_early)
+    key = _program_key(network, head, recipes, data, sizes, n_members, bool(splits), jit)
 
     entropy = [np.random.SeedSequence(seed).generate_state(3) for seed in seeds]
     initial = initial or [draw_variables(model, int(words[0])) for words in entropy]
@@ -259,13 +267,12 @@ def _train(
     return members
 
 
-def _program_key(network, model, head, recipes, data, sizes, n_members, own_validation, jit):
+def _program_key(network, head, recipes, data, sizes, n_members, own_validation, jit):
     n_train, n_valid = sizes
     recipe = recipes[0]
     batch = min(recipe.batch_size, n_train)
-    n_steps = -(-n_train // batch)
     return ProgramKey(
-        network=network,
+        network=make_plan(network) or network,
         head=head,
         optimizer=recipe.optimizer,
         batch_size=batch,
@@ -274,7 +281,7 @@ def _program_key(network, model, head, recipes, data, sizes, n_members, own_vali
         n_rows=padded_rows(len(data.x)),
         n_steps=-(-padded_rows(n_train) // batch),
         n_valid=padded_rows(n_valid) if n_valid else 0,
-        jit=worth_xla(n_steps * recipe.epochs) if jit is None else jit,
+        jit=jit,
         n_members=n_members,
         own_validation=own_validation,
         clip=recipe.clip_norm is not None,
@@ -310,9 +317,7 @@ def _scalars(recipes, data, sizes, stacked):
         "dropout": own("dropout"),
     }
     if recipes[0].adversarial_epsilon:
-        scalars["adversarial"] = np.float32(
-            recipes[0].adversarial_epsilon * np.ptp(data.x, axis=0)
-        )
+        scalars["adversarial"] = np.float32(recipes[0].adversarial_epsilon * np.ptp(data.x, axis=0))
     return scalars
 
 
@@ -426,7 +431,7 @@ def pad(data: TrainingData, splits=None) -> dict:
 
 
 def _joined(x, y, weight):
-    return np.concatenate([x.reshape(len(x), -1), y, weight[:, None]], axis=1)
+    return np.concatenate([x.reshape(len(x), math.prod(x.shape[1:])), y, weight[:, None]], axis=1)
 
 
 def _padded(table):

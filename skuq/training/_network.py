@@ -8,15 +8,16 @@ through Keras one member after the other.
 from __future__ import annotations
 
 from skuq._keras import keras, ops
-from skuq.networks._plan import Plan, Run, make_plan
+from skuq.networks._plan import Plan, Run
 
 __all__ = ["make_network"]
 
 
-def make_network(network: str, model: keras.Model, n_members: int):
-    """The fastest form the network has; `n_members` is 0 for a program of one network."""
-    plan = make_plan(network)
-    return KerasNetwork(model, n_members) if plan is None else PlannedNetwork(plan)
+def make_network(network: Plan | str, model: keras.Model, n_members: int):
+    """A network with a plan, or any; `n_members` is 0 for a program of one network."""
+    if isinstance(network, Plan):
+        return PlannedNetwork(network)
+    return KerasNetwork(model, n_members)
 
 
 class PlannedNetwork:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skuq._keras import keras, ops
-from skuq.networks._plan import Run, tensors
+from skuq.networks._plan import Plan, Run, tensors
 from skuq.training._blocks import Blocks
 from skuq.training._network import make_network
 from skuq.training._noise import uniform
@@ -46,7 +46,7 @@ class Backend(NamedTuple):
 class ProgramKey:
     """All that shapes a program; two runs with equal keys share one compilation."""
 
-    network: str  # the Keras model's configuration, as JSON
+    network: Plan | str  # without a plan the Keras model's configuration, as JSON
     head: Any  # hashable, with `loss(y, raw)`
     optimizer: str
     batch_size: int
@@ -239,7 +239,9 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
         }
 
         def go_on(step, finite, total, inner):
-            return ops.logical_and(step < scalars["n_steps"], ops.any(ops.logical_and(finite, alive)))
+            return ops.logical_and(
+                step < scalars["n_steps"], ops.any(ops.logical_and(finite, alive))
+            )
 
         def body(step, finite, total, inner):
             start = step * batch
@@ -349,4 +351,3 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
         return carry, history
 
     return program
-

@@ -130,4 +130,3 @@ class Recipe:
     @classmethod
     def field_names(cls) -> list[str]:
         return [field.name for field in fields(cls)]
-

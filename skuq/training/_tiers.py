@@ -1,11 +1,34 @@
-"""Plain graph or XLA: which is the sooner done with a run."""
+"""Plain graph or XLA: which of the two ends a run sooner.
+
+A plain graph runs at once, but every operation of every step passes over memory on its
+own. XLA joins operations into loops, and takes a second or two to compile them. What a
+step saves grows with the weights that an optimiser moves; it hardly depends on the rows
+of a batch, since products of matrices cost the same in both. The numbers were fitted to 30
+random networks of the paper's space on one core (``benchmarks/engine.py --only tiers``).
+"""
 
 from __future__ import annotations
 
 __all__ = ["worth_xla"]
 
-_STEPS_WORTH_XLA = 10_000
+_COMPILE_SECONDS = 1.2
+_SAVED_PER_STEP = 1.5e-4  # seconds
+_SAVED_PER_WEIGHT = 2e-9  # seconds a step
+_SHARE_OF_EPOCHS = 0.6  # that a run with early stopping takes, on average
 
 
-def worth_xla(n_steps: int) -> bool:
-    return n_steps > _STEPS_WORTH_XLA
+def worth_xla(n_steps: int, n_weights: int, *, stops_early: bool) -> bool:
+    """Whether XLA's compilation pays for itself.
+
+    A function of the configuration alone, not of the clock: the two differ in rounding,
+    and a run must repeat.
+
+    Parameters
+    ----------
+    n_steps : int
+        Most steps of the run.
+    n_weights : int
+        Of all members together.
+    """
+    expected = n_steps * (_SHARE_OF_EPOCHS if stops_early else 1.0)
+    return expected * (_SAVED_PER_STEP + _SAVED_PER_WEIGHT * n_weights) > _COMPILE_SECONDS

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from skuq.catalog._records import Member
 from skuq.exceptions import SearchSpaceError
+from skuq.networks._plan import make_plan
 from skuq.networks._search_space import SearchSpace
 from skuq.tables._training_data import TrainingData
 from skuq.training._recipe import Recipe
@@ -141,6 +142,8 @@ def _check_model(model, input_shape, n_raw):
                 raise SearchSpaceError(
                     f"Layer {layer.name!r} has a {name}: training programs apply no constraints."
                 )
+    if make_plan(model.to_json()) is not None:
+        return
     try:  # members are stored as this configuration, and rebuilt from it to predict
         keras.models.model_from_json(model.to_json())
     except Exception as error:

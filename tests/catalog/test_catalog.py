@@ -7,7 +7,7 @@ from skuq.catalog import Catalog, Member, TrialRecord
 def member(score, seed=1):
     history = {"loss": np.array([3.0, 2.0]), "val_loss": np.array([score + 1, score]),
                "learning_rate": np.array([0.1, 0.1])}  # fmt: skip
-    return Member("{}", np.ones(4, "float32"), (), history, np.zeros((3, 2)), seed, 0.1, "graph")
+    return Member("{}", np.ones(4, "float32"), (), history, 1, np.zeros((3, 2)), seed, 0.1, "graph")
 
 
 @pytest.fixture

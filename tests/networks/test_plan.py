@@ -1,0 +1,174 @@
+"""Plans against Keras' own forward pass, in NumPy and as tensors."""
+
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skuq._keras import keras, ops
+from skuq.networks import DenseSkipSpace
+from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._plan import ARRAYS, Run, make_plan, tensors
+from skuq.training._weights import draw_variables
+
+layers = keras.layers
+
+
+def float64_twin(model):
+    config = json.dumps(json.loads(model.to_json())).replace("float32", "float64")
+    return keras.models.model_from_json(config)
+
+
+def keras_output(model, parts, state, x, training=False):
+    twin = float64_twin(model)
+    y, new = twin.stateless_call(parts, list(state), ops.convert_to_tensor(x), training=training)
+    return ops.convert_to_numpy(y), [ops.convert_to_numpy(value) for value in new]
+
+
+def random_parts(model, plan, seed=0):
+    rng = np.random.default_rng(seed)
+    flat, state = draw_variables(model, seed)
+    flat = flat.astype(float) + 0.1 * rng.normal(size=flat.size)
+    return plan.split(flat), [
+        value.astype(float) + rng.uniform(0, 1, value.shape) if value.dtype.kind == "f" else value
+        for value in state
+    ]
+
+
+def everything():
+    """A network with each layer a plan knows."""
+    inputs = keras.Input((5,))
+    x = layers.Dense(6, activation="gelu", kernel_regularizer="l2")(inputs)
+    x = layers.BatchNormalization(momentum=0.7)(x)
+    x = layers.Dropout(0.3)(x)
+    y = layers.Dense(6, use_bias=False)(inputs)
+    x = layers.Multiply()([layers.Add()([x, y]), y])
+    x = layers.Concatenate()([x, inputs])
+    x = layers.LayerNormalization()(x)
+    x = layers.Activation("mish")(x)
+    x = layers.BatchNormalization(center=False)(x)
+    x = layers.LayerNormalization(scale=False)(x)
+    return keras.Model(inputs, layers.Dense(2)(x))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_keras_own(name):
+    x = np.concatenate([np.linspace(-30, 30, 2001), [0.0, 1e-9, -1e-9]])
+    ours = ACTIVATIONS[name](x)
+    theirs = ops.convert_to_numpy(keras.activations.get(name)(ops.convert_to_tensor(x)))
+    # Some of Keras' constants are rounded to float32 on the way.
+    rounded = name in ("selu", "hard_sigmoid", "leaky_relu", "gelu")
+    assert_allclose(ours, theirs, rtol=1e-6 if rounded else 1e-12, atol=1e-12)
+
+
+def test_random_networks_of_the_papers_space_are_keras_own():
+    space = DenseSkipSpace(n_nodes=4)
+    rng = np.random.default_rng(0)
+    for configuration in space.decisions().architecture.sample_many(rng, 12):
+        model = space.build(configuration, (5,), 3)
+        plan = make_plan(model.to_json())
+        assert [w.shape for w in plan.weights] == [tuple(v.shape) for v in model.trainable_weights]
+        parts, state = random_parts(model, plan)
+        x = rng.normal(size=(7, 5))
+        expected, _ = keras_output(model, parts, state, x)
+        assert_allclose(plan(parts, state, x)[0], expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("namespace", [ARRAYS, tensors()], ids=["numpy", "keras"])
+@pytest.mark.parametrize("training", [False, True])
+def test_each_layer_is_keras_own(namespace, training):
+    model = everything()
+    plan = make_plan(model.to_json())
+    assert plan.n_dropouts == 1 and plan.n_state == len(model.non_trainable_variables)
+    parts, state = random_parts(model, plan)
+    x = np.random.default_rng(1).normal(size=(9, 5))
+    run = Run(namespace, training=training, is_real=np.ones(9))
+    y, new = plan(parts, state, x, run)
+    without_dropout = keras.models.model_from_json(
+        model.to_json().replace('"rate": 0.3', '"rate": 0.0')
+    )
+    kept = [value for value in state if value.dtype.kind == "f"]
+    expected, expected_state = keras_output(without_dropout, parts, kept, x, training)
+    assert_allclose(np.asarray(y), expected, rtol=1e-6)  # gelu's constants
+    for ours, theirs in zip([v for v in new if np.asarray(v).dtype.kind == "f"], expected_state):
+        assert_allclose(np.asarray(ours), theirs, rtol=1e-6)
+
+
+def test_filling_rows_do_not_count_in_batch_statistics():
+    model = everything()
+    plan = make_plan(model.to_json())
+    parts, state = random_parts(model, plan)
+    x = np.random.default_rng(1).normal(size=(9, 5))
+    whole, state_of_whole = plan(parts, state, x[:6], Run(training=True, is_real=np.ones(6)))
+    filled, state_of_filled = plan(
+        parts, state, x, Run(training=True, is_real=np.r_[np.ones(6), np.zeros(3)])
+    )
+    assert_allclose(filled[:6], whole, rtol=1e-12)
+    for a, b in zip(state_of_whole, state_of_filled):
+        assert_allclose(a, b, rtol=1e-12)
+
+
+def test_a_member_axis_is_as_many_networks():
+    model = everything()
+    plan = make_plan(model.to_json())
+    x = np.random.default_rng(1).normal(size=(4, 9, 5))
+    alone = [random_parts(model, plan, seed) for seed in range(4)]
+    parts = [np.stack(values) for values in zip(*(parts for parts, _ in alone))]
+    state = [np.stack(values) for values in zip(*(state for _, state in alone))]
+    for rows in (x, x[0]):  # rows of their own, or shared
+        for training in (False, True):
+            run = Run(training=training, is_real=np.ones(9))
+            together, new = plan(parts, state, rows, run)
+            for k in range(4):
+                own, own_state = plan(*alone[k], rows[k] if rows.ndim == 3 else rows, run)
+                assert_allclose(together[k], own, rtol=1e-12)
+                for a, b in zip(new, own_state):
+                    assert_allclose(np.asarray(a)[k], b, rtol=1e-12)
+
+
+def test_dropout_masks_multiply():
+    model = keras.Sequential([keras.Input((3,)), layers.Dropout(0.5), layers.Dense(1)])
+    plan = make_plan(model.to_json())
+    mask = np.array([[2.0, 0, 2], [0, 0, 2]])
+    x, kernel = np.arange(6.0).reshape(2, 3) + 1, np.ones((3, 1))
+    run = Run(dropout_mask=lambda number, rate, shape: mask)
+    y, _ = plan([kernel, np.zeros(1)], [np.zeros(2)], x, run)
+    assert_allclose(y, [[8.0], [12.0]])
+
+
+def shared():
+    inputs = keras.Input((3,))
+    layer = layers.Dense(3)
+    return keras.Model(inputs, layer(layer(inputs)))
+
+
+def several_inputs():
+    inputs = [keras.Input((3,)), keras.Input((3,))]
+    return keras.Model(inputs, layers.Add()(inputs))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        keras.Sequential([keras.Input((3,)), layers.UnitNormalization()]),
+        keras.Sequential([keras.Input((4, 3)), layers.Dense(2)]),
+        keras.Sequential([keras.Input((3,)), layers.Dense(2, activity_regularizer="l2")]),
+        keras.Sequential([keras.Input((3,)), layers.Dense(2, kernel_constraint="max_norm")]),
+        keras.Sequential([keras.Input((3,)), layers.Dense(2, trainable=False)]),
+        keras.Sequential([keras.Input((3,)), layers.Dense(2, dtype="float64")]),
+        keras.Sequential([keras.Input((3,)), layers.BatchNormalization(axis=1), layers.Softmax()]),
+        shared(),
+        several_inputs(),
+    ],
+    ids=lambda model: "+".join(layer.__class__.__name__ for layer in model.layers),
+)
+def test_what_a_plan_does_not_know_has_none(model):
+    assert make_plan(model.to_json()) is None
+
+
+def test_plans_do_not_hang_on_names():
+    one, two = everything(), everything()
+    assert one.to_json() != two.to_json()
+    assert make_plan(one.to_json()) == make_plan(two.to_json())
+    assert hash(make_plan(one.to_json())) == hash(make_plan(two.to_json()))

@@ -1,0 +1,198 @@
+"""Stacks: K members in one program equal K programs of one."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skuq._keras import keras
+from skuq.networks import OPTIMIZERS, GaussianHead
+from skuq.networks._plan import make_plan
+from skuq.tables import TrainingData
+from skuq.training import Recipe, train_member, train_stack
+from skuq.training._engine import programs
+
+layers = keras.layers
+HEAD = GaussianHead()
+
+
+def make_data(n_train=45, n_valid=20, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_train + n_valid, 3))
+    y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(n_train + n_valid, 1))
+    weight = rng.uniform(0.2, 3, n_train + n_valid)
+    parts = [a[:n_train] for a in (x, y, weight)] + [a[n_train:] for a in (x, y, weight)]
+    return TrainingData(*parts)
+
+
+def plain():
+    return keras.Sequential(
+        [keras.Input((3,)), layers.Dense(9, activation="tanh"), layers.Dense(2)]
+    )
+
+
+def noisy():
+    """With state and noise, and a penalty of the layer's own."""
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(9, activation="relu", kernel_regularizer="l2"),
+            layers.BatchNormalization(momentum=0.8),
+            layers.Dropout(0.3),
+            layers.Dense(2),
+        ]
+    )
+
+
+def unplanned():
+    """Runs through Keras, one member after the other."""
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(9, activation="relu"),
+            layers.UnitNormalization(),
+            layers.BatchNormalization(momentum=0.8),
+            layers.Dense(2),
+        ]
+    )
+    assert make_plan(model.to_json()) is None
+    return model
+
+
+def assert_equal_runs(stack, alone, rtol=1e-4):
+    assert len(stack) == len(alone)
+    for one, two in zip(stack, alone):
+        assert one.best_epoch == two.best_epoch and one.seed == two.seed
+        for name in ("loss", "val_loss", "learning_rate"):
+            assert_allclose(one.history[name], two.history[name], rtol=rtol, atol=1e-5)
+        assert_allclose(one.weights, two.weights, rtol=rtol, atol=rtol * np.abs(two.weights).max())
+        for a, b in zip(one.state, two.state):
+            assert_allclose(a, b, rtol=rtol, atol=1e-5)
+        assert_allclose(one.held_out, two.held_out, rtol=10 * rtol, atol=1e-4)
+
+
+def compare(model, recipes, data, seeds=(1, 2, 3), jit=False, rtol=1e-4):
+    stack = train_stack(model, HEAD, recipes, data, seeds, jit=jit)
+    recipes = [recipes] * len(seeds) if isinstance(recipes, Recipe) else recipes
+    alone = [
+        train_member(model, HEAD, recipe, data, seed, jit=jit)
+        for recipe, seed in zip(recipes, seeds)
+    ]
+    assert_equal_runs(stack, alone, rtol)
+    return stack
+
+
+@pytest.mark.parametrize("model", [plain, noisy, unplanned])
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def test_a_stack_is_as_many_single_runs(model, jit):
+    recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=8)
+    stack = compare(model(), recipe, make_data(), jit=jit)
+    assert not np.allclose(stack[0].weights, stack[1].weights)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_learning_rates_of_their_own(optimizer):
+    recipes = [
+        Recipe(optimizer, learning_rate=rate, batch_size=16, epochs=6)
+        for rate in (1e-3, 1e-2, 5e-2)
+    ]
+    compare(plain(), recipes, make_data())
+
+
+def test_every_setting_of_their_own_together():
+    """Also plateaus and early stopping: a member that has stopped stands still."""
+    recipes = [
+        Recipe(
+            learning_rate=rate,
+            batch_size=16,
+            epochs=60,
+            reduce_lr_patience=plateau,
+            reduce_lr_factor=0.5,
+            early_stopping_patience=stop,
+            l2=l2,
+            weight_decay=decay,
+            clip_norm=clip,
+            dropout=dropout,
+            schedule="cosine",
+            warmup=0.1,
+        )
+        for rate, plateau, stop, l2, decay, clip, dropout in (
+            (0.003, 3, 5, 0.0, 0.1, 1.0, 0.0),
+            (0.1, 2, 4, 1e-3, 0.0, 0.1, 0.4),
+            (0.01, None, None, 1e-4, 0.01, 100.0, 0.2),
+        )
+    ]
+    stack = compare(noisy(), recipes, make_data(), rtol=1e-3)
+    lengths = [len(member.history["loss"]) for member in stack]
+    assert lengths[2] == 60 and min(lengths) < 60
+
+
+def test_a_diverging_member_does_not_disturb_the_others():
+    recipes = [Recipe("sgd", learning_rate=rate, epochs=5) for rate in (0.01, 1e38, 0.02)]
+    stack = train_stack(plain(), HEAD, recipes, make_data(), [1, 2, 3])
+    assert isinstance(stack[1], FloatingPointError)
+    assert "learning_rate=1e+38" in str(stack[1])
+    alone = [train_member(plain(), HEAD, recipes[k], make_data(), k + 1) for k in (0, 2)]
+    assert_equal_runs([stack[0], stack[2]], alone)
+
+
+def test_rows_of_their_own():
+    """Each member's split is what it would be as data of its own."""
+    data = make_data(n_train=65, n_valid=0)
+    rng = np.random.default_rng(0)
+    orders = [rng.permutation(65) for _ in range(3)]
+    splits = [(order[:45], order[45:]) for order in orders]
+    recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=6)
+    stack = train_stack(plain(), HEAD, recipe, data, [1, 2, 3], splits=splits)
+    alone = []
+    for seed, (train, valid) in zip([1, 2, 3], splits):
+        parts = [a[rows] for rows in (train, valid) for a in (data.x, data.y, data.weight)]
+        own = TrainingData(*parts)
+        # TrainingData scales weights to a mean of 1; here they are as they were.
+        object.__setattr__(own, "weight", data.weight[train])
+        object.__setattr__(own, "weight_valid", data.weight[valid])
+        alone.append(train_member(plain(), HEAD, recipe, own, seed))
+    assert_equal_runs(stack, alone)
+
+
+def test_bootstrap_rows_may_repeat():
+    data = make_data(n_train=40, n_valid=0)
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(40, size=40) for _ in range(2)]
+    nothing = np.array([], dtype=int)
+    recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=5)
+    stack = train_stack(plain(), HEAD, recipe, data, [1, 2], splits=[(r, nothing) for r in rows])
+    for member, chosen in zip(stack, rows):
+        repeated = TrainingData(
+            data.x[chosen], data.y[chosen], data.weight[chosen],
+            data.x_valid, data.y_valid, data.weight_valid,
+        )  # fmt: skip
+        object.__setattr__(repeated, "weight", data.weight[chosen])
+        assert_equal_runs([member], [train_member(plain(), HEAD, recipe, repeated, member.seed)])
+
+
+def test_seeds_and_settings_share_one_program():
+    recipe = Recipe(batch_size=8, epochs=2, l2=1e-3, schedule="cosine")
+    train_stack(plain(), HEAD, recipe, make_data(), [1, 2, 3])
+    n_made = programs.n_made
+    for rate, l2, schedule, n_train in (
+        (0.1, 1e-5, "exponential", 44),
+        (1e-4, 0.1, "constant", 43),
+    ):
+        recipe = Recipe(batch_size=8, epochs=3, learning_rate=rate, l2=l2, schedule=schedule)
+        # Layers have other names each time: a program knows none.
+        train_stack(plain(), HEAD, recipe, make_data(n_train, 19), [4, 5, 6])
+    assert programs.n_made == n_made
+
+
+@pytest.mark.parametrize(
+    ("recipes", "message"),
+    [
+        ([Recipe(epochs=2), Recipe(epochs=3)], "must agree in `epochs`"),
+        ([Recipe("sgd"), Recipe("adam")], "must agree in `optimizer`"),
+        ([Recipe(dropout=0.1), Recipe()], "have a `dropout`, or none"),
+        ([Recipe()] * 3, r"one entry a seed \(2\). Got 3"),
+    ],
+)
+def test_what_a_stack_cannot_do_is_refused(recipes, message):
+    with pytest.raises(ValueError, match=message):
+        train_stack(plain(), HEAD, recipes, make_data(), [1, 2])
