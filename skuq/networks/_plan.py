@@ -65,6 +65,9 @@ class Run:
     dropout_mask: Callable | None = None
 
 
+FORWARD = Run()  # prediction in NumPy
+
+
 class Weight(NamedTuple):
     """A trainable variable: its shape, and its l1 and l2 penalty."""
 
@@ -111,7 +114,7 @@ class Plan:
     n_state: int
     n_dropouts: int
 
-    def __call__(self, weights, state, x, run: Run = Run()):
+    def __call__(self, weights, state, x, run: Run = FORWARD):
         """``(output, new state)`` for lists of weights and of state in Keras' order."""
         values, state = [x], list(state)
         for node in self.nodes:

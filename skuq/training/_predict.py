@@ -27,7 +27,7 @@ _forwards = BoundedCache(max_size=64)
 
 
 def predict_members(
-    members: Sequence[Member], x, *, run: Run = Run(), once: bool = False
+    members: Sequence[Member], x, *, dropout_mask=None, once: bool = False
 ) -> np.ndarray:
     """Raw outputs of shape (n_members, n_samples, n_raw), float64.
 
@@ -36,12 +36,13 @@ def predict_members(
     members : sequence of Member
     x : ndarray of shape (n_samples, ...)
         Standardised inputs.
-    run : Run
-        Holds the dropout masks, if any.
+    dropout_mask : callable, optional
+        As in `skuq.networks._plan.Run`: what dropout layers multiply with.
     once : bool, default=False
         True where a member predicts only now: nothing is kept or compiled for later.
     """
     x = np.asarray(x, dtype="float64")
+    run = Run(dropout_mask=dropout_mask)
     return np.stack([_predict(member, x, run, once) for member in members])
 
 

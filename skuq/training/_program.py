@@ -27,7 +27,7 @@ from skuq.training._network import make_network
 from skuq.training._noise import uniform
 from skuq.training._optimizers import RULES
 
-__all__ = ["Backend", "ProgramKey", "epochs_per_call", "make_program", "padded_rows", "start_carry"]
+__all__ = ["Backend", "ProgramKey", "make_program", "padded_rows", "start_carry"]
 
 _PLATEAU_MIN_DELTA = 1e-4  # Keras' ReduceLROnPlateau; EarlyStopping has 0
 _VALIDATION_CHUNK = 8192  # rows of one validation pass: bounds its memory

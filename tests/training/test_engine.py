@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from skuq._keras import keras
+from skuq.catalog import Member
 from skuq.networks import DenseSkipSpace, GaussianHead
 from skuq.networks._plan import make_plan
 from skuq.tables import TrainingData
-from skuq.catalog import Member
 from skuq.training import MemberTrainer, Recipe, predict_members, train_member
 from skuq.training._cache import BoundedCache
 from skuq.training._engine import programs
