@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import copy
-import warnings
+import functools
 from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_X_y, validate_data
+from sklearn.utils.validation import validate_data
 
 from skuq._params import (
     HasMethods,
     Interval,
     Options,
     StrOptions,
-    check_sample_weight,
     fit_context,
 )
 from skuq._seeds import draw_entropy, generator
 from skuq.catalog import Catalog, HeldOut
 from skuq.ensembles import check_selection, select_greedy, select_top
 from skuq.estimators._base import UncertaintyRegressorMixin
-from skuq.exceptions import SmallValidationWarning
+from skuq.estimators._rows import (
+    Rows,
+    check_groups,
+    check_numbers,
+    check_validation_data,
+    check_weights,
+    split,
+    warn_of_few_rows,
+)
 from skuq.networks import GaussianHead, resolve_search_space
 from skuq.predictive import GaussianMixture
 from skuq.search import STRATEGIES, make_proposer, open_slots, pin, run_search
-from skuq.tables import Scaling, TrainingData, split_rows
+from skuq.tables import Scaling, TrainingData
 from skuq.training import MemberTrainer, predict_members
 
 __all__ = ["AutoDEUQRegressor"]
-
-_ENOUGH_VALIDATION_ROWS = 100
 
 
 class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
@@ -240,65 +245,30 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             self, X, y, dtype="float64", multi_output=True, y_numeric=True, ensure_min_samples=2
         )
         self.entropy_ = draw_entropy(self.random_state)
-        train, valid, rows = self._split(X, y, sample_weight, validation_data, groups)
         self._y_is_1d = y.ndim == 1
-        self._head = GaussianHead(1 if self._y_is_1d else y.shape[1])
-        self.scaling_ = Scaling().fit(train[0], train[1], train[2])
+        train, valid, held_out = self._split(X, y, sample_weight, validation_data, groups)
+        self._head = GaussianHead(train.y.shape[1])
+        self.scaling_ = Scaling().fit(*train)
         data = TrainingData(*self._scaled(*train), *self._scaled(*valid))
         records = self._run_search(data)
-        self.catalog_ = Catalog(records, HeldOut(rows, data.y_valid, data.weight_valid))
+        self.catalog_ = Catalog(records, HeldOut(held_out, data.y_valid, data.weight_valid))
         self.selection_ = self._select(self.catalog_)
         return self
 
     def _split(self, X, y, sample_weight, validation_data, groups):
-        """(X, y (n, m), weight) to train on, the same to validate on, validation rows."""
-        weight = check_sample_weight(sample_weight, X, dtype="float64", ensure_non_negative=True)
-        weight = weight / weight.max()  # only ratios count, and sums of huge ones overflow
-        y = y.astype("float64").reshape(len(y), -1)
-        used = np.flatnonzero(weight > 0)
-        if groups is not None and np.shape(groups) != (len(X),):
-            raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
-        if validation_data is not None:
-            train = X[used], y[used], weight[used]
-            valid = self._check_validation_data(validation_data, y)
-            _warn_of_few_rows(len(valid[0]))
-            return train, valid, None
-        if len(used) < 2:
-            raise ValueError(
-                "Training and validation need at least 2 rows of positive weight. "
-                f"Got {len(used)} (n_samples={len(X)})."
-            )
-        train, valid = split_rows(
-            len(used),
-            self.validation_fraction,
-            generator(self.entropy_, "split"),
-            None if groups is None else np.asarray(groups)[used],
-        )
-        train, valid = used[train], used[valid]
-        _warn_of_few_rows(len(valid))
-        return (X[train], y[train], weight[train]), (X[valid], y[valid], weight[valid]), valid
-
-    def _check_validation_data(self, validation_data, y):
-        if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
-            raise ValueError(
-                "`validation_data` must be a tuple (X, y) or (X, y, sample_weight). "
-                f"Got {type(validation_data).__name__}."
-            )
-        X_valid, y_valid, *weight = validation_data
-        X_valid = validate_data(self, X_valid, reset=False, dtype="float64")
-        X_valid, y_valid = check_X_y(
-            X_valid, y_valid, dtype="float64", multi_output=True, y_numeric=True
-        )
-        y_valid = y_valid.astype("float64").reshape(len(y_valid), -1)
-        if y_valid.shape[1] != y.shape[1]:
-            raise ValueError(
-                f"y of `validation_data` must have {y.shape[1]} outputs. Got {y_valid.shape[1]}."
-            )
-        weight = check_sample_weight(
-            weight[0] if weight else None, X_valid, dtype="float64", ensure_non_negative=True
-        )
-        used = weight > 0
-        return X_valid[used], y_valid[used], weight[used] / weight.max()
+        """Rows to train on, rows to validate on, and the positions of the latter."""
+        rows = Rows(X, y.astype("float64").reshape(len(y), -1), check_weights(sample_weight, X))
+        groups = check_groups(groups, X)
+        if validation_data is None:
+            rng = generator(self.entropy_, "split")
+            train, valid = split(rows, self.validation_fraction, rng, groups)
+            parts = rows.take(train), rows.take(valid), valid
+        else:
+            targets = functools.partial(check_numbers, n_outputs=rows.y.shape[1])
+            valid = check_validation_data(self, validation_data, targets)
+            parts = rows.take(rows.weight > 0), valid, None
+        warn_of_few_rows(len(parts[1].X))
+        return parts
 
     def _scaled(self, X, y, weight):
         return self.scaling_.inputs(X), self.scaling_.targets(y), weight
@@ -372,14 +342,3 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         tags.non_deterministic = self.n_jobs not in (None, 1)
         return tags
-
-
-def _warn_of_few_rows(n_valid):
-    if n_valid < _ENOUGH_VALIDATION_ROWS:
-        warnings.warn(
-            f"Members are chosen on {n_valid} validation rows; below "
-            f"{_ENOUGH_VALIDATION_ROWS} the choice owes much to chance. A larger "
-            "validation_fraction or validation_data may help.",
-            SmallValidationWarning,
-            stacklevel=5,
-        )

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
-__all__ = ["GaussianHead"]
+__all__ = ["CategoricalHead", "GaussianHead", "SquaredErrorHead"]
 
 _HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 
@@ -57,3 +58,67 @@ class GaussianHead:
         mean, scale = self.distribution(raw, ops)
         nll = ops.log(scale) + 0.5 * ops.square((y - mean) / scale) + _HALF_LOG_2PI
         return ops.mean(nll, axis=-1)
+
+
+@dataclass(frozen=True)
+class SquaredErrorHead:
+    """A mean for each of several outputs, with noise that is known or estimated apart.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+    scale : tuple of float, optional
+        Standard deviation of the noise of each output, in units of the standardised y;
+        needed for `distribution`, not for training.
+
+    References
+    ----------
+    Heiss et al., "NOMU", Remark B.1.
+    """
+
+    n_outputs: int = 1
+    scale: tuple[float, ...] | None = None
+
+    @property
+    def n_raw(self) -> int:
+        """Numbers the network has to give."""
+        return self.n_outputs
+
+    def distribution(self, raw):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return raw, np.broadcast_to(np.asarray(self.scale), raw.shape)
+
+    def loss(self, y, raw):
+        """Squared error of each row, mean over outputs: tensors (.., n_outputs) to (..,)."""
+        from skuq._keras import ops
+
+        return ops.mean(ops.square(y - raw), axis=-1)
+
+
+@dataclass(frozen=True)
+class CategoricalHead:
+    """Class probabilities, from one raw number (logit) a class.
+
+    Parameters
+    ----------
+    n_classes : int
+    """
+
+    n_classes: int
+
+    @property
+    def n_raw(self) -> int:
+        """Numbers the network has to give."""
+        return self.n_classes
+
+    def probabilities(self, raw) -> np.ndarray:
+        """Arrays (.., n_classes) that sum to 1, from arrays of raw numbers."""
+        return special.softmax(raw, axis=-1)
+
+    def loss(self, y, raw):
+        """Cross-entropy of each row, in nats: codes (.., 1) and raw tensors to (..,)."""
+        from skuq._keras import ops
+
+        codes = ops.cast(y[..., 0], "int32")
+        chosen = ops.sum(ops.one_hot(codes, self.n_classes) * raw, axis=-1)
+        return ops.logsumexp(raw, axis=-1) - chosen

@@ -20,14 +20,18 @@ class Scaling:
     Attributes
     ----------
     x_, y_ : sklearn.preprocessing.StandardScaler
+        `y_` only where targets are numbers.
     """
 
     def fit(self, X, y, sample_weight=None):
-        """X (n, d), y (n, m), finite; weights (n,) or None."""
+        """X (n, d), y (n, m) or None, finite; weights (n,) or None."""
         with np.errstate(over="ignore"):  # seen below, and said in words
             self.x_ = StandardScaler().fit(X, sample_weight=sample_weight)
-            self.y_ = StandardScaler().fit(y, sample_weight=sample_weight)
-        for scaler, values in ((self.x_, X), (self.y_, y)):
+            scaled = [(self.x_, X)]
+            if y is not None:
+                self.y_ = StandardScaler().fit(y, sample_weight=sample_weight)
+                scaled.append((self.y_, y))
+        for scaler, values in scaled:
             # A constant's mean is itself, without the rounding of a sum of large numbers.
             constant = np.ptp(values, axis=0) == 0
             scaler.mean_ = np.where(constant, values[0], scaler.mean_)
@@ -40,7 +44,9 @@ class Scaling:
 
     def inputs(self, X) -> np.ndarray:
         """Standardised X, clipped at a million standard deviations."""
-        return np.clip(self.x_.transform(X), -_FARTHEST, _FARTHEST)
+        # Past the door X is trusted: scikit-learn's own transform would check it again,
+        # which costs more than a small network does for one row.
+        return np.clip((X - self.x_.mean_) / self.x_.scale_, -_FARTHEST, _FARTHEST)
 
     def targets(self, y) -> np.ndarray:
         """Standardised y, (n, m)."""

@@ -27,7 +27,7 @@ _forwards = BoundedCache(max_size=64)
 
 
 def predict_members(
-    members: Sequence[Member], x, *, dropout_mask=None, once: bool = False
+    members: Sequence[Member], x, *, dropout_mask=None, n_draws: int = 1, once: bool = False
 ) -> np.ndarray:
     """Raw outputs of shape (n_members, n_samples, n_raw), float64.
 
@@ -37,16 +37,17 @@ def predict_members(
     x : ndarray of shape (n_samples, ...)
         Standardised inputs.
     dropout_mask : callable, optional
-        As in `skuq.networks._plan.Run`: what dropout layers multiply with.
+        As in `skuq.networks._plan.Run`: what dropout layers multiply with. Masks may have
+        a leading axis of `n_draws`; then so has what a member predicts.
     once : bool, default=False
         True where a member predicts only now: nothing is kept or compiled for later.
     """
     x = np.asarray(x, dtype="float64")
     run = Run(dropout_mask=dropout_mask)
-    return np.stack([_predict(member, x, run, once) for member in members])
+    return np.stack([_predict(member, x, run, n_draws, once) for member in members])
 
 
-def _predict(member, x, run, once):
+def _predict(member, x, run, n_draws, once):
     plan = make_plan(member.network)
     if plan is None:
         return _predict_keras(member, x, once)
@@ -57,7 +58,7 @@ def _predict(member, x, run, once):
         parts = parts, state
         if not once:
             _parts[member] = parts
-    rows = _chunk_rows(x, [w.shape for w in plan.weights], _CHUNK_ENTRIES)
+    rows = _chunk_rows(x, [w.shape for w in plan.weights], _CHUNK_ENTRIES // n_draws)
     if len(x) <= rows:
         return plan(*parts, x, run)[0]
     return np.concatenate(

@@ -1,0 +1,113 @@
+"""From what a user gives to `fit` to rows of numbers: what all tabular estimators share."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_array, check_X_y, validate_data
+
+from skuq._params import check_sample_weight
+from skuq.exceptions import SmallValidationWarning
+from skuq.tables import split_rows
+
+__all__ = [
+    "Rows",
+    "check_groups",
+    "check_numbers",
+    "check_validation_data",
+    "check_weights",
+    "split",
+    "warn_of_few_rows",
+]
+
+_ENOUGH_VALIDATION_ROWS = 100
+
+
+class Rows(NamedTuple):
+    """Checked rows: X (n, d) and y (n, m) in float64, positive weights (n,)."""
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+
+    def take(self, rows) -> Rows:
+        return Rows(self.X[rows], self.y[rows], self.weight[rows])
+
+
+def check_weights(sample_weight, X) -> np.ndarray:
+    """Weights of at most 1: only ratios count, and sums of huge ones overflow."""
+    weight = check_sample_weight(sample_weight, X, dtype="float64", ensure_non_negative=True)
+    return weight / weight.max()
+
+
+def check_numbers(y, n_outputs=None) -> np.ndarray:
+    """Validation targets (n, m) from numbers (n,) or (n, m).
+
+    Raises
+    ------
+    ValueError
+        If they are no finite numbers, or m is not `n_outputs`.
+    """
+    y = check_array(y, ensure_2d=False, dtype="float64", input_name="y of `validation_data`")
+    y = y.reshape(len(y), -1)
+    if n_outputs is not None and y.shape[1] != n_outputs:
+        raise ValueError(f"y of `validation_data` must have {n_outputs} outputs. Got {y.shape[1]}.")
+    return y
+
+
+def check_groups(groups, X):
+    """Groups (n,) as an array, or None."""
+    if groups is not None and np.shape(groups) != (len(X),):
+        raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
+    return None if groups is None else np.asarray(groups)
+
+
+def split(rows: Rows, fraction: float, rng, groups=None, labels=None):
+    """Positions of training and validation rows, among those with a positive weight."""
+    used = np.flatnonzero(rows.weight > 0)
+    if len(used) < 2:
+        raise ValueError(
+            "Training and validation need at least 2 rows of positive weight. "
+            f"Got {len(used)} (n_samples={len(rows.X)})."
+        )
+    groups, labels = (None if part is None else part[used] for part in (groups, labels))
+    train, valid = split_rows(len(used), fraction, rng, groups, labels)
+    return used[train], used[valid]
+
+
+def check_validation_data(estimator, validation_data, targets) -> Rows:
+    """The user's own validation rows.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Knows the number and names of features.
+    validation_data : tuple (X, y) or (X, y, sample_weight)
+    targets : callable
+        From y as it was given to numbers (n, m).
+    """
+    if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
+        raise ValueError(
+            "`validation_data` must be a tuple (X, y) or (X, y, sample_weight). "
+            f"Got {type(validation_data).__name__}."
+        )
+    X, y, *weight = validation_data
+    X = validate_data(estimator, X, reset=False, dtype="float64")
+    y = targets(y)
+    X, _ = check_X_y(X, y, dtype="float64", multi_output=True)
+    weight = check_weights(weight[0] if weight else None, X)
+    return Rows(X, y, weight).take(weight > 0)
+
+
+def warn_of_few_rows(n_valid):
+    """Say that members are chosen on little."""
+    if n_valid < _ENOUGH_VALIDATION_ROWS:
+        warnings.warn(
+            f"Members are chosen on {n_valid} validation rows; below "
+            f"{_ENOUGH_VALIDATION_ROWS} the choice owes much to chance. A larger "
+            "validation_fraction or validation_data may help.",
+            SmallValidationWarning,
+            stacklevel=5,
+        )

@@ -1,0 +1,52 @@
+"""The plain network of deep ensembles: hidden layers of one activation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["build_mlp"]
+
+
+def build_mlp(
+    input_shape: tuple,
+    n_outputs: int,
+    hidden_units: Sequence[int] = (50,),
+    *,
+    activation: str = "relu",
+    dropout: float | None = None,
+    scale_l2: float = 0.0,
+):
+    """A fully connected Keras model with linear outputs.
+
+    Parameters
+    ----------
+    input_shape : tuple
+        ``(n_features,)``.
+    n_outputs : int
+        Raw numbers a head asks for.
+    hidden_units : sequence of int, default=(50,)
+    activation : str, default="relu"
+    dropout : float, optional
+        Rate of a dropout layer after each hidden layer; None leaves them out, 0 keeps
+        them in place for a recipe to set their rate.
+    scale_l2 : float, default=0.0
+        L2 penalty on the matrix of the second half of the outputs, which give a Gaussian
+        head's standard deviations.
+    """
+    from skuq._keras import keras
+
+    layers = keras.layers
+    inputs = x = keras.Input(shape=input_shape, name="input", dtype="float32")
+    for i, units in enumerate(hidden_units, start=1):
+        x = layers.Dense(units, activation=activation, dtype="float32", name=f"hidden_{i}")(x)
+        if dropout is not None:
+            x = layers.Dropout(dropout, dtype="float32", name=f"dropout_{i}")(x)
+    if not scale_l2:
+        outputs = layers.Dense(n_outputs, dtype="float32", name="output")(x)
+    else:
+        half = n_outputs // 2
+        mean = layers.Dense(half, dtype="float32", name="mean")(x)
+        penalty = keras.regularizers.L2(scale_l2)
+        scale = layers.Dense(half, kernel_regularizer=penalty, dtype="float32", name="scale")(x)
+        outputs = layers.Concatenate(dtype="float32", name="output")([mean, scale])
+    return keras.Model(inputs, outputs, name="mlp", dtype="float32")
