@@ -20,5 +20,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "tables",
         "training",
     ],
-    submod_attrs={"estimators": ["AutoDEUQRegressor"]},
+    submod_attrs={
+        "estimators": [
+            "AutoDEUQRegressor",
+            "DeepEnsembleClassifier",
+            "DeepEnsembleRegressor",
+            "HyperDeepEnsembleClassifier",
+            "HyperDeepEnsembleRegressor",
+            "MCDropoutClassifier",
+            "MCDropoutRegressor",
+        ]
+    },
 )

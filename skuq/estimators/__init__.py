@@ -4,5 +4,12 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submod_attrs={"_autodeuq": ["AutoDEUQRegressor"], "_base": ["UncertaintyRegressorMixin"]},
+    submod_attrs={
+        "_autodeuq": ["AutoDEUQRegressor"],
+        "_base": ["UncertaintyRegressorMixin"],
+        "_classifier": ["UncertaintyClassifierMixin"],
+        "_deep_ensemble": ["DeepEnsembleClassifier", "DeepEnsembleRegressor"],
+        "_hyper_ensemble": ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"],
+        "_mc_dropout": ["MCDropoutClassifier", "MCDropoutRegressor"],
+    },
 )

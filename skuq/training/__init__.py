@@ -5,9 +5,11 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "_checks": ["build_checked"],
         "_engine": ["train_member", "train_stack"],
         "_predict": ["predict_members"],
         "_recipe": ["Recipe"],
         "_trainer": ["MemberTrainer"],
+        "_weights": ["draw_variables"],
     },
 )

@@ -121,6 +121,7 @@ def train_stack(
     jit: bool | None = None,
     padded: dict | None = None,
     cancelled: Callable | None = None,
+    report: Callable | None = None,
 ) -> list[Member | FloatingPointError]:
     """Train K networks of one architecture side by side, in one vectorised program.
 
@@ -133,14 +134,16 @@ def train_stack(
         They may differ in learning_rate, reduce_lr_patience, reduce_lr_factor,
         early_stopping_patience, clip_norm, l2, weight_decay and dropout.
     seeds : sequence of K int
-    splits : sequence of K pairs of (train rows, validation rows), optional
+    splits : sequence of K pairs of (train rows, validation rows or None), optional
         Rows of ``data.x`` that each member trains and validates on, instead of all of
-        them and ``data.x_valid``. All members have equally many. Rows may repeat, as in
-        a bootstrap sample.
+        them and ``data.x_valid`` (which None keeps). All members have equally many. Rows
+        may repeat, as in a bootstrap sample.
     initial, permutations : sequence of K, optional
         For each member as in `train_member`.
     jit, padded, cancelled :
         As in `train_member`.
+    report : callable, optional
+        ``report(n_epochs)`` after each slice of a run: how many epochs it had.
 
     Returns
     -------
@@ -167,6 +170,7 @@ def train_stack(
         jit=jit,
         padded=padded,
         cancelled=cancelled,
+        report=report,
         stacked=True,
     )
 
@@ -191,7 +195,8 @@ def _check_stack(recipes, seeds, splits, initial, permutations):
     for name in ("clip_norm", "dropout"):
         if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
             raise ValueError(f"Either all recipes of a stack have a `{name}`, or none.")
-    if splits is not None and len({(len(a), len(b)) for a, b in splits}) > 1:
+    sizes = {(len(a), None if b is None else len(b)) for a, b in splits or ()}
+    if len(sizes) > 1:
         raise ValueError("All `splits` of a stack must have equally many rows of either kind.")
 
 
@@ -209,23 +214,28 @@ def _train(
     jit=None,
     padded=None,
     cancelled=None,
+    report=None,
 ):
     started = time.perf_counter()
     network, recipe = model.to_json(), recipes[0]
     n_members = len(seeds) if stacked else 0
-    sizes = [len(rows) for rows in splits[0]] if splits else [len(data.x), len(data.x_valid)]
+    own_valid = splits is not None and splits[0][1] is not None
+    sizes = [
+        len(splits[0][0] if splits is not None else data.x),
+        len(splits[0][1] if own_valid else data.x_valid),
+    ]
     if jit is None:
         n_steps = recipe.epochs * -(-sizes[0] // recipe.batch_size)
         stops_early = recipe.early_stopping_patience is not None
         jit = worth_xla(n_steps, model.count_params() * len(seeds), stops_early=stops_early)
-    key = _program_key(network, head, recipes, data, sizes, n_members, bool(splits), jit)
+    key = _program_key(network, head, recipes, data, sizes, n_members, own_valid, jit)
 
     entropy = [np.random.SeedSequence(seed).generate_state(3) for seed in seeds]
     initial = initial or [draw_variables(model, int(words[0])) for words in entropy]
     permutations = permutations or [
         np.random.default_rng(int(words[1])).permutation for words in entropy
     ]
-    if splits:
+    if splits is not None:
         permutations = [
             functools.partial(_permuted, np.asarray(rows, dtype="int32"), permutation)
             for (rows, _), permutation in zip(splits, permutations)
@@ -239,10 +249,10 @@ def _train(
         _own(recipes, "learning_rate", stacked),
         _lead([words[2] for words in entropy], stacked),
     )
-    padded = pad(data, splits) if padded is None else padded
+    padded = pad(data, splits if own_valid else None) if padded is None else padded
     scalars = _scalars(recipes, data, sizes, stacked)
     carry, history = _run(
-        model, key, carry, padded, recipe, scalars, sizes[0], permutations, cancelled
+        model, key, carry, padded, recipe, scalars, sizes[0], permutations, cancelled, report
     )
     weights, states = to_host((carry["best_weights"], carry["best_state"]))
     weights = blocks_of.join(weights)
@@ -261,7 +271,7 @@ def _train(
                 seed,
                 seconds,
                 key,
-                data.x[splits[k][1]] if splits else data.x_valid,
+                data.x[splits[k][1]] if own_valid else data.x_valid,
             )
         )
     return members
@@ -325,7 +335,7 @@ def _permuted(rows, permutation, n_rows):
     return rows[permutation(n_rows)]
 
 
-def _run(model, key, carry, padded, recipe, scalars, n_train, permutations, cancelled):
+def _run(model, key, carry, padded, recipe, scalars, n_train, permutations, cancelled, report):
     """All epochs, in slices of about a second; the history is (n_epochs, 3, ..)."""
     batch = key.batch_size
     n_steps = -(-n_train // batch)
@@ -356,6 +366,8 @@ def _run(model, key, carry, padded, recipe, scalars, n_train, permutations, canc
             seconds_per_epoch = (time.perf_counter() - started) / n_epochs
         history.append(rows[:n_epochs])
         done += n_epochs
+        if report is not None:
+            report(n_epochs)
         if stopped:
             break
     return carry, np.concatenate(history)
@@ -420,7 +432,7 @@ def _member(network, weights, state, history, recipe, seed, seconds, key, x_vali
 def pad(data: TrainingData, splits=None) -> dict:
     """The data as tensors: rows of x, y and weight joined, padded to the ladder with zeros."""
     table = _joined(data.x, data.y, data.weight)
-    if splits:
+    if splits is not None:
         valid = np.stack([table[rows] for _, rows in splits])
     else:
         valid = _joined(data.x_valid, data.y_valid, data.weight_valid)

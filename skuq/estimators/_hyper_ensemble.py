@@ -1,0 +1,521 @@
+"""Hyper deep ensembles: members that differ in regularisation and in seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from numbers import Integral, Real
+
+import numpy as np
+
+from skuq._params import Interval
+from skuq._seeds import generator
+from skuq.ensembles import select_forward, select_greedy
+from skuq.estimators._neural import (
+    REGRESSION_CONSTRAINTS,
+    ClassificationTarget,
+    NeuralEstimator,
+    RegressionTarget,
+    check_dropout_layers,
+    completed,
+)
+from skuq.estimators._rows import warn_of_few_rows
+from skuq.networks import CategoricalHead, GaussianHead
+from skuq.tables import TrainingData
+from skuq.training import draw_variables, train_stack
+
+__all__ = ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"]
+
+
+class _HyperDeepEnsemble(NeuralEstimator):
+    _parameter_constraints: dict = {
+        **NeuralEstimator._parameter_constraints,
+        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "n_search": [Interval(Integral, 1, None, closed="left")],
+        "min_members": [Interval(Integral, 1, None, closed="left")],
+        "dropout_range": ["array-like"],
+        "l2_range": ["array-like"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "refit": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        n_members,
+        n_search,
+        min_members,
+        hidden_units,
+        activation,
+        dropout_range,
+        l2_range,
+        network,
+        optimizer,
+        learning_rate,
+        batch_size,
+        epochs,
+        early_stopping_patience,
+        validation_fraction,
+        refit,
+        schedule,
+        weight_decay,
+        clip_norm,
+        random_state,
+        verbose,
+    ):
+        self.n_members = n_members
+        self.n_search = n_search
+        self.min_members = min_members
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout_range = dropout_range
+        self.l2_range = l2_range
+        self.network = network
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation_fraction = validation_fraction
+        self.refit = refit
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # In place, without effect: each member's recipe brings its rate.
+    _dropout_rate = 0.5
+
+    def _train(self, model, data, splits, report):
+        """NOMU's Algorithm 2, with Algorithm 1 as `_greedy`."""
+        check_dropout_layers(model)
+        warn_of_few_rows(len(data.x_valid))
+        settings = self._draw_settings()
+
+        # rand_search: the settings differ, first weights do not.
+        first = draw_variables(model, self._seeds(1)[0])
+        searched = self._stack(
+            model, data, settings, self._seeds(self.n_search), report, initial=first
+        )
+        kept = completed(searched)
+        pool = [searched[k] for k in kept]
+        self.search_results_ = {
+            name: np.array([setting[name] for setting in settings]) for name in settings[0]
+        } | {"val_loss": np.array([getattr(m, "score", np.nan) for m in searched])}
+        chosen = self._greedy(pool, data, min_members=1)
+
+        # Stratification: each setting chosen, again with n_members seeds.
+        settings = [settings[kept[i]] for i in chosen.indices for _ in range(self.n_members)]
+        seeds = self._seeds(self.n_members, first=self.n_search) * len(chosen.indices)
+        stratified = self._stack(model, data, settings, seeds, report)
+        kept = completed(stratified)
+        pool = [stratified[k] for k in kept]
+        chosen = self._greedy(pool, data, min_members=self.min_members)
+        members = [pool[i] for i in chosen.indices]
+        settings = [settings[kept[i]] for i in chosen.indices]
+        if self.refit:
+            members = self._continue(model, data, members, settings, report)
+        self.member_settings_ = settings
+        return members, chosen.weights, None
+
+    def _draw_settings(self):
+        """Log-uniform rates of dropout and strengths of l2, one pair a trial."""
+        rng = generator(self.entropy_, "settings")
+        drawn = {}
+        for name, largest in (("dropout", 1.0), ("l2", np.inf)):
+            low, high = self._check_range(name, largest)
+            drawn[name] = np.exp(rng.uniform(np.log(low), np.log(high), self.n_search))
+        return [dict(zip(drawn, map(float, pair))) for pair in zip(*drawn.values())]
+
+    def _check_range(self, name, largest):
+        given = getattr(self, f"{name}_range")
+        values = np.asarray(given, dtype=float)
+        if values.shape != (2,) or not 0 < values[0] <= values[1] < largest:
+            raise ValueError(
+                f"`{name}_range` must be two numbers, 0 < low <= high < {largest}. Got {given!r}."
+            )
+        return values
+
+    def _stack(self, model, data, settings, seeds, report, *, initial=None, **recipe):
+        return train_stack(
+            model,
+            self._head,
+            [self._recipe(**setting, **recipe) for setting in settings],
+            data,
+            seeds,
+            initial=None if initial is None else [initial] * len(seeds),
+            report=report,
+        )
+
+    def _greedy(self, pool, data, min_members):
+        """NOMU's Algorithm 1 (Caruana et al., 2004) on the validation rows."""
+        raw = np.stack([member.held_out for member in pool]).astype("float64")
+        y, weight = data.y_valid.astype("float64"), data.weight_valid
+        if isinstance(self._head, GaussianHead):
+            return select_greedy(
+                y,
+                *self._head.distribution(raw),
+                self.n_members,
+                sample_weight=weight,
+                min_members=min_members,
+            )
+        if isinstance(self._head, CategoricalHead):
+            proba = self._head.probabilities(raw)
+            right = np.take_along_axis(proba, y[None].astype(int), axis=2)[..., 0]
+            statistics, loss = (np.maximum(right, np.finfo(float).tiny),), _negative_log
+        else:
+            statistics, loss = (raw - y,), np.square
+        return select_forward(
+            statistics,
+            loss,
+            self.n_members,
+            sample_weight=weight,
+            min_members=min_members,
+            max_size=4 * self.n_members,
+        )
+
+    def _continue(self, model, data, members, settings, report):
+        """The members trained on, on all rows, for as long as their best epochs on average."""
+        everything = TrainingData(
+            np.concatenate([data.x, data.x_valid]),
+            np.concatenate([data.y, data.y_valid]),
+            np.concatenate([data.weight, data.weight_valid]),
+            data.x_valid[:0],
+            data.y_valid[:0],
+            data.weight_valid[:0],
+        )
+        epochs = 1 + round(np.mean([member.best_epoch for member in members]))
+        recipes = [
+            self._recipe(**setting, epochs=epochs, early_stopping_patience=None, keep="last")
+            for setting in settings
+        ]
+        longer = train_stack(
+            model,
+            self._head,
+            recipes,
+            everything,
+            [member.seed for member in members],
+            initial=[(member.weights, list(member.state)) for member in members],
+            report=report,
+        )
+        # One that diverges on the way stays as it was.
+        return [
+            old if isinstance(new, FloatingPointError) else replace(new, held_out=old.held_out)
+            for old, new in zip(members, longer)
+        ]
+
+
+def _negative_log(probability):
+    return -np.log(probability)
+
+
+class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
+    """Members that differ in their regularisation as well as in their seeds.
+
+    `n_search` random settings of dropout and L2 are trained from the same first weights,
+    side by side in one program; a greedy selection picks settings whose networks go well
+    together; each is trained again with `n_members` seeds, and the selection repeated.
+
+    Parameters
+    ----------
+    n_members : int, default=5
+        Most distinct members; also the seeds that each chosen setting is trained with.
+    n_search : int, default=50
+        Random settings tried (kappa of NOMU's Algorithm 2).
+    min_members : int, default=2
+        Fewest distinct members kept; 1 is the paper's greedy rule to the letter.
+    hidden_units : int or sequence of int, default=(50,)
+        Units of each hidden layer.
+    activation : str, default="relu"
+        Of the hidden layers, by Keras' name.
+    dropout_range : pair of float, default=(1e-3, 0.9)
+        The settings' dropout rates are drawn log-uniformly between these.
+    l2_range : pair of float, default=(1e-7, 1e-1)
+        So are their penalties ``l2 * sum(w**2)``: six powers of ten, as in the paper.
+    network : callable, optional
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, in place of
+        hidden layers; its `n_outputs` raw numbers are the means, then numbers that a
+        softplus makes standard deviations.
+    loss : {"nll", "mse"}, default="nll"
+        "nll" has each network predict mean and standard deviation; "mse" trains means
+        only, for noise that is known or the same everywhere.
+    noise_std : float or array-like of shape (n_outputs,), optional
+        With ``loss="mse"`` the noise's standard deviation, in units of y. None estimates
+        it from held-out rows, or from training rows where none are held out.
+    scale_l2 : float, default=1e-3
+        L2 penalty on the last layer of the standard deviations: without it small data
+        teach networks to be far too sure.
+    optimizer : str, default="adam"
+        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+    learning_rate : float, default=0.01
+    batch_size : int, default=100
+    epochs : int, default=1000
+        Most epochs.
+    early_stopping_patience : int or None, default=50
+        Epochs without a better validation loss before a network stops; its best epoch is
+        kept. None never stops, and still keeps the best epoch.
+    validation_fraction : float, default=0.2
+        Share of the rows that all members validate and are selected on.
+    refit : bool, default=False
+        Train the members on, on all rows, after their selection (HDE* in NOMU).
+    schedule : {"constant", "cosine", "exponential"}, default="constant"
+        How the learning rate falls over `epochs`.
+    weight_decay : float, default=0.0
+        Decoupled weight decay.
+    clip_norm : float or None, default=None
+        Largest norm of a gradient.
+    random_state : int, RandomState instance or None, default=None
+        With an integer everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Attributes
+    ----------
+    members_ : list of Member
+        The networks kept, as data.
+    member_settings_ : list of dict
+        `dropout` and `l2` of each member.
+    weights_ : ndarray of shape (n_members,)
+        How often the selection took each, summing to 1.
+    search_results_ : dict of ndarray of shape (n_search,)
+        `dropout`, `l2` and `val_loss` of each setting tried; NaN where it diverged.
+    noise_std_ : float or ndarray of shape (n_outputs,)
+        With ``loss="mse"``: known or estimated, in units of y.
+    scaling_ : Scaling
+        Means and scales of X and y.
+    entropy_ : int
+        What `random_state` came to: as `random_state` it repeats the fit.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If every network diverged.
+    ValueError
+        If `network` has no Dropout layers, or layers other than the usual ones for tables.
+
+    See Also
+    --------
+    DeepEnsembleRegressor : Seeds alone.
+    AutoDEUQRegressor : Architectures too.
+
+    References
+    ----------
+    F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
+    and Uncertainty Quantification", NeurIPS 2020. Heiss et al., "NOMU", B.1.4, Algorithms
+    1 and 2.
+
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import HyperDeepEnsembleRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = HyperDeepEnsembleRegressor(n_search=5, epochs=20, random_state=0).fit(X, y)
+    >>> len(model.search_results_["val_loss"])
+    5
+    """
+
+    _parameter_constraints: dict = {
+        **_HyperDeepEnsemble._parameter_constraints,
+        **REGRESSION_CONSTRAINTS,
+    }
+
+    def __init__(
+        self,
+        n_members=5,
+        *,
+        n_search=50,
+        min_members=2,
+        hidden_units=(50,),
+        activation="relu",
+        dropout_range=(1e-3, 0.9),
+        l2_range=(1e-7, 1e-1),
+        network=None,
+        loss="nll",
+        noise_std=None,
+        scale_l2=1e-3,
+        optimizer="adam",
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=1000,
+        early_stopping_patience=50,
+        validation_fraction=0.2,
+        refit=False,
+        schedule="constant",
+        weight_decay=0.0,
+        clip_norm=None,
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            n_members=n_members,
+            n_search=n_search,
+            min_members=min_members,
+            hidden_units=hidden_units,
+            activation=activation,
+            dropout_range=dropout_range,
+            l2_range=l2_range,
+            network=network,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            epochs=epochs,
+            early_stopping_patience=early_stopping_patience,
+            validation_fraction=validation_fraction,
+            refit=refit,
+            schedule=schedule,
+            weight_decay=weight_decay,
+            clip_norm=clip_norm,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.loss = loss
+        self.noise_std = noise_std
+        self.scale_l2 = scale_l2
+
+
+class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
+    """Members that differ in their regularisation as well as in their seeds.
+
+    `n_search` random settings of dropout and L2 are trained from the same first weights,
+    side by side in one program; a greedy selection picks settings whose networks go well
+    together; each is trained again with `n_members` seeds, and the selection repeated.
+
+    Parameters
+    ----------
+    n_members : int, default=5
+        Most distinct members; also the seeds that each chosen setting is trained with.
+    n_search : int, default=50
+        Random settings tried (kappa of NOMU's Algorithm 2).
+    min_members : int, default=2
+        Fewest distinct members kept; 1 is the paper's greedy rule to the letter.
+    hidden_units : int or sequence of int, default=(50,)
+        Units of each hidden layer.
+    activation : str, default="relu"
+        Of the hidden layers, by Keras' name.
+    dropout_range : pair of float, default=(1e-3, 0.9)
+        The settings' dropout rates are drawn log-uniformly between these.
+    l2_range : pair of float, default=(1e-7, 1e-1)
+        So are their penalties ``l2 * sum(w**2)``: six powers of ten, as in the paper.
+    network : callable, optional
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, in place of
+        hidden layers; its `n_outputs` linear outputs are the classes' logits.
+    optimizer : str, default="adam"
+        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+    learning_rate : float, default=0.01
+    batch_size : int, default=100
+    epochs : int, default=1000
+        Most epochs.
+    early_stopping_patience : int or None, default=50
+        Epochs without a better validation loss before a network stops; its best epoch is
+        kept. None never stops, and still keeps the best epoch.
+    validation_fraction : float, default=0.2
+        Share of the rows that all members validate and are selected on.
+    refit : bool, default=False
+        Train the members on, on all rows, after their selection (HDE* in NOMU).
+    schedule : {"constant", "cosine", "exponential"}, default="constant"
+        How the learning rate falls over `epochs`.
+    weight_decay : float, default=0.0
+        Decoupled weight decay.
+    clip_norm : float or None, default=None
+        Largest norm of a gradient.
+    random_state : int, RandomState instance or None, default=None
+        With an integer everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    members_ : list of Member
+        The networks kept, as data.
+    member_settings_ : list of dict
+        `dropout` and `l2` of each member.
+    weights_ : ndarray of shape (n_members,)
+        How often the selection took each, summing to 1.
+    search_results_ : dict of ndarray of shape (n_search,)
+        `dropout`, `l2` and `val_loss` of each setting tried; NaN where it diverged.
+    scaling_ : Scaling
+        Means and scales of X.
+    entropy_ : int
+        What `random_state` came to: as `random_state` it repeats the fit.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If every network diverged.
+    ValueError
+        If `network` has no Dropout layers, or layers other than the usual ones for tables.
+
+    See Also
+    --------
+    DeepEnsembleClassifier : Seeds alone.
+
+    References
+    ----------
+    F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
+    and Uncertainty Quantification", NeurIPS 2020. Heiss et al., "NOMU", B.1.4, Algorithms
+    1 and 2.
+
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from skuq import HyperDeepEnsembleClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = HyperDeepEnsembleClassifier(n_search=5, epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:2]).shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        n_members=5,
+        *,
+        n_search=50,
+        min_members=2,
+        hidden_units=(50,),
+        activation="relu",
+        dropout_range=(1e-3, 0.9),
+        l2_range=(1e-7, 1e-1),
+        network=None,
+        optimizer="adam",
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=1000,
+        early_stopping_patience=50,
+        validation_fraction=0.2,
+        refit=False,
+        schedule="constant",
+        weight_decay=0.0,
+        clip_norm=None,
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            n_members=n_members,
+            n_search=n_search,
+            min_members=min_members,
+            hidden_units=hidden_units,
+            activation=activation,
+            dropout_range=dropout_range,
+            l2_range=l2_range,
+            network=network,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            epochs=epochs,
+            early_stopping_patience=early_stopping_patience,
+            validation_fraction=validation_fraction,
+            refit=refit,
+            schedule=schedule,
+            weight_decay=weight_decay,
+            clip_norm=clip_norm,
+            random_state=random_state,
+            verbose=verbose,
+        )

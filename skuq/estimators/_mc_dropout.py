@@ -1,0 +1,366 @@
+"""MC dropout: one network, many passes with units dropped at random."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+import numpy as np
+
+from skuq._params import Interval
+from skuq._seeds import generator
+from skuq.estimators._neural import (
+    REGRESSION_CONSTRAINTS,
+    ClassificationTarget,
+    NeuralEstimator,
+    RegressionTarget,
+    check_dropout_layers,
+    completed,
+)
+from skuq.training import predict_members, train_stack
+
+__all__ = ["MCDropoutClassifier", "MCDropoutRegressor"]
+
+
+class _MCDropout(NeuralEstimator):
+    _parameter_constraints: dict = {
+        **NeuralEstimator._parameter_constraints,
+        "n_passes": [Interval(Integral, 1, None, closed="left")],
+        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "l2": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        n_passes,
+        hidden_units,
+        activation,
+        dropout,
+        network,
+        optimizer,
+        learning_rate,
+        batch_size,
+        epochs,
+        early_stopping_patience,
+        validation_fraction,
+        schedule,
+        l2,
+        weight_decay,
+        clip_norm,
+        random_state,
+        verbose,
+    ):
+        self.n_passes = n_passes
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout = dropout
+        self.network = network
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation_fraction = validation_fraction
+        self.schedule = schedule
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @property
+    def _dropout_rate(self):
+        return self.dropout
+
+    def _train(self, model, data, splits, report):
+        check_dropout_layers(model)
+        recipe, seeds = self._recipe(l2=self.l2), self._seeds(1)
+        members = train_stack(model, self._head, recipe, data, seeds, report=report)
+        completed(members)
+        return members, np.ones(1), None
+
+    def _raw(self, X):
+        """Raw outputs of every pass (n_passes, n, n_raw).
+
+        A pass drops the same units for all rows: it is a function, and what it gives for
+        a row does not depend on the rows beside it.
+        """
+
+        def mask(number, rate, shape):
+            rng = generator(self.entropy_, "passes", number)
+            kept = rng.random((self.n_passes, 1, shape[-1])) >= rate
+            return kept / (1 - rate)
+
+        inputs = self.scaling_.inputs(X)
+        return predict_members(self.members_, inputs, dropout_mask=mask, n_draws=self.n_passes)[0]
+
+    def _mixture_weights(self, n):
+        return np.full(n, 1 / n)
+
+
+class MCDropoutRegressor(RegressionTarget, _MCDropout):
+    """One network whose units are dropped at random when it predicts, too.
+
+    Every pass is a function drawn from an approximate posterior: what the passes disagree
+    on is epistemic uncertainty, and what each takes for noise is aleatoric.
+
+    Parameters
+    ----------
+    n_passes : int, default=100
+        Passes with random units dropped, T of the paper; all are predicted in one call.
+    hidden_units : int or sequence of int, default=(50,)
+        Units of each hidden layer.
+    activation : str, default="relu"
+        Of the hidden layers, by Keras' name.
+    dropout : float, default=0.1
+        Share of the units that each hidden layer drops, in training and in every pass.
+    network : callable, optional
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, in place of
+        hidden layers; its `n_outputs` raw numbers are the means, then numbers that a
+        softplus makes standard deviations.
+    loss : {"nll", "mse"}, default="nll"
+        "nll" has each network predict mean and standard deviation; "mse" trains means
+        only, for noise that is known or the same everywhere.
+    noise_std : float or array-like of shape (n_outputs,), optional
+        With ``loss="mse"`` the noise's standard deviation, in units of y. None estimates
+        it from held-out rows, or from training rows where none are held out.
+    scale_l2 : float, default=1e-3
+        L2 penalty on the last layer of the standard deviations: without it small data
+        teach networks to be far too sure.
+    optimizer : str, default="adam"
+        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+    learning_rate : float, default=0.01
+    batch_size : int, default=100
+    epochs : int, default=1000
+        Most epochs.
+    early_stopping_patience : int or None, default=50
+        Epochs without a better validation loss before a network stops; its best epoch is
+        kept. None never stops, and still keeps the best epoch.
+    validation_fraction : float or None, default=0.2
+        Share of the rows that validate. None trains on all rows for all `epochs`.
+    schedule : {"constant", "cosine", "exponential"}, default="constant"
+        How the learning rate falls over `epochs`.
+    l2 : float, default=0.0
+        Penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
+    weight_decay : float, default=0.0
+        Decoupled weight decay.
+    clip_norm : float or None, default=None
+        Largest norm of a gradient.
+    random_state : int, RandomState instance or None, default=None
+        With an integer everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Attributes
+    ----------
+    members_ : list of one Member
+        The trained network as data.
+    noise_std_ : float or ndarray of shape (n_outputs,)
+        With ``loss="mse"``: known or estimated, in units of y.
+    scaling_ : Scaling
+        Means and scales of X and y.
+    entropy_ : int
+        What `random_state` came to: as `random_state` it repeats the fit.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If the network diverged.
+    ValueError
+        If `network` has no Dropout layers, or layers other than the usual ones for tables.
+
+    See Also
+    --------
+    DeepEnsembleRegressor : Several networks; dearer to train, and better far from the data.
+
+    References
+    ----------
+    Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
+    Uncertainty in Deep Learning", ICML 2016. Heiss et al., "NOMU", B.1.2.
+
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import MCDropoutRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = MCDropoutRegressor(epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_uncertainty(X[:2]).epistemic.shape
+    (2,)
+    """
+
+    _parameter_constraints: dict = {
+        **_MCDropout._parameter_constraints,
+        **REGRESSION_CONSTRAINTS,
+    }
+
+    def __init__(
+        self,
+        n_passes=100,
+        *,
+        hidden_units=(50,),
+        activation="relu",
+        dropout=0.1,
+        network=None,
+        loss="nll",
+        noise_std=None,
+        scale_l2=1e-3,
+        optimizer="adam",
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=1000,
+        early_stopping_patience=50,
+        validation_fraction=0.2,
+        schedule="constant",
+        l2=0.0,
+        weight_decay=0.0,
+        clip_norm=None,
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            n_passes=n_passes,
+            hidden_units=hidden_units,
+            activation=activation,
+            dropout=dropout,
+            network=network,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            epochs=epochs,
+            early_stopping_patience=early_stopping_patience,
+            validation_fraction=validation_fraction,
+            schedule=schedule,
+            l2=l2,
+            weight_decay=weight_decay,
+            clip_norm=clip_norm,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.loss = loss
+        self.noise_std = noise_std
+        self.scale_l2 = scale_l2
+
+
+class MCDropoutClassifier(ClassificationTarget, _MCDropout):
+    """One network whose units are dropped at random when it predicts, too.
+
+    Parameters
+    ----------
+    n_passes : int, default=100
+        Passes with random units dropped, T of the paper; all are predicted in one call.
+    hidden_units : int or sequence of int, default=(50,)
+        Units of each hidden layer.
+    activation : str, default="relu"
+        Of the hidden layers, by Keras' name.
+    dropout : float, default=0.1
+        Share of the units that each hidden layer drops, in training and in every pass.
+    network : callable, optional
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, in place of
+        hidden layers; its `n_outputs` linear outputs are the classes' logits.
+    optimizer : str, default="adam"
+        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+    learning_rate : float, default=0.01
+    batch_size : int, default=100
+    epochs : int, default=1000
+        Most epochs.
+    early_stopping_patience : int or None, default=50
+        Epochs without a better validation loss before a network stops; its best epoch is
+        kept. None never stops, and still keeps the best epoch.
+    validation_fraction : float or None, default=0.2
+        Share of the rows that validate. None trains on all rows for all `epochs`.
+    schedule : {"constant", "cosine", "exponential"}, default="constant"
+        How the learning rate falls over `epochs`.
+    l2 : float, default=0.0
+        Penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
+    weight_decay : float, default=0.0
+        Decoupled weight decay.
+    clip_norm : float or None, default=None
+        Largest norm of a gradient.
+    random_state : int, RandomState instance or None, default=None
+        With an integer everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    members_ : list of one Member
+        The trained network as data.
+    scaling_ : Scaling
+        Means and scales of X.
+    entropy_ : int
+        What `random_state` came to: as `random_state` it repeats the fit.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If the network diverged.
+    ValueError
+        If `network` has no Dropout layers, or layers other than the usual ones for tables.
+
+    See Also
+    --------
+    DeepEnsembleClassifier : Several networks.
+
+    References
+    ----------
+    Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
+    Uncertainty in Deep Learning", ICML 2016. Heiss et al., "NOMU", B.1.2.
+
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skuq import MCDropoutClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = MCDropoutClassifier(epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_uncertainty(X[:2]).epistemic.shape
+    (2,)
+    """
+
+    def __init__(
+        self,
+        n_passes=100,
+        *,
+        hidden_units=(50,),
+        activation="relu",
+        dropout=0.1,
+        network=None,
+        optimizer="adam",
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=1000,
+        early_stopping_patience=50,
+        validation_fraction=0.2,
+        schedule="constant",
+        l2=0.0,
+        weight_decay=0.0,
+        clip_norm=None,
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            n_passes=n_passes,
+            hidden_units=hidden_units,
+            activation=activation,
+            dropout=dropout,
+            network=network,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            epochs=epochs,
+            early_stopping_patience=early_stopping_patience,
+            validation_fraction=validation_fraction,
+            schedule=schedule,
+            l2=l2,
+            weight_decay=weight_decay,
+            clip_norm=clip_norm,
+            random_state=random_state,
+            verbose=verbose,
+        )

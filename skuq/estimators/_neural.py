@@ -1,0 +1,375 @@
+"""From a table to trained networks: what ensembles of one architecture share.
+
+An estimator here is a kind of target (numbers or classes) times a way of training:
+`RegressionTarget` or `ClassificationTarget`, and a subclass of `NeuralEstimator` whose
+`_train` makes the members.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from dataclasses import replace
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+from tqdm.auto import tqdm
+
+from skuq._params import Interval, StrOptions, fit_context
+from skuq._seeds import draw_entropy, generator, trial_seed
+from skuq.estimators._base import UncertaintyRegressorMixin
+from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators._rows import (
+    Rows,
+    check_groups,
+    check_numbers,
+    check_validation_data,
+    check_weights,
+    split,
+)
+from skuq.networks import (
+    OPTIMIZERS,
+    CategoricalHead,
+    GaussianHead,
+    SquaredErrorHead,
+    build_mlp,
+)
+from skuq.networks._plan import make_plan
+from skuq.predictive import CategoricalMixture, GaussianMixture
+from skuq.tables import Scaling, TrainingData
+from skuq.training import Recipe, build_checked, predict_members
+
+__all__ = [
+    "REGRESSION_CONSTRAINTS",
+    "ClassificationTarget",
+    "NeuralEstimator",
+    "RegressionTarget",
+    "check_dropout_layers",
+    "completed",
+]
+
+#: Of the parameters that regressors have and classifiers have not.
+REGRESSION_CONSTRAINTS: dict = {
+    "loss": [StrOptions({"nll", "mse"})],
+    "noise_std": [Interval(Real, 0, None, closed="left"), "array-like", None],
+    "scale_l2": [Interval(Real, 0, None, closed="left")],
+}
+
+_SMALLEST_NOISE = 1e-9  # of the standardised y, where the user says there is none
+
+
+class NeuralEstimator(BaseEstimator):
+    """A table, one architecture, and members trained on it."""
+
+    _parameter_constraints: dict = {
+        "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [str],
+        "network": [callable, None],
+        "optimizer": [StrOptions(set(OPTIMIZERS))],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "early_stopping_patience": [Interval(Integral, 1, None, closed="left"), None],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
+        "schedule": [StrOptions({"constant", "cosine", "exponential"})],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Train the members.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
+        y : array-like of shape (n,) or, of numbers, (n, n_outputs)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows that all members validate on, instead of a share of the rows above.
+        groups : array-like of shape (n,), optional
+            Rows of one group are never divided between training and validation.
+
+        Returns
+        -------
+        self
+        """
+        X, y = self._check_table(X, y)
+        self.entropy_ = draw_entropy(self.random_state)
+        rows = Rows(X, self._targets(y), check_weights(sample_weight, X))
+        groups = check_groups(groups, X)
+        if validation_data is not None:
+            validation_data = check_validation_data(self, validation_data, self._check_targets)
+        self._head = self._make_head(rows.y.shape[1])
+        data, splits = self._prepare(rows, validation_data, groups)
+        with self._progress() as report:
+            self.members_, self.weights_, splits = self._train(
+                self._build(X.shape[1:]), data, splits, report
+            )
+        self._finish(data, splits)
+        return self
+
+    @contextlib.contextmanager
+    def _progress(self):
+        """What a stack reports its epochs to: a bar, if the user wants one."""
+        if not self.verbose:
+            yield None
+            return
+        with tqdm(desc="training", unit="epoch") as bar:
+            yield bar.update
+
+    def _prepare(self, rows, validation_data, groups):
+        """`TrainingData`, and each member's own split of it if they have one.
+
+        Where every member has validation rows of its own, all rows are `data.x`.
+        """
+        labels = self._labels(rows.y)
+        if validation_data is not None or self.validation_fraction is None:
+            train, valid, splits = rows.take(rows.weight > 0), validation_data, None
+        elif self._n_splits is None:
+            rng = generator(self.entropy_, "split")
+            train, valid = split(rows, self.validation_fraction, rng, groups, labels)
+            train, valid, splits = rows.take(train), rows.take(valid), None
+        else:
+            used = np.flatnonzero(rows.weight > 0)
+            train, valid = rows.take(used), None
+            kept = [part if part is None else part[used] for part in (groups, labels)]
+            splits = [
+                split(train, self.validation_fraction, generator(self.entropy_, "split", k), *kept)
+                for k in range(self._n_splits)
+            ]
+            if groups is not None:  # groups differ in size; a stack's parts may not
+                splits = _equal_sizes(splits)
+        self._has_validation = splits is not None or valid is not None
+        self.scaling_ = self._fit_scaling(train)
+        parts = self._scaled(train)
+        parts += self._scaled(valid) if valid is not None else tuple(part[:0] for part in parts)
+        return TrainingData(*parts), splits
+
+    # A split for each of so many members; None for one that all share.
+    _n_splits = None
+    # Rate of the dropout layers; None for no such layers.
+    _dropout_rate = None
+
+    def _scaled(self, rows):
+        return self.scaling_.inputs(rows.X), self._scaled_targets(rows.y), rows.weight
+
+    def _build(self, input_shape):
+        """The network, from the user's function or as layers of `hidden_units`."""
+        n_raw = self._head.n_raw
+        if self.network is not None:
+            return build_checked(self.network, input_shape, n_raw, "`network`")
+        units = np.atleast_1d(self.hidden_units)
+        if units.ndim != 1 or units.dtype.kind not in "iu" or (units < 1).any():
+            raise ValueError(
+                "`hidden_units` must be positive integers, one a hidden layer. "
+                f"Got {self.hidden_units!r}."
+            )
+        scale_l2 = self.scale_l2 if isinstance(self._head, GaussianHead) else 0.0
+        return build_mlp(
+            input_shape,
+            n_raw,
+            units.tolist(),
+            activation=self.activation,
+            dropout=self._dropout_rate,
+            scale_l2=scale_l2,
+        )
+
+    def _recipe(self, **settings) -> Recipe:
+        own = {
+            "optimizer": self.optimizer,
+            "learning_rate": self.learning_rate,
+            "batch_size": self.batch_size,
+            "epochs": self.epochs,
+            "reduce_lr_patience": None,
+            "early_stopping_patience": self.early_stopping_patience,
+            "schedule": self.schedule,
+            "weight_decay": self.weight_decay,
+            "clip_norm": self.clip_norm,
+        }
+        if not self._has_validation:
+            own |= {"early_stopping_patience": None, "keep": "last"}
+        return Recipe(**{**own, **settings})
+
+    def _seeds(self, n, first=0):
+        return [trial_seed(self.entropy_, first + k) for k in range(n)]
+
+    def _finish(self, data, splits):
+        """What is estimated after training."""
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "members_")
+
+    def _mixture_weights(self, n):
+        """Weights (n,) of what `_raw` gives."""
+        return self.weights_
+
+    def _raw(self, X):
+        """Raw outputs (n_members, n, n_raw)."""
+        return predict_members(self.members_, self.scaling_.inputs(X))
+
+
+class RegressionTarget(UncertaintyRegressorMixin):
+    """Numbers, one or several a row, with a Gaussian likelihood or squared error."""
+
+    def _check_table(self, X, y):
+        n_rows = 1 if self.validation_fraction is None else 2
+        return validate_data(
+            self,
+            X,
+            y,
+            dtype="float64",
+            multi_output=True,
+            y_numeric=True,
+            ensure_min_samples=n_rows,
+        )
+
+    def _targets(self, y):
+        self._y_is_1d = y.ndim == 1
+        self._n_outputs = 1 if self._y_is_1d else y.shape[1]
+        return y.astype("float64").reshape(len(y), -1)
+
+    def _check_targets(self, y):
+        return check_numbers(y, self._n_outputs)
+
+    def _labels(self, y):
+        return None
+
+    def _make_head(self, n_outputs):
+        return (GaussianHead if self.loss == "nll" else SquaredErrorHead)(n_outputs)
+
+    def _fit_scaling(self, rows):
+        return Scaling().fit(*rows)
+
+    def _scaled_targets(self, y):
+        return self.scaling_.targets(y)
+
+    def _finish(self, data, splits):
+        if self.loss == "nll":
+            return
+        if self.noise_std is None:
+            scale = _residual_std(self.members_, self.weights_, data, splits)
+        else:
+            scale = np.broadcast_to(self.noise_std, self._n_outputs) / self.scaling_.y_.scale_
+        self._head = replace(self._head, scale=tuple(np.maximum(scale, _SMALLEST_NOISE).tolist()))
+        noise = np.asarray(self._head.scale) * self.scaling_.y_.scale_
+        self.noise_std_ = float(noise[0]) if self._y_is_1d else noise
+
+    def _predict_distribution(self, X):
+        loc, scale = self.scaling_.restore(*self._head.distribution(self._raw(X)))
+        if self._y_is_1d:
+            loc, scale = loc[..., 0], scale[..., 0]
+        return GaussianMixture(loc, scale, self._mixture_weights(len(loc)))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class ClassificationTarget(UncertaintyClassifierMixin):
+    """Classes, of any labels."""
+
+    def _check_table(self, X, y):
+        X, y = validate_data(self, X, y, dtype="float64", ensure_min_samples=2)
+        check_classification_targets(y)
+        return X, column_or_1d(y, warn=True)
+
+    def _targets(self, y):
+        self._encoder = LabelEncoder().fit(y)
+        self.classes_ = self._encoder.classes_
+        return self._encoder.transform(y)[:, None].astype("float64")
+
+    def _check_targets(self, y):
+        y = column_or_1d(y)
+        unknown = set(np.unique(y).tolist()) - set(self.classes_.tolist())
+        if unknown:
+            raise ValueError(
+                f"`validation_data` has classes {sorted(unknown, key=str)} that y has not."
+            )
+        return self._encoder.transform(y)[:, None].astype("float64")
+
+    def _labels(self, y):
+        return y[:, 0]
+
+    def _make_head(self, n_outputs):
+        return CategoricalHead(len(self.classes_))
+
+    def _fit_scaling(self, rows):
+        return Scaling().fit(rows.X, None, rows.weight)
+
+    def _scaled_targets(self, y):
+        return y
+
+    def _predict_distribution(self, X):
+        proba = self._head.probabilities(self._raw(X))
+        return CategoricalMixture(proba, self._mixture_weights(len(proba)))
+
+
+def completed(members) -> list[int]:
+    """Positions of the members among what a stack gave; warns of those that diverged.
+
+    Raises
+    ------
+    FloatingPointError
+        If none was trained.
+    """
+    kept = [k for k, member in enumerate(members) if not isinstance(member, FloatingPointError)]
+    if not kept:
+        raise FloatingPointError(
+            f"All {len(members)} networks diverged. The first: {members[0]} Try a smaller "
+            "`learning_rate`, or `clip_norm=1.0`."
+        )
+    if len(kept) < len(members):
+        warnings.warn(
+            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
+            stacklevel=5,
+        )
+    return kept
+
+
+def check_dropout_layers(model):
+    """The plan of a network that drops units.
+
+    Raises
+    ------
+    ValueError
+        If it has no dropout layer, or layers that have to run through Keras.
+    """
+    plan = make_plan(model.to_json())
+    if plan is None or not plan.n_dropouts:
+        raise ValueError(
+            "`network` must return a model with Dropout layers, made of Dense, Activation, Add, "
+            "Multiply, Concatenate, BatchNormalization and LayerNormalization layers only."
+        )
+    return plan
+
+
+def _equal_sizes(splits):
+    """Splits cut to the smallest of either kind."""
+    n_train, n_valid = (min(len(pair[i]) for pair in splits) for i in (0, 1))
+    return [(train[:n_train], valid[:n_valid]) for train, valid in splits]
+
+
+def _residual_std(members, weights, data, splits):
+    """Root mean squared error (n_outputs,) on held-out rows, else on training rows."""
+    squares, total = 0.0, 0.0
+    for k, (member, share) in enumerate(zip(members, weights)):
+        if splits is not None and splits[k][1] is not None:
+            rows = splits[k][1]
+            raw, y, weight = member.held_out, data.y[rows], data.weight[rows]
+        elif len(data.x_valid):
+            raw, y, weight = member.held_out, data.y_valid, data.weight_valid
+        else:
+            raw, y, weight = predict_members([member], data.x, once=True)[0], data.y, data.weight
+        squares = squares + share * np.average((raw - y) ** 2, axis=0, weights=weight)
+        total += share
+    return np.sqrt(squares / total)

@@ -1,0 +1,87 @@
+"""Refusing in words, and before training, a network that cannot be trained or stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from skuq.exceptions import SearchSpaceError
+from skuq.networks._plan import make_plan
+
+__all__ = ["build_checked"]
+
+
+def build_checked(build: Callable, input_shape: tuple, n_raw: int, source: str):
+    """The Keras model that a user's function builds.
+
+    Parameters
+    ----------
+    build : callable
+        ``build(input_shape, n_outputs) -> keras.Model``.
+    source : str
+        Who gives the function, as the beginning of a sentence.
+
+    Raises
+    ------
+    SearchSpaceError
+        If it raises, or the model is not one that can be trained.
+    """
+    from skuq._keras import keras
+
+    try:
+        model = build(input_shape, n_raw)
+    except Exception as error:
+        raise SearchSpaceError(
+            f"{source} raised {type(error).__name__} while building: {error}"
+        ) from error
+    if not isinstance(model, keras.Model):
+        raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
+    _check(model, input_shape, n_raw, source)
+    return model
+
+
+def _check(model, input_shape, n_raw, source):
+    from skuq._keras import keras
+
+    try:
+        if not model.built:
+            model.build((None, *input_shape))
+        inputs, outputs = model.input_shape, model.output_shape
+    except Exception as error:
+        raise SearchSpaceError(
+            f"{source} must return a Sequential or functional model. Got a "
+            f"{type(model).__name__} whose shapes are unknown ({type(error).__name__}: {error})."
+        ) from error
+    for name, got, wanted in (
+        ("input", inputs, (None, *input_shape)),
+        ("output", outputs, (None, n_raw)),
+    ):
+        if got != wanted:
+            raise SearchSpaceError(
+                f"{source} must return a model with one {name} of shape {wanted} "
+                f"(its arguments are `input_shape` and `n_outputs`). Got {got}."
+            )
+    if not model.trainable_variables:
+        raise SearchSpaceError(f"{source} returned a model without trainable weights.")
+    layers = list(model._flatten_layers())
+    types = {str(v.dtype) for v in model.trainable_variables}
+    types |= {layer.compute_dtype for layer in layers}
+    if types != {"float32"}:
+        raise SearchSpaceError(
+            f"{source} must return a model that holds and computes float32. "
+            f"Got {sorted(types)}; is a global dtype policy set?"
+        )
+    for layer in layers:
+        for name in ("kernel_constraint", "bias_constraint"):
+            if getattr(layer, name, None) is not None:
+                raise SearchSpaceError(
+                    f"Layer {layer.name!r} has a {name}: training programs apply no constraints."
+                )
+    if make_plan(model.to_json()) is not None:
+        return
+    try:  # members are stored as this configuration, and rebuilt from it to predict
+        keras.models.model_from_json(model.to_json())
+    except Exception as error:
+        raise SearchSpaceError(
+            f"{source} returned a model that cannot be rebuilt from its configuration "
+            f"({type(error).__name__}: {error}). Use Keras' own layers."
+        ) from error
