@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skuq import AutoDEUQRegressor
+import skuq
 
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import TinySpace  # noqa: E402
@@ -13,17 +13,32 @@ from conftest import TinySpace  # noqa: E402
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
         "training is stochastic, so a repeated row and a weight of 2 agree in expectation "
-        "and not to 1e-7; test_autodeuq holds the core (full batch, same start)"
+        "and not to 1e-7; test_autodeuq and test_neural hold the core (full batch, same start)"
     )
 }
+NETWORK = {"hidden_units": (8,), "epochs": 40, "learning_rate": 0.03, "batch_size": 16}
 
 
 def _tiny():
-    return AutoDEUQRegressor(
-        n_trials=2, n_members=2, epochs=30, search_space=TinySpace(), random_state=0
-    )
+    return [
+        skuq.AutoDEUQRegressor(
+            n_trials=2, n_members=2, epochs=30, search_space=TinySpace(), random_state=0
+        ),
+        skuq.DeepEnsembleRegressor(2, **NETWORK, random_state=0),
+        skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
+        skuq.HyperDeepEnsembleRegressor(
+            2, n_search=3, **NETWORK, dropout_range=(0.01, 0.1), random_state=0
+        ),
+        skuq.HyperDeepEnsembleClassifier(
+            2, n_search=3, **NETWORK, dropout_range=(0.01, 0.1), random_state=0
+        ),
+        skuq.MCDropoutRegressor(
+            10, dropout=0.02, **{**NETWORK, "hidden_units": 30, "epochs": 80}, random_state=0
+        ),
+        skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
+    ]
 
 
-@parametrize_with_checks([_tiny()], expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
+@parametrize_with_checks(_tiny(), expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
 def test_sklearn_contract(estimator, check):
     check(estimator)

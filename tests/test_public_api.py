@@ -31,14 +31,26 @@ def test_public_names_exist_and_have_docstrings(package):
             assert inspect.getdoc(thing), f"skuq.{package}.{name} has no docstring"
 
 
+ESTIMATORS = [
+    "AutoDEUQRegressor",
+    "DeepEnsembleClassifier",
+    "DeepEnsembleRegressor",
+    "HyperDeepEnsembleClassifier",
+    "HyperDeepEnsembleRegressor",
+    "MCDropoutClassifier",
+    "MCDropoutRegressor",
+]
+
+
 def test_top_level_names():
-    assert "AutoDEUQRegressor" in skuq.__all__
+    assert set(ESTIMATORS) <= set(skuq.__all__)
     assert skuq.__version__
 
 
-def test_autodeuq_documents_every_parameter():
-    text = inspect.getdoc(skuq.AutoDEUQRegressor)
-    parameters = inspect.signature(skuq.AutoDEUQRegressor).parameters
-    missing = [name for name in parameters if f"{name}" not in text]
-    assert not missing
-    assert set(skuq.AutoDEUQRegressor._parameter_constraints) == set(parameters)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_estimators_document_and_check_every_parameter(name):
+    estimator = getattr(skuq, name)
+    text = inspect.getdoc(estimator)
+    parameters = inspect.signature(estimator).parameters
+    assert not [parameter for parameter in parameters if parameter not in text]
+    assert set(estimator._parameter_constraints) == set(parameters)

@@ -131,7 +131,7 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"`` the noise's standard deviation, in units of y. None estimates
         it from held-out rows, or from training rows where none are held out.
-    scale_l2 : float, default=1e-3
+    scale_l2 : float, default=1e-2
         L2 penalty on the last layer of the standard deviations: without it small data
         teach networks to be far too sure (see the documentation's figures).
     optimizer : str, default="adam"
@@ -228,7 +228,7 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         network=None,
         loss="nll",
         noise_std=None,
-        scale_l2=1e-3,
+        scale_l2=1e-2,
         optimizer="adam",
         learning_rate=0.01,
         batch_size=100,
