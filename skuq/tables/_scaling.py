@@ -46,7 +46,9 @@ class Scaling:
         """Standardised X, clipped at a million standard deviations."""
         # Past the door X is trusted: scikit-learn's own transform would check it again,
         # which costs more than a small network does for one row.
-        return np.clip((X - self.x_.mean_) / self.x_.scale_, -_FARTHEST, _FARTHEST)
+        inputs = X - self.x_.mean_
+        inputs /= self.x_.scale_  # in place: X may be most of the memory there is
+        return np.clip(inputs, -_FARTHEST, _FARTHEST, out=inputs)
 
     def targets(self, y) -> np.ndarray:
         """Standardised y, (n, m)."""

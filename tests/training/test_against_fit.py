@@ -48,12 +48,13 @@ def split_flat(model, flat):
     return [p.reshape(v.shape) for p, v in zip(parts, model.trainable_variables)]
 
 
-def fit_with_keras(model, head, recipe, data, flat):
+def fit_with_keras(model, head, recipe, data, flat, optimizer=None, callbacks=None):
     """History and final flat weights of Keras' own training, rows in their order."""
     for variable, value in zip(model.trainable_variables, split_flat(model, flat)):
         variable.assign(value)
     model.compile(
-        optimizer=keras.optimizers.get(
+        optimizer=optimizer
+        or keras.optimizers.get(
             {"class_name": recipe.optimizer, "config": {"learning_rate": recipe.learning_rate}}
         ),
         loss=HeadLoss(head),
@@ -62,12 +63,16 @@ def fit_with_keras(model, head, recipe, data, flat):
         data.x,
         data.y,
         sample_weight=data.weight,
-        validation_data=(data.x_valid, data.y_valid, data.weight_valid),
+        validation_data=(data.x_valid, data.y_valid, data.weight_valid)
+        if len(data.x_valid)
+        else None,
         batch_size=recipe.batch_size,
         epochs=recipe.epochs,
         shuffle=False,
         verbose=0,
-        callbacks=[
+        callbacks=callbacks
+        if callbacks is not None
+        else [
             keras.callbacks.ReduceLROnPlateau(
                 patience=recipe.reduce_lr_patience, factor=recipe.reduce_lr_factor
             ),
@@ -162,3 +167,124 @@ def test_divergence_keeps_the_best_epoch_or_raises():
     data, head, model = make_data(), GaussianHead(), make_model()
     with pytest.raises(FloatingPointError, match="diverged.*learning_rate=1e"):
         train_member(model, head, Recipe("sgd", learning_rate=1e30, epochs=5), data, 1)
+
+
+def compare_optimizer(recipe, optimizer, data=None, rtol=1e-4):
+    """Our recipe against Keras' own optimizer object, without callbacks, last weights."""
+    data = make_data() if data is None else data
+    head, initial = GaussianHead(), draw_variables(make_model(), 3)
+    member = train_member(
+        make_model(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=False
+    )
+    history, weights = fit_with_keras(make_model(), head, recipe, data, initial[0], optimizer, [])
+    assert_allclose(member.weights, weights, rtol=rtol, atol=rtol * np.abs(weights).max())
+    return member, history
+
+
+PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}
+
+
+def test_equals_fit_with_clipped_gradients():
+    recipe = Recipe("sgd", 0.05, batch_size=16, epochs=6, clip_norm=0.3, **PLAIN)
+    compare_optimizer(recipe, keras.optimizers.SGD(0.05, global_clipnorm=0.3))
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop"])
+def test_equals_fit_with_decoupled_weight_decay(optimizer):
+    recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, weight_decay=0.1, **PLAIN)
+    compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, weight_decay=0.1))
+
+
+def test_equals_fit_on_a_cosine_schedule():
+    n_steps = 6 * 4  # 53 rows in batches of 16
+    recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, schedule="cosine", **PLAIN)
+    schedule = keras.optimizers.schedules.CosineDecay(0.02, n_steps, alpha=0.01)
+    compare_optimizer(recipe, keras.optimizers.Adam(schedule))
+
+
+def test_equals_fit_with_l2_on_all_weights():
+    """The recipe's penalty is Keras' regulariser on kernels and biases."""
+    data, head, initial = make_data(), GaussianHead(), draw_variables(make_model(), 3)
+    recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, l2=0.01, **PLAIN)
+    member = train_member(
+        make_model(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=False
+    )
+    penalised = make_model()
+    for layer in penalised.layers:
+        layer.kernel_regularizer = layer.bias_regularizer = keras.regularizers.L2(0.01)
+    penalised = keras.models.model_from_json(penalised.to_json())
+    history, weights = fit_with_keras(
+        penalised, head, recipe, data, initial[0], keras.optimizers.Adam(0.02), []
+    )
+    assert_allclose(member.weights, weights, rtol=1e-4, atol=1e-4 * np.abs(weights).max())
+    assert_allclose(member.history["loss"], history["loss"], rtol=1e-4)
+
+
+def test_equals_fit_without_validation_rows():
+    full = make_data()
+    data = TrainingData(
+        full.x, full.y, full.weight, full.x_valid[:0], full.y_valid[:0], full.weight_valid[:0]
+    )
+    recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, **PLAIN)
+    member, history = compare_optimizer(recipe, keras.optimizers.Adam(0.02), data)
+    assert_allclose(member.history["loss"], history["loss"], rtol=1e-4)
+    assert np.isnan(member.history["val_loss"]).all()
+    assert member.best_epoch == 5 and member.held_out.shape == (0, 2)
+    assert member.score == pytest.approx(history["loss"][-1], rel=1e-4)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def test_equals_fit_with_batch_normalisation(jit):
+    """Also where the last batch is partial: filling does not enter its statistics."""
+
+    def build():
+        return keras.Sequential(
+            [
+                keras.Input((3,)),
+                keras.layers.Dense(8, activation="relu"),
+                keras.layers.BatchNormalization(momentum=0.8),
+                keras.layers.Dense(2),
+            ]
+        )
+
+    data, head = make_data(), GaussianHead()
+    recipe = Recipe("adam", 0.01, batch_size=16, epochs=8)
+    initial = draw_variables(build(), 3)
+    member = train_member(
+        build(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=jit
+    )
+    history, weights = fit_with_keras(build(), head, recipe, data, initial[0])
+    assert_allclose(member.history["val_loss"], history["val_loss"], rtol=1e-3)
+    assert_allclose(member.weights, weights, rtol=1e-3, atol=1e-3 * np.abs(weights).max())
+
+
+def test_adversarial_training_is_the_papers_algorithm():
+    """One full-batch step of gradient descent, worked out with TensorFlow's own tape."""
+    import tensorflow as tf
+
+    data, head, initial = make_data(), GaussianHead(), draw_variables(make_model(), 3)
+    epsilon, rate = 0.05, 0.1
+    recipe = Recipe("sgd", rate, batch_size=500, epochs=1, adversarial_epsilon=epsilon, **PLAIN)
+    member = train_member(
+        make_model(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=False
+    )
+    model = make_model()
+    for variable, value in zip(model.trainable_variables, split_flat(model, initial[0])):
+        variable.assign(value)
+    x = tf.constant(data.x)
+
+    def loss(x):
+        return tf.reduce_mean(data.weight * head.loss(tf.constant(data.y), model(x)))
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = loss(x)
+    moved = x + epsilon * np.ptp(data.x, axis=0) * tf.sign(tape.gradient(value, x))
+    variables = [v.value for v in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        total = 0.5 * (loss(x) + loss(moved))
+    gradient = tape.gradient(total, [v._value for v in model.trainable_variables])
+    expected = initial[0] - rate * np.concatenate([np.ravel(g) for g in gradient])
+    assert_allclose(member.weights, expected, rtol=1e-4, atol=1e-5)
+    assert_allclose(member.history["loss"], [float(total)], rtol=1e-5)
