@@ -279,10 +279,12 @@ def _train(
 
 def _program_key(network, head, recipes, data, sizes, n_members, own_validation, jit):
     n_train, n_valid = sizes
-    recipe = recipes[0]
-    batch = min(recipe.batch_size, n_train)
+    recipe, plan = recipes[0], make_plan(network)
+    # Full batches are padded like the rows, so that folds share a program; Keras' own
+    # batch normalisation would take the padding for rows.
+    batch = min(recipe.batch_size, n_train if plan is None else padded_rows(n_train))
     return ProgramKey(
-        network=make_plan(network) or network,
+        network=plan or network,
         head=head,
         optimizer=recipe.optimizer,
         batch_size=batch,

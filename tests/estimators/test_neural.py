@@ -1,0 +1,384 @@
+"""Deep ensembles, hyper deep ensembles and MC dropout."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skuq import (
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    HyperDeepEnsembleClassifier,
+    HyperDeepEnsembleRegressor,
+    MCDropoutClassifier,
+    MCDropoutRegressor,
+)
+from skuq._keras import keras
+from skuq.exceptions import SearchSpaceError
+from skuq.metrics import gaussian_nll_loss
+from skuq.training._engine import programs
+
+pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+
+NETWORK = {"hidden_units": (16,), "epochs": 30, "random_state": 0}
+REGRESSORS = [
+    DeepEnsembleRegressor(3, **NETWORK),
+    HyperDeepEnsembleRegressor(2, n_search=4, dropout_range=(0.01, 0.2), **NETWORK),
+    MCDropoutRegressor(20, **NETWORK),
+]
+CLASSIFIERS = [
+    DeepEnsembleClassifier(3, **NETWORK),
+    HyperDeepEnsembleClassifier(2, n_search=4, dropout_range=(0.01, 0.2), **NETWORK),
+    MCDropoutClassifier(20, **NETWORK),
+]
+
+
+def name(estimator):
+    return type(estimator).__name__
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 4))
+    return X, 100 + 10 * X[:, 0] + 2 * rng.normal(size=150)
+
+
+@pytest.fixture(scope="module")
+def classes():
+    X, codes = make_classification(
+        150, n_features=5, n_informative=4, n_redundant=0, n_classes=3, random_state=0
+    )
+    return X, np.array(["ape", "bee", "cat"])[codes]
+
+
+@pytest.mark.parametrize("estimator", REGRESSORS, ids=name)
+def test_regressors_predict_and_split_the_uncertainty(estimator, table):
+    X, y = table
+    model = clone(estimator).fit(X, y)
+    parts = model.predict_uncertainty(X)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-10)
+    assert (parts.aleatoric > 0).all() and (parts.epistemic > 0).any()
+    mean, std = model.predict(X, return_std=True)
+    assert model.score(X, y) > 0.8
+    assert gaussian_nll_loss(y, mean, std) < gaussian_nll_loss(
+        y, np.full(150, y.mean()), np.full(150, y.std())
+    )
+    assert_allclose(model.predict(X[7:8]), mean[7:8], rtol=1e-9)
+    assert model.predict_interval(X).shape == (150, 2)
+    assert model.sample_y(X[:4], 6, random_state=0).shape == (4, 6)
+    assert np.isfinite(model.log_prob(X, y)).all()
+
+
+@pytest.mark.parametrize("estimator", CLASSIFIERS, ids=name)
+def test_classifiers_predict_and_split_the_uncertainty(estimator, classes):
+    X, y = classes
+    model = clone(estimator).fit(X, y)
+    assert_array_equal(model.classes_, ["ape", "bee", "cat"])
+    proba, std = model.predict_proba(X, return_std=True)
+    assert_allclose(proba.sum(axis=1), 1)
+    assert std.shape == proba.shape and std.max() > 0
+    assert model.score(X, y) > 0.7
+    parts = model.predict_uncertainty(X)
+    assert_allclose(parts.total, -(proba * np.log(proba)).sum(axis=1), rtol=1e-6)
+    assert_allclose(parts.total, parts.aleatoric + parts.epistemic)
+    # Rows it gets wrong are rows it is less sure of.
+    wrong = model.predict(X) != y
+    assert parts.total[wrong].mean() > parts.total[~wrong].mean()
+
+
+@pytest.mark.parametrize("estimator", [*REGRESSORS, *CLASSIFIERS], ids=name)
+def test_fits_repeat_and_survive_pickling(estimator, table, classes):
+    X, y = classes if "Classifier" in name(estimator) else table
+    one, two = (clone(estimator).fit(X, y) for _ in range(2))
+    for a, b in zip(one.members_, two.members_):
+        assert_array_equal(a.weights, b.weights)
+    assert_array_equal(one.predict(X), two.predict(X))
+    again = pickle.loads(pickle.dumps(one))
+    assert_array_equal(again.predict(X), one.predict(X))
+    other = clone(estimator).set_params(random_state=1).fit(X, y)
+    assert not np.array_equal(other.members_[0].weights, one.members_[0].weights)
+    # Weights, validation predictions and histories; neither model nor program.
+    size = sum(m.weights.nbytes + m.held_out.nbytes for m in one.members_)
+    assert len(pickle.dumps(one)) < 3 * size + 30_000
+
+
+@pytest.mark.parametrize("estimator", REGRESSORS, ids=name)
+@pytest.mark.parametrize("loss", ["nll", "mse"])
+def test_several_outputs(estimator, loss, table):
+    X, y = table
+    Y = np.column_stack([y, -50 * y])
+    model = clone(estimator).set_params(loss=loss).fit(X, Y)
+    parts = model.predict_uncertainty(X[:5])
+    assert all(part.shape == (5, 2) for part in parts)
+    assert_allclose(parts.aleatoric[:, 1] / parts.aleatoric[:, 0], 50, rtol=4)
+    assert model.score(X, Y) > 0.8
+
+
+@pytest.mark.parametrize("estimator", REGRESSORS, ids=name)
+def test_squared_error_with_known_or_estimated_noise(estimator, table):
+    X, y = table  # its noise is 2
+    known = clone(estimator).set_params(loss="mse", noise_std=2.5, epochs=100).fit(X, y)
+    assert_allclose(known.predict_uncertainty(X).aleatoric, 2.5, rtol=1e-9)
+    assert known.noise_std_ == pytest.approx(2.5)
+    estimated = clone(known).set_params(noise_std=None).fit(X, y)
+    assert 1.2 < estimated.noise_std_ < 5
+    none = clone(known).set_params(noise_std=0.0).fit(X, y)
+    parts = none.predict_uncertainty(X)
+    assert parts.aleatoric.max() < 1e-6 and (parts.total > 0).all()
+
+
+def test_each_member_validates_on_rows_of_its_own(table):
+    X, y = table
+    model = clone(REGRESSORS[0]).fit(X, y)
+    assert all(len(member.held_out) == 30 for member in model.members_)
+    # A layer's own penalty would count in the validation loss, as it does in Keras.
+    together = clone(REGRESSORS[0]).set_params(scale_l2=0.0)
+    together.fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
+    for member in together.members_:
+        # Its best epoch's loss is the loss of the rows given.
+        mean, scale = together._head.distribution(member.held_out.astype(float))
+        z = (together.scaling_.targets(y[120:, None]) - mean) / scale
+        nll = np.mean(0.5 * np.log(2 * np.pi) + np.log(scale) + 0.5 * z**2)
+        assert member.score == pytest.approx(nll, rel=1e-4)
+
+
+def test_training_on_everything(table):
+    X, y = table
+    model = clone(REGRESSORS[0]).set_params(validation_fraction=None).fit(X, y)
+    assert {len(m.history["loss"]) for m in model.members_} == {30}
+    assert {m.best_epoch for m in model.members_} == {29}
+    assert all(m.held_out.shape == (0, 2) for m in model.members_)
+    one_row = clone(model).fit(X[:1], y[:1])
+    assert np.isfinite(one_row.predict(X)).all()
+
+
+@pytest.mark.parametrize("fraction", [0.2, None])
+def test_bootstrap_members_see_other_rows(fraction, table):
+    X, y = table
+    plain = clone(REGRESSORS[0]).set_params(validation_fraction=fraction)
+    model = clone(plain).set_params(bootstrap=True).fit(X, y)
+    assert not np.array_equal(model.members_[0].weights, plain.fit(X, y).members_[0].weights)
+    assert model.score(X, y) > 0.8
+    given = clone(model).fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
+    assert all(len(m.held_out) == 30 for m in given.members_)
+
+
+def test_folds_and_seeds_share_programs(table):
+    X, y = table
+    model = clone(REGRESSORS[0])
+    model.fit(X, y)
+    n_made = programs.n_made
+    cross_val_score(model.set_params(random_state=3), X[:149], y[:149], cv=5)
+    # 119 or 120 rows instead of 150: one other step of the ladder at most.
+    assert programs.n_made <= n_made + 1
+
+
+@pytest.mark.parametrize("estimator", [REGRESSORS[0], CLASSIFIERS[2]], ids=name)
+def test_pipelines_frames_and_grid_search(estimator, table, classes):
+    X, y = classes if "Classifier" in name(estimator) else table
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    pipeline = make_pipeline(StandardScaler(), clone(estimator))
+    grid = {f"{pipeline.steps[1][0]}__hidden_units": [4, (8, 8)]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(frame, y)
+    assert search.best_score_ > 0.3
+    assert_array_equal(clone(estimator).fit(frame, y).feature_names_in_, frame.columns)
+
+
+def test_rows_of_zero_weight_do_not_matter(table):
+    X, y = table
+    weight = np.ones(150)
+    weight[:30] = 0
+    model = clone(REGRESSORS[0]).fit(X, y, sample_weight=weight)
+    wild = y.copy()
+    wild[:30] = 1e6
+    again = clone(REGRESSORS[0]).fit(X, wild, sample_weight=weight)
+    assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_a_weight_of_two_is_a_row_twice(table):
+    """The core of scikit-learn's equivalence check: full batches, everything trains."""
+    X, y = table[0][:40], table[1][:40]
+    weight = np.r_[np.full(10, 2.0), np.ones(30)]
+    model = clone(REGRESSORS[0]).set_params(validation_fraction=None, batch_size=500)
+    weighted = clone(model).fit(X, y, sample_weight=weight)
+    repeated = clone(model).fit(np.r_[X[:10], X], np.r_[y[:10], y])
+    assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-4)
+
+
+def test_groups_are_not_divided(table):
+    X, y = table
+    groups = np.repeat(np.arange(10), 15)
+    model = clone(REGRESSORS[0]).fit(X, y, groups=groups)
+    assert all(len(m.held_out) == 30 for m in model.members_)  # two groups of 15
+    with pytest.raises(ValueError, match=r"`groups` must have shape \(150,\)"):
+        clone(REGRESSORS[0]).fit(X, y, groups=groups[:9])
+
+
+def test_rare_classes_always_train(classes):
+    X, y = classes
+    y = y.astype(object)
+    y[:1] = "dodo"
+    model = clone(CLASSIFIERS[0]).fit(X, y)
+    assert_array_equal(model.classes_, ["ape", "bee", "cat", "dodo"])
+    assert model.predict_proba(X).shape == (150, 4)
+
+
+# Hyper deep ensembles -------------------------------------------------------------------
+
+
+def test_hyper_ensembles_search_then_stratify(table):
+    X, y = table
+    model = clone(REGRESSORS[1]).set_params(n_search=6).fit(X, y)
+    results = model.search_results_
+    assert len(results["l2"]) == 6
+    assert (results["dropout"] >= 0.01).all() and (results["dropout"] <= 0.2).all()
+    assert (results["l2"] >= 1e-7).all() and (results["l2"] <= 0.1).all()
+    tried = set(zip(results["dropout"].tolist(), results["l2"].tolist()))
+    kept = [(s["dropout"], s["l2"]) for s in model.member_settings_]
+    assert set(kept) <= tried and len(kept) >= 2
+    assert_allclose(model.weights_.sum(), 1)
+    # Every setting is trained again with the same seeds.
+    seeds = {member.seed for member in model.members_}
+    assert len(seeds) <= 2
+
+
+def test_hyper_ensembles_regularise_as_they_say(table):
+    X, y = table
+    base = clone(REGRESSORS[1]).set_params(n_search=2, l2_range=(10.0, 10.1))
+    strong = clone(base).fit(X, y)
+    weak = clone(base).set_params(l2_range=(1e-9, 1.1e-9)).fit(X, y)
+    norm = [np.square(m.members_[0].weights).sum() for m in (strong, weak)]
+    assert norm[0] < 0.5 * norm[1]
+
+
+def test_hyper_ensembles_go_on_with_all_rows(table):
+    X, y = table
+    model = clone(REGRESSORS[1]).fit(X, y)
+    longer = clone(model).set_params(refit=True).fit(X, y)
+    assert longer.member_settings_ == model.member_settings_
+    for a, b in zip(model.members_, longer.members_):
+        assert not np.array_equal(a.weights, b.weights)
+        assert_array_equal(a.held_out, b.held_out)
+
+
+@pytest.mark.parametrize("bad", [(0.1,), (0.5, 0.1), (0.0, 0.5), (0.1, 1.0), "ab"])
+def test_hyper_ensembles_refuse_bad_ranges(bad, table):
+    with pytest.raises(ValueError, match="dropout_range"):
+        clone(REGRESSORS[1]).set_params(dropout_range=bad).fit(*table)
+
+
+# MC dropout -----------------------------------------------------------------------------
+
+
+def test_passes_are_the_papers_masks(table):
+    """Eq. 32 and 33 of NOMU by hand: columns dropped, the rest scaled."""
+    X, y = table
+    model = clone(REGRESSORS[2]).set_params(dropout=0.4, n_passes=200).fit(X, y)
+    raw = model._raw(X[:3])
+    (member,) = model.members_
+    w = member.weights.astype(float)
+    k1, b1 = w[:64].reshape(4, 16), w[64:80]
+    hidden = np.maximum(model.scaling_.inputs(X[:3]) @ k1 + b1, 0)
+    k_mean, b_mean = w[80:96], w[96]
+    contributions = hidden * k_mean / 0.6
+    # Each pass is the sum of a subset of the contributions, the same for all rows.
+    matrix, target = contributions.T, raw[..., 0] - b_mean
+    kept, *_ = np.linalg.lstsq(np.concatenate([matrix.T, np.zeros((0, 16))]), target.T, rcond=None)
+    assert_allclose(matrix.T @ kept, target.T, atol=1e-8)
+    # And on average nothing is lost: 200 passes.
+    full = hidden @ k_mean + b_mean
+    spread = np.sqrt((contributions**2 * 0.6 * 0.4).sum(axis=1) / 200)
+    assert (np.abs(raw[..., 0].mean(axis=0) - full) < 5 * spread + 1e-9).all()
+
+
+def test_more_dropout_is_more_epistemic_uncertainty(table):
+    X, y = table
+    stds = [
+        clone(REGRESSORS[2]).set_params(dropout=rate).fit(X, y).predict_uncertainty(X).epistemic
+        for rate in (0.0, 0.05, 0.4)
+    ]
+    assert stds[0].max() < 1e-12 and stds[0].mean() < stds[1].mean() < stds[2].mean()
+
+
+# Networks of the user's own, and what goes wrong -----------------------------------------
+
+
+def own_network(input_shape, n_outputs):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Dense(12, activation="swish"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.1),
+            layers.Dense(n_outputs),
+        ]
+    )
+
+
+def unplanned_network(input_shape, n_outputs):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Dense(12, activation="relu"),
+            layers.UnitNormalization(),
+            layers.Dropout(0.1),
+            layers.Dense(n_outputs),
+        ]
+    )
+
+
+@pytest.mark.parametrize("estimator", [*REGRESSORS, *CLASSIFIERS], ids=name)
+def test_networks_of_the_users_own(estimator, table, classes):
+    X, y = classes if "Classifier" in name(estimator) else table
+    model = clone(estimator).set_params(network=own_network, batch_size=20).fit(X, y)
+    assert model.score(X, y) > 0.4
+    odd = clone(estimator).set_params(network=unplanned_network, batch_size=20)
+    if "DeepEnsemble" in name(estimator) and "Hyper" not in name(estimator):
+        assert odd.fit(X, y).score(X, y) > 0.4
+    else:
+        with pytest.raises(ValueError, match="`network` must return a model with Dropout layers"):
+            odd.fit(X, y)
+
+
+def test_unusable_networks_are_refused(table):
+    for network, message in (
+        (lambda shape, n: None, "`network` must return a keras.Model. Got NoneType"),
+        (lambda shape, n: own_network(shape, n + 1), "`network` must return a model with one out"),
+        (lambda shape: None, "`network` raised TypeError"),
+    ):
+        with pytest.raises(SearchSpaceError, match=message):
+            clone(REGRESSORS[0]).set_params(network=network).fit(*table)
+
+
+def test_divergence_is_said(table):
+    X, y = table
+    wild = clone(REGRESSORS[0]).set_params(optimizer="sgd", learning_rate=1e38)
+    with pytest.raises(FloatingPointError, match="All 3 networks diverged.*clip_norm"):
+        wild.fit(X, y)
+
+
+@pytest.mark.parametrize("bad", [0, (), (8, 0), (2.5,), "ab", [[4, 4]]])
+def test_bad_hidden_units_are_refused(bad, table):
+    with pytest.raises(ValueError, match="hidden_units"):
+        clone(REGRESSORS[0]).set_params(hidden_units=bad).fit(*table)
+
+
+def test_unknown_classes_in_validation_data_are_named(classes):
+    X, y = classes
+    with pytest.raises(ValueError, match="has classes \\['dog'\\] that y has not"):
+        clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], ["dog", "ape"]))
+
+
+def test_progress_is_shown(table, capsys):
+    clone(REGRESSORS[0]).set_params(verbose=1).fit(*table)
+    assert "training: 30epoch" in capsys.readouterr().err
