@@ -13,6 +13,11 @@ __all__ = ["keras", "ops"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# joblib gives each of its workers a share of the cores, and says so to OpenMP alone. Without
+# this, n workers would each start as many threads as there are cores.
+if os.environ.get("OMP_NUM_THREADS", "").isdigit():
+    for _pool in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        os.environ.setdefault(_pool, os.environ["OMP_NUM_THREADS"])
 
 
 @contextlib.contextmanager

@@ -1,0 +1,86 @@
+"""Workers times threads: no more than the cores, and no deadlock, however it is nested."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor
+
+pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+
+MODEL = DeepEnsembleRegressor(2, hidden_units=8, epochs=20, learning_rate=0.03, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    return X, X[:, 0] + 0.1 * rng.normal(size=80)
+
+
+def _threads_of_a_worker():
+    import skuq._keras  # noqa: F401
+
+    return os.environ.get("TF_NUM_INTRAOP_THREADS"), os.environ.get("TF_NUM_INTEROP_THREADS")
+
+
+def test_a_joblib_worker_keeps_to_its_share_of_the_cores():
+    share = str(max(1, joblib.cpu_count() // 2))
+    with joblib.parallel_config(backend="loky"):
+        told = joblib.Parallel(n_jobs=2)(joblib.delayed(_threads_of_a_worker)() for _ in range(2))
+    assert set(told) == {(share, share)}
+
+
+def test_what_the_user_says_of_threads_goes_first():
+    code = "import skuq._keras, os; print(os.environ['TF_NUM_INTRAOP_THREADS'])"
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "1"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+    output = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert output.strip() == "1"
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_cross_validation_in_parallel_gives_the_same(backend, table):
+    alone = cross_val_score(MODEL, *table, cv=3)
+    with joblib.parallel_config(backend=backend):
+        together = cross_val_score(MODEL, *table, cv=3, n_jobs=2)
+    np.testing.assert_allclose(together, alone, rtol=1e-4)
+
+
+def test_searches_inside_a_search(tiny_space, table):
+    """A search's own workers inside joblib's: it runs in the worker it is in."""
+    model = AutoDEUQRegressor(2, n_jobs=2, epochs=5, search_space=tiny_space, random_state=0)
+    search = GridSearchCV(model, {"n_members": [1, 2]}, cv=2, n_jobs=2, error_score="raise")
+    assert np.isfinite(search.fit(*table).best_score_)
+
+
+def test_threads_fit_and_predict_at_the_same_time(table):
+    X, y = table
+    models = [clone(MODEL), clone(MODEL).set_params(random_state=1), MCDropoutRegressor(
+        5, hidden_units=8, epochs=20, random_state=0)]  # fmt: skip
+    alone = [clone(model).fit(X, y).predict(X) for model in models]
+    together = [None] * 9
+
+    def run(i):
+        model = clone(models[i % 3]).fit(X, y)
+        together[i] = model.predict(X)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+        assert not thread.is_alive()
+    for i, result in enumerate(together):
+        assert_array_equal(result, alone[i % 3])
