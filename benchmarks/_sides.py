@@ -7,6 +7,7 @@ in it count from after the import of the libraries.
 """
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -326,6 +327,75 @@ def step_time(data_dir, n_rows, jit, n_steps, n_calls):
         totals.append(sum(runs))
     per_step = [total / (epochs * steps_per_epoch) for total in totals[1:]]
     return {"seconds": min(per_step), "all_seconds_per_step": per_step, "first": totals[0]}
+
+
+@side
+def both_tiers(data_dir, n_trials, epochs):
+    """Seconds a step as a graph and through XLA, and what compiling took longer."""
+    from skuq.networks import GaussianHead
+    from skuq.training import train_member
+
+    space, configurations = trials(SEEDED)
+    data, results = training_data(data_dir), []
+    for seed, configuration in enumerate(configurations[:n_trials], start=1):
+        model = space.build(configuration, (8,), 2)
+        recipe = seeded_recipe(space, configuration, epochs=epochs)
+        steps = epochs * -(-len(data.x) // min(recipe.batch_size, len(data.x)))
+        result = {"n_weights": model.count_params(), "batch_size": recipe.batch_size}
+        for jit in (False, True):
+            runs = []
+            with contextlib.suppress(FloatingPointError):  # diverged: too short to time
+                for _ in range(2):  # the second finds its program compiled
+                    with program_seconds() as seconds:
+                        started = time.perf_counter()
+                        train_member(model, GaussianHead(), recipe, data, seed, jit=jit)
+                    runs.append((time.perf_counter() - started, sum(seconds)))
+            if len(runs) == 2:
+                result["xla" if jit else "graph"] = runs[1][1] / steps
+                result["xla_start" if jit else "graph_start"] = runs[0][0] - runs[1][0]
+        results.append(result)
+    return {"seconds": 0.0, "trials": results}
+
+
+@side
+def prediction_paths(data_dir, n_rows):
+    """Milliseconds of the NumPy pass and of a compiled float64 graph, same members."""
+    from skuq.catalog import Member
+    from skuq.networks import build_mlp
+    from skuq.training import draw_variables, predict_members
+    from skuq.training._predict import _keras_forward
+    from skuq.training._tensorflow import compile_forward
+
+    space, configurations = trials(SEEDED)
+    models = {
+        "1x50": build_mlp((8,), 2),
+        "3x128 tanh": build_mlp((8,), 2, (128,) * 3, activation="tanh"),
+    }
+    models |= {f"searched {i}": space.build(configurations[i], (8,), 2) for i in (0, 3, 9, 25)}
+    rng, results = np.random.default_rng(0), {}
+    for name, model in models.items():
+        weights, state = draw_variables(model, 1)
+        member = Member(model.to_json(), weights, tuple(state), {}, 0, None, 1, 0.0, "graph")
+        _, forward = _keras_forward(member.network)
+        compiled = compile_forward(forward, weights.size, (), (8,))
+        weights = weights.astype(float)
+
+        def in_numpy(x, member=member):
+            return predict_members([member], x)
+
+        def in_a_graph(x, compiled=compiled, weights=weights):  # in chunks, as it would have to be
+            chunks = range(0, len(x), 2**14)
+            return np.concatenate(
+                [np.asarray(compiled(weights, (), x[i : i + 2**14])) for i in chunks]
+            )
+
+        for n in n_rows:
+            x, n_calls = rng.normal(size=(n, 8)), max(3, min(200, 20_000 // n))
+            results[f"{name}, {n} rows"] = [
+                1e3 * _rivals.median_seconds(functools.partial(path, x), n_calls)
+                for path in (in_numpy, in_a_graph)
+            ]
+    return {"seconds": 0.0, "milliseconds": results}
 
 
 @side

@@ -173,6 +173,34 @@ def ten_seeds(run, **settings):
     return figures, {"ours": ours}
 
 
+@row(n_trials=30, epochs=8, quick={"n_trials": 3, "epochs": 1})
+def tiers(run, **settings):
+    """Where the numbers of `skuq.training._tiers` come from."""
+    side = run("both_tiers", **settings)
+    timed = [t for t in side["trials"] if "xla" in t and "graph" in t]
+    saved = np.array([t["graph"] - t["xla"] for t in timed])
+    inputs = np.array([[1.0, t["n_weights"]] for t in timed])
+    (step, weight), *_ = np.linalg.lstsq(inputs, saved, rcond=None)
+    longer = float(np.median([t["xla_start"] - t["graph_start"] for t in timed]))
+    figures = [
+        figure("s, XLA's start beyond a graph's (median)", longer, None, longer, ""),
+        figure("ms saved a step (constant of the fit)", 1e3 * step, None, 1e3 * step, ""),
+        figure("ns saved a step and weight", 1e9 * weight, None, 1e9 * weight, ""),
+    ]
+    return figures, {"ours": side}
+
+
+@row(n_rows=(1, 1000, 100_000), quick={"n_rows": (1, 100)})
+def predict_paths(run, **settings):
+    """Why networks of the usual layers predict in NumPy."""
+    side = run("prediction_paths", **settings)
+    figures = [
+        figure(f"ms, {name}", ours, rival, rival / ours, "")
+        for name, (ours, rival) in side["milliseconds"].items()
+    ]
+    return figures, {"ours": side}
+
+
 @row(n_calls=1000, quick={"n_calls": 5})
 def predict_one_row(run, n_calls):
     ours, rival = (run(name, n_calls=n_calls) for name in ("one_row_ours", "one_row_sklearn"))
