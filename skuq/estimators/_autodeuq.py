@@ -113,7 +113,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
     scaling_ : Scaling
         Means and scales of X and y on the training rows.
     entropy_ : int
-        What `random_state` came to: as `random_state` it repeats the fit.
+        What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.

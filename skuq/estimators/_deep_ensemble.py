@@ -15,7 +15,6 @@ from skuq.estimators._neural import (
     RegressionTarget,
     completed,
 )
-from skuq.training import train_stack
 
 __all__ = ["DeepEnsembleClassifier", "DeepEnsembleRegressor"]
 
@@ -81,6 +80,8 @@ class _DeepEnsemble(NeuralEstimator):
         return self.dropout or None
 
     def _train(self, model, data, splits, report):
+        from skuq.training import train_stack
+
         if self.bootstrap:
             splits = self._resampled(len(data.x), splits)
         members = train_stack(
@@ -123,7 +124,8 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     dropout : float, default=0.0
         Share of hidden units dropped while training; predictions drop none.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` in place of hidden layers;
+        ``network(input_shape, n_outputs) -> keras.Model`` in place of `hidden_units`,
+        `activation`, `dropout` and `scale_l2`, which then have no effect;
         `n_outputs` raw numbers are the means, then numbers that a softplus makes
         standard deviations.
     loss : {"nll", "mse"}, default="nll"
@@ -175,7 +177,7 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     scaling_ : Scaling
         Means and scales of X and y.
     entropy_ : int
-        What `random_state` came to: as `random_state` it repeats the fit.
+        What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.
@@ -284,7 +286,8 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
     dropout : float, default=0.0
         Share of hidden units dropped while training; predictions drop none.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` in place of hidden layers;
+        ``network(input_shape, n_outputs) -> keras.Model`` in place of `hidden_units`,
+        `activation` and `dropout`, which then have no effect;
         `n_outputs` linear outputs are the classes' logits.
     optimizer : str, default="adam"
         One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
@@ -326,7 +329,7 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
     scaling_ : Scaling
         Means and scales of X.
     entropy_ : int
-        What `random_state` came to: as `random_state` it repeats the fit.
+        What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.

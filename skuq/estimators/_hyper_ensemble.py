@@ -20,8 +20,6 @@ from skuq.estimators._neural import (
 )
 from skuq.estimators._rows import warn_of_few_rows
 from skuq.networks import CategoricalHead, GaussianHead
-from skuq.tables import TrainingData
-from skuq.training import draw_variables, train_stack
 
 __all__ = ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"]
 
@@ -87,6 +85,8 @@ class _HyperDeepEnsemble(NeuralEstimator):
 
     def _train(self, model, data, splits, report):
         """NOMU's Algorithm 2, with Algorithm 1 as `_greedy`."""
+        from skuq.training import draw_variables
+
         check_dropout_layers(model)
         warn_of_few_rows(len(data.x_valid))
         settings = self._draw_settings()
@@ -121,14 +121,17 @@ class _HyperDeepEnsemble(NeuralEstimator):
         """Log-uniform rates of dropout and strengths of l2, one pair a trial."""
         rng = generator(self.entropy_, "settings")
         drawn = {}
-        for name, largest in (("dropout", 1.0), ("l2", np.inf)):
+        for name, largest in (("dropout", 0.999), ("l2", np.inf)):
             low, high = self._check_range(name, largest)
             drawn[name] = np.exp(rng.uniform(np.log(low), np.log(high), self.n_search))
         return [dict(zip(drawn, map(float, pair))) for pair in zip(*drawn.values())]
 
     def _check_range(self, name, largest):
         given = getattr(self, f"{name}_range")
-        values = np.asarray(given, dtype=float)
+        try:
+            values = np.asarray(given, dtype=float)
+        except (TypeError, ValueError):
+            values = np.empty(0)
         if values.shape != (2,) or not 0 < values[0] <= values[1] < largest:
             raise ValueError(
                 f"`{name}_range` must be two numbers, 0 < low <= high < {largest}. Got {given!r}."
@@ -136,6 +139,8 @@ class _HyperDeepEnsemble(NeuralEstimator):
         return values
 
     def _stack(self, model, data, settings, seeds, report, *, initial=None, **recipe):
+        from skuq.training import train_stack
+
         return train_stack(
             model,
             self._head,
@@ -175,24 +180,18 @@ class _HyperDeepEnsemble(NeuralEstimator):
 
     def _continue(self, model, data, members, settings, report):
         """The members trained on, on all rows, for as long as their best epochs on average."""
-        everything = TrainingData(
-            np.concatenate([data.x, data.x_valid]),
-            np.concatenate([data.y, data.y_valid]),
-            np.concatenate([data.weight, data.weight_valid]),
-            data.x_valid[:0],
-            data.y_valid[:0],
-            data.weight_valid[:0],
-        )
         epochs = 1 + round(np.mean([member.best_epoch for member in members]))
         recipes = [
             self._recipe(**setting, epochs=epochs, early_stopping_patience=None, keep="last")
             for setting in settings
         ]
+        from skuq.training import train_stack
+
         longer = train_stack(
             model,
             self._head,
             recipes,
-            everything,
+            data.all_rows(),
             [member.seed for member in members],
             initial=[(member.weights, list(member.state)) for member in members],
             report=report,
@@ -232,9 +231,10 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
     l2_range : pair of float, default=(1e-7, 1e-1)
         So are their penalties ``l2 * sum(w**2)``: six powers of ten, as in the paper.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, in place of
-        hidden layers; its `n_outputs` raw numbers are the means, then numbers that a
-        softplus makes standard deviations.
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, whose rates
+        the settings replace; parameters that describe layers then have no effect. Its
+        `n_outputs` raw numbers are the means, then numbers that a softplus makes
+        standard deviations.
     loss : {"nll", "mse"}, default="nll"
         "nll" has each network predict mean and standard deviation; "mse" trains means
         only, for noise that is known or the same everywhere.
@@ -283,7 +283,7 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
     scaling_ : Scaling
         Means and scales of X and y.
     entropy_ : int
-        What `random_state` came to: as `random_state` it repeats the fit.
+        What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.
@@ -400,8 +400,9 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
     l2_range : pair of float, default=(1e-7, 1e-1)
         So are their penalties ``l2 * sum(w**2)``: six powers of ten, as in the paper.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, in place of
-        hidden layers; its `n_outputs` linear outputs are the classes' logits.
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, whose rates
+        the settings replace; parameters that describe layers then have no effect. Its
+        `n_outputs` linear outputs are the classes' logits.
     optimizer : str, default="adam"
         One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
     learning_rate : float, default=0.01
@@ -440,7 +441,7 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
     scaling_ : Scaling
         Means and scales of X.
     entropy_ : int
-        What `random_state` came to: as `random_state` it repeats the fit.
+        What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.

@@ -16,7 +16,7 @@ from skuq.estimators._neural import (
     check_dropout_layers,
     completed,
 )
-from skuq.training import predict_members, train_stack
+from skuq.training import predict_members
 
 __all__ = ["MCDropoutClassifier", "MCDropoutRegressor"]
 
@@ -72,6 +72,8 @@ class _MCDropout(NeuralEstimator):
         return self.dropout
 
     def _train(self, model, data, splits, report):
+        from skuq.training import train_stack
+
         check_dropout_layers(model)
         recipe, seeds = self._recipe(l2=self.l2), self._seeds(1)
         members = train_stack(model, self._head, recipe, data, seeds, report=report)
@@ -114,9 +116,10 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
     dropout : float, default=0.1
         Share of the units that each hidden layer drops, in training and in every pass.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, in place of
-        hidden layers; its `n_outputs` raw numbers are the means, then numbers that a
-        softplus makes standard deviations.
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers; parameters
+        that describe layers and their rates then have no effect. Its
+        `n_outputs` raw numbers are the means, then numbers that a softplus makes
+        standard deviations.
     loss : {"nll", "mse"}, default="nll"
         "nll" has each network predict mean and standard deviation; "mse" trains means
         only, for noise that is known or the same everywhere.
@@ -159,7 +162,7 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
     scaling_ : Scaling
         Means and scales of X and y.
     entropy_ : int
-        What `random_state` came to: as `random_state` it repeats the fit.
+        What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.
@@ -258,8 +261,9 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
     dropout : float, default=0.1
         Share of the units that each hidden layer drops, in training and in every pass.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, in place of
-        hidden layers; its `n_outputs` linear outputs are the classes' logits.
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers; parameters
+        that describe layers and their rates then have no effect. Its
+        `n_outputs` linear outputs are the classes' logits.
     optimizer : str, default="adam"
         One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
     learning_rate : float, default=0.01
@@ -292,7 +296,7 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
     scaling_ : Scaling
         Means and scales of X.
     entropy_ : int
-        What `random_state` came to: as `random_state` it repeats the fit.
+        What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.

@@ -38,6 +38,7 @@ from skuq.networks import (
     SquaredErrorHead,
     build_mlp,
 )
+from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._plan import make_plan
 from skuq.predictive import CategoricalMixture, GaussianMixture
 from skuq.tables import Scaling, TrainingData
@@ -96,13 +97,17 @@ class NeuralEstimator(BaseEstimator):
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
             Rows that all members validate on, instead of a share of the rows above.
         groups : array-like of shape (n,), optional
-            Rows of one group are never divided between training and validation.
+            Rows of one group are never divided between training and validation; with
+            groups all members validate on the same rows. Without effect where there is
+            no validation, or with `validation_data`.
 
         Returns
         -------
         self
         """
         X, y = self._check_table(X, y)
+        if hasattr(self, "members_"):  # a fit that fails must not leave half of another
+            del self.members_
         self.entropy_ = draw_entropy(self.random_state)
         rows = Rows(X, self._targets(y), check_weights(sample_weight, X))
         groups = check_groups(groups, X)
@@ -134,20 +139,17 @@ class NeuralEstimator(BaseEstimator):
         labels = self._labels(rows.y)
         if validation_data is not None or self.validation_fraction is None:
             train, valid, splits = rows.take(rows.weight > 0), validation_data, None
-        elif self._n_splits is None:
+        elif self._n_splits is None or groups is not None:
+            # Groups differ in size, and the members of a stack have equally many rows.
             rng = generator(self.entropy_, "split")
             train, valid = split(rows, self.validation_fraction, rng, groups, labels)
             train, valid, splits = rows.take(train), rows.take(valid), None
         else:
             used = np.flatnonzero(rows.weight > 0)
             train, valid = rows.take(used), None
-            kept = [part if part is None else part[used] for part in (groups, labels)]
-            splits = [
-                split(train, self.validation_fraction, generator(self.entropy_, "split", k), *kept)
-                for k in range(self._n_splits)
-            ]
-            if groups is not None:  # groups differ in size; a stack's parts may not
-                splits = _equal_sizes(splits)
+            labels = None if labels is None else labels[used]
+            rngs = [generator(self.entropy_, "split", k) for k in range(self._n_splits)]
+            splits = [split(train, self.validation_fraction, rng, labels=labels) for rng in rngs]
         self._has_validation = splits is not None or valid is not None
         self.scaling_ = self._fit_scaling(train)
         parts = self._scaled(train)
@@ -167,11 +169,19 @@ class NeuralEstimator(BaseEstimator):
         n_raw = self._head.n_raw
         if self.network is not None:
             return build_checked(self.network, input_shape, n_raw, "`network`")
-        units = np.atleast_1d(self.hidden_units)
-        if units.ndim != 1 or units.dtype.kind not in "iu" or (units < 1).any():
+        try:
+            units = np.atleast_1d(self.hidden_units)
+            usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
+        except ValueError:  # ragged
+            usable = False
+        if not usable or not len(units):
             raise ValueError(
                 "`hidden_units` must be positive integers, one a hidden layer. "
                 f"Got {self.hidden_units!r}."
+            )
+        if self.activation not in (*ACTIVATIONS, "swish"):
+            raise ValueError(
+                f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {self.activation!r}."
             )
         scale_l2 = self.scale_l2 if isinstance(self._head, GaussianHead) else 0.0
         return build_mlp(
@@ -235,7 +245,21 @@ class RegressionTarget(UncertaintyRegressorMixin):
     def _targets(self, y):
         self._y_is_1d = y.ndim == 1
         self._n_outputs = 1 if self._y_is_1d else y.shape[1]
+        if self.loss == "mse" and self.noise_std is not None:
+            self._check_noise()
         return y.astype("float64").reshape(len(y), -1)
+
+    def _check_noise(self):
+        try:
+            noise = np.broadcast_to(np.asarray(self.noise_std, dtype=float), self._n_outputs)
+            usable = (noise >= 0).all() and np.isfinite(noise).all()
+        except (TypeError, ValueError):
+            usable = False
+        if not usable:
+            raise ValueError(
+                f"`noise_std` must be a number >= 0, or {self._n_outputs} of them, one for each "
+                f"output. Got {self.noise_std!r}."
+            )
 
     def _check_targets(self, y):
         return check_numbers(y, self._n_outputs)
@@ -257,10 +281,11 @@ class RegressionTarget(UncertaintyRegressorMixin):
             return
         if self.noise_std is None:
             scale = _residual_std(self.members_, self.weights_, data, splits)
+            noise = scale * self.scaling_.y_.scale_
         else:
-            scale = np.broadcast_to(self.noise_std, self._n_outputs) / self.scaling_.y_.scale_
+            noise = np.broadcast_to(np.asarray(self.noise_std, dtype=float), self._n_outputs)
+            scale = noise / self.scaling_.y_.scale_
         self._head = replace(self._head, scale=tuple(np.maximum(scale, _SMALLEST_NOISE).tolist()))
-        noise = np.asarray(self._head.scale) * self.scaling_.y_.scale_
         self.noise_std_ = float(noise[0]) if self._y_is_1d else noise
 
     def _predict_distribution(self, X):
@@ -290,7 +315,7 @@ class ClassificationTarget(UncertaintyClassifierMixin):
 
     def _check_targets(self, y):
         y = column_or_1d(y)
-        unknown = set(np.unique(y).tolist()) - set(self.classes_.tolist())
+        unknown = set(y.tolist()) - set(self.classes_.tolist())
         if unknown:
             raise ValueError(
                 f"`validation_data` has classes {sorted(unknown, key=str)} that y has not."
@@ -317,16 +342,20 @@ class ClassificationTarget(UncertaintyClassifierMixin):
 def completed(members) -> list[int]:
     """Positions of the members among what a stack gave; warns of those that diverged.
 
+    A member whose training loss stopped being finite is left out even if an earlier epoch
+    could be kept: one wild member ruins a mixture.
+
     Raises
     ------
     FloatingPointError
         If none was trained.
     """
-    kept = [k for k, member in enumerate(members) if not isinstance(member, FloatingPointError)]
+    kept = [k for k, member in enumerate(members) if not _diverged(member)]
     if not kept:
+        first = f", the first with: {members[0]}" if isinstance(members[0], Exception) else ""
         raise FloatingPointError(
-            f"All {len(members)} networks diverged. The first: {members[0]} Try a smaller "
-            "`learning_rate`, or `clip_norm=1.0`."
+            f"All {len(members)} networks diverged{first}. Try a smaller `learning_rate`, "
+            "weaker penalties, or `clip_norm=1.0`."
         )
     if len(kept) < len(members):
         warnings.warn(
@@ -334,6 +363,10 @@ def completed(members) -> list[int]:
             stacklevel=5,
         )
     return kept
+
+
+def _diverged(member):
+    return isinstance(member, FloatingPointError) or not np.isfinite(member.history["loss"]).all()
 
 
 def check_dropout_layers(model):
@@ -353,23 +386,25 @@ def check_dropout_layers(model):
     return plan
 
 
-def _equal_sizes(splits):
-    """Splits cut to the smallest of either kind."""
-    n_train, n_valid = (min(len(pair[i]) for pair in splits) for i in (0, 1))
-    return [(train[:n_train], valid[:n_valid]) for train, valid in splits]
-
-
 def _residual_std(members, weights, data, splits):
-    """Root mean squared error (n_outputs,) on held-out rows, else on training rows."""
-    squares, total = 0.0, 0.0
-    for k, (member, share) in enumerate(zip(members, weights)):
-        if splits is not None and splits[k][1] is not None:
-            rows = splits[k][1]
-            raw, y, weight = member.held_out, data.y[rows], data.weight[rows]
-        elif len(data.x_valid):
-            raw, y, weight = member.held_out, data.y_valid, data.weight_valid
-        else:
-            raw, y, weight = predict_members([member], data.x, once=True)[0], data.y, data.weight
-        squares = squares + share * np.average((raw - y) ** 2, axis=0, weights=weight)
-        total += share
-    return np.sqrt(squares / total)
+    """Root mean squared error (n_outputs,): held out where there is anything held out.
+
+    Of the ensemble's mean where its members share their rows, else the members' own.
+    """
+    if splits is not None and splits[0][1] is not None:
+        squares = [
+            _mean_square(member.held_out - data.y[rows], data.weight[rows])
+            for member, (_, rows) in zip(members, splits)
+        ]
+        return np.sqrt(np.average(squares, axis=0, weights=weights))
+    if len(data.x_valid):
+        raw, y, weight = [m.held_out for m in members], data.y_valid, data.weight_valid
+    else:
+        raw, y, weight = predict_members(members, data.x, once=True), data.y, data.weight
+    return np.sqrt(_mean_square(np.average(raw, axis=0, weights=weights) - y, weight))
+
+
+def _mean_square(error, weight):
+    """Weighted mean over rows; plain where float32 has lost every weight."""
+    weight = weight if weight.sum() > 0 else None
+    return np.average(np.square(error, dtype=float), axis=0, weights=weight)

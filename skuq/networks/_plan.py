@@ -22,7 +22,7 @@ import numpy as np
 
 from skuq.networks._activations import ACTIVATIONS
 
-__all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors"]
+__all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors", "without_names"]
 
 
 class Namespace(NamedTuple):
@@ -40,7 +40,14 @@ def tensors() -> Namespace:
     """Keras' operations and activations; loads the backend."""
     from skuq._keras import keras, ops
 
-    return Namespace(ops, keras.activations.get)
+    def activation(name):
+        if name == "silu":
+            # TensorFlow's own has a gradient that it registers for good, and that keeps
+            # every graph it was ever traced in.
+            return lambda x: x * ops.sigmoid(x)
+        return keras.activations.get(name)
+
+    return Namespace(ops, activation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +144,36 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=256)
+def without_names(network: str) -> str:
+    """A model's JSON configuration with its layers numbered: equal for equal networks."""
+    names = {}
+
+    def collect(item):
+        if isinstance(item, dict) and "class_name" in item and isinstance(item["config"], dict):
+            names.setdefault(item["config"].get("name"), f"layer_{len(names)}")
+        for part in item.values() if isinstance(item, dict) else item:
+            if isinstance(part, dict | list):
+                collect(part)
+
+    def number(item, refers):
+        """`refers` where strings are names of layers, not values that may look like one."""
+        if isinstance(item, list):
+            return [number(part, refers) for part in item]
+        if isinstance(item, dict):
+            return {
+                key: number(part, refers or key in _NAMES_OF_LAYERS) for key, part in item.items()
+            }
+        return names.get(item, item) if refers else item
+
+    config = json.loads(network)
+    collect(config)
+    return json.dumps(number(config, refers=False))
+
+
+_NAMES_OF_LAYERS = ("name", "keras_history", "input_layers", "output_layers")
+
+
+@functools.lru_cache(maxsize=256)
 def make_plan(network: str) -> Plan | None:
     """The plan of a Keras model's JSON configuration, or None where there is none."""
     try:
@@ -168,8 +205,8 @@ def _read(model) -> Plan:
     shapes = []
     for i, layer in enumerate(layers):
         if layer["class_name"] == "InputLayer":
-            if shapes:
-                raise _NoPlan  # several inputs
+            if shapes or _policy(layer["config"]) != "float32":
+                raise _NoPlan  # several inputs, or one that Keras would round
             shape = layer["config"].get("batch_shape") or layer["config"]["batch_input_shape"]
             shapes.append(tuple(int(n) for n in shape[1:]))
             values[i] = 0
@@ -200,9 +237,11 @@ def _sources(layer, positions):
             if node or tensor:
                 raise _NoPlan  # a shared layer
             found.append(positions[name])
-        elif isinstance(item, dict | list):
-            for part in item.values() if isinstance(item, dict) else item:
+        elif isinstance(item, list):
+            for part in item:
                 visit(part)
+        else:
+            raise _NoPlan  # a constant
 
     visit(_only(nodes)["args"])
     kwargs = {key: value for key, value in nodes[0]["kwargs"].items() if value is not None}
@@ -230,7 +269,7 @@ class _Reader:
         config = layer["config"]
         if layer.get("module", "keras.layers") != "keras.layers" or not config["trainable"]:
             raise _NoPlan
-        if config.get("dtype") not in (None, "float32") and _policy(config) != "float32":
+        if _policy(config) != "float32":
             raise _NoPlan
         for name in ("activity_regularizer", "lora_rank", "quantization_config"):
             if config.get(name) is not None:
@@ -248,7 +287,7 @@ class _Reader:
 
 
 def _policy(config):
-    dtype = config["dtype"]
+    dtype = config.get("dtype") or "float32"
     return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
 
 
@@ -358,7 +397,7 @@ class _Dropout:
 
     @classmethod
     def read(cls, reader, config, shapes):
-        if config.get("noise_shape") is not None:
+        if config.get("noise_shape") is not None or config["rate"] >= 1:
             raise _NoPlan
         ((n,),) = shapes
         operation = cls(reader.n_dropouts, float(config["rate"]))

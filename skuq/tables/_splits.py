@@ -21,8 +21,8 @@ def split_rows(n_rows: int, validation_fraction: float, rng, groups=None, labels
     groups : array-like of shape (n_rows,), optional
         Rows of one group are never divided.
     labels : array-like of shape (n_rows,), optional
-        Classes to divide in proportion, each with at least one training row. Ignored
-        with `groups`.
+        Classes to divide in proportion, each with a training row as far as the rows
+        that do not validate suffice. Ignored with `groups`.
 
     Raises
     ------

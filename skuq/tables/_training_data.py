@@ -31,9 +31,28 @@ class TrainingData:
     weight_valid: np.ndarray
 
     def __post_init__(self):
+        factors = {}
         for name in self.__dataclass_fields__:
             array = np.asarray(getattr(self, name), dtype="float64")
             if name.startswith("weight") and len(array):
-                array = array / array.max()  # first: a sum of huge weights overflows
+                largest = array.max()
+                array = array / largest  # first: a sum of huge weights overflows
+                factors[name] = largest * array.mean()
                 array = array / array.mean()
             object.__setattr__(self, name, np.ascontiguousarray(array, dtype="float32"))
+        object.__setattr__(self, "_factors", factors)
+
+    def all_rows(self) -> TrainingData:
+        """Both kinds of rows to train on, none to validate on; weights as they were given."""
+        weights = [
+            getattr(self, name).astype("float64") * self._factors.get(name, 1.0)
+            for name in ("weight", "weight_valid")
+        ]
+        return TrainingData(
+            np.concatenate([self.x, self.x_valid]),
+            np.concatenate([self.y, self.y_valid]),
+            np.concatenate(weights),
+            self.x_valid[:0],
+            self.y_valid[:0],
+            self.weight_valid[:0],
+        )

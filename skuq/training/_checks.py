@@ -71,8 +71,8 @@ def _check(model, input_shape, n_raw, source):
             f"Got {sorted(types)}; is a global dtype policy set?"
         )
     for layer in layers:
-        for name in ("kernel_constraint", "bias_constraint"):
-            if getattr(layer, name, None) is not None:
+        for name in vars(layer):
+            if name.endswith("_constraint") and getattr(layer, name) is not None:
                 raise SearchSpaceError(
                     f"Layer {layer.name!r} has a {name}: training programs apply no constraints."
                 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from skuq._keras import keras
 from skuq.catalog._records import Member
-from skuq.networks._plan import make_plan
+from skuq.networks._plan import make_plan, without_names
 from skuq.tables._training_data import TrainingData
 from skuq.training._blocks import Blocks
 from skuq.training._cache import BoundedCache
@@ -280,11 +280,16 @@ def _train(
 def _program_key(network, head, recipes, data, sizes, n_members, own_validation, jit):
     n_train, n_valid = sizes
     recipe, plan = recipes[0], make_plan(network)
+    if recipe.dropout is not None and (plan is None or not plan.n_dropouts):
+        raise ValueError(
+            "A recipe's `dropout` sets the rate of Dropout layers, and this network has none, or "
+            "has layers that run through Keras. Give the rate to the layer instead."
+        )
     # Full batches are padded like the rows, so that folds share a program; Keras' own
     # batch normalisation would take the padding for rows.
     batch = min(recipe.batch_size, n_train if plan is None else padded_rows(n_train))
     return ProgramKey(
-        network=plan or network,
+        network=plan or without_names(network),
         head=head,
         optimizer=recipe.optimizer,
         batch_size=batch,
@@ -311,7 +316,7 @@ def _lead(values, stacked):
 
 def _own(recipes, name, stacked, dtype="float32", none=0):
     values = [getattr(recipe, name) for recipe in recipes]
-    values = [none if value is None else value for value in values]
+    values = [none if value is None else min(value, _NEVER) for value in values]
     return np.asarray(_lead(values, stacked), dtype=dtype)
 
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from skuq.catalog._records import Member
-from skuq.networks._plan import Run, make_plan
+from skuq.networks._plan import Run, make_plan, without_names
 from skuq.training._cache import BoundedCache
 
 __all__ = ["predict_members"]
@@ -77,12 +77,11 @@ def _predict_keras(member, x, once):
 
     weights = np.asarray(member.weights, dtype="float64")
     state = tuple(_as_float64(value) for value in member.state)
-    model, forward = _forwards.get(
-        (member.network, "eager"), lambda: _keras_forward(member.network)
-    )
+    network = without_names(member.network)
+    model, forward = _forwards.get((network, "eager"), lambda: _keras_forward(member.network))
     if not once:
         forward = _forwards.get(
-            (member.network, "compiled"),
+            (network, "compiled"),
             lambda: compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
     rows = _chunk_rows(x, [tuple(v.shape) for v in model.variables], _KERAS_CHUNK_ENTRIES)

@@ -20,8 +20,9 @@ def draw_variables(model: keras.Model, seed: int) -> tuple[np.ndarray, list[np.n
     """Flat trainable weights of shape (n_weights,), and the non-trainable variables.
 
     The initializer of a variable `w` is its layer's attribute `w_initializer`, as in all
-    of Keras' layers. Other variables keep the value they were built with, with a warning
-    if that is not constant: then it depends on Keras' global seed.
+    of Keras' layers. Variables of frozen layers keep their values. So do others without
+    an initializer, with a warning if they are not constant: then they depend on Keras'
+    global seed.
     """
     rng = np.random.default_rng(seed)
     initializers = _initializers(model)
@@ -34,7 +35,7 @@ def draw_variables(model: keras.Model, seed: int) -> tuple[np.ndarray, list[np.n
             value = value.astype(variable.dtype)
         elif id(variable) in initializers:
             value = _draw(initializers[id(variable)], variable.shape, own_seed)
-        elif value.dtype.kind == "f" and np.ptp(value) > 0:
+        elif variable.trainable and value.dtype.kind == "f" and np.ptp(value) > 0:
             warnings.warn(
                 f"Variable {variable.path} has no initializer that its layer names "
                 f"`{variable.name}_initializer`: its first value does not repeat.",
@@ -57,6 +58,8 @@ def _initializers(model):
     """``{id(variable): initializer}``, by Keras' naming: kernel, kernel_initializer."""
     found = {}
     for layer in model._flatten_layers(include_self=False):
+        if not layer.trainable:  # frozen: what it holds was learnt elsewhere
+            continue
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             stem = variable.name.removesuffix("_kernel") or variable.name
             for name in (variable.name, stem):

@@ -1,6 +1,10 @@
 """Deep ensembles, hyper deep ensembles and MC dropout."""
 
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,6 +12,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import make_classification
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -23,6 +28,7 @@ from skuq import (
 from skuq._keras import keras
 from skuq.exceptions import SearchSpaceError
 from skuq.metrics import gaussian_nll_loss
+from skuq.tables import TrainingData
 from skuq.training._engine import programs
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -218,6 +224,12 @@ def test_groups_are_not_divided(table):
     groups = np.repeat(np.arange(10), 15)
     model = clone(REGRESSORS[0]).fit(X, y, groups=groups)
     assert all(len(m.held_out) == 30 for m in model.members_)  # two groups of 15
+    # Groups of very different size lose no rows: the members share one split.
+    uneven = np.r_[np.zeros(120, int), np.arange(1, 31)]
+    for seed in range(3):
+        model = clone(REGRESSORS[0]).set_params(random_state=seed, epochs=2)
+        held_out = model.fit(X, y, groups=uneven).members_[0].held_out
+        assert len(held_out) in (6, 125)  # six groups of 31, with the large one or without
     with pytest.raises(ValueError, match=r"`groups` must have shape \(150,\)"):
         clone(REGRESSORS[0]).fit(X, y, groups=groups[:9])
 
@@ -382,3 +394,108 @@ def test_unknown_classes_in_validation_data_are_named(classes):
 def test_progress_is_shown(table, capsys):
     clone(REGRESSORS[0]).set_params(verbose=1).fit(*table)
     assert "training: 30epoch" in capsys.readouterr().err
+
+
+# Defects found by reading ----------------------------------------------------------------
+
+
+def test_a_patience_without_end_never_stops(table):
+    model = clone(REGRESSORS[0]).set_params(early_stopping_patience=sys.maxsize)
+    assert {len(m.history["loss"]) for m in model.fit(*table).members_} == {30}
+
+
+def test_members_whose_loss_stops_being_finite_are_left_out(table):
+    """Even where an epoch before had a finite validation loss."""
+    X, y = table
+    wild = clone(REGRESSORS[0]).set_params(optimizer="sgd", learning_rate=1000.0)
+    with pytest.raises(FloatingPointError, match="All 3 networks diverged"):
+        wild.fit(X, y)
+
+
+def test_a_fit_that_fails_leaves_nothing_fitted(table):
+    X, y = table
+    model = clone(REGRESSORS[0]).fit(X, y)
+    with pytest.raises(FloatingPointError):
+        model.set_params(optimizer="sgd", learning_rate=1e38).fit(X, 1000 + y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_going_on_keeps_the_weights_of_rows():
+    weight = np.where(np.arange(20) < 5, 100.0, 1.0)
+    x = np.zeros((20, 1))
+    data = TrainingData(x[:12], x[:12], weight[:12], x[12:], x[12:], weight[12:])
+    assert_allclose(data.all_rows().weight, weight / weight.mean(), rtol=1e-6)
+    assert len(data.all_rows().x_valid) == 0
+
+
+@pytest.mark.parametrize("bad", [[-1.0, 1.0], [np.nan, 1.0], [1.0, 2.0, 3.0], "ab", ["a", "b"]])
+def test_bad_noise_is_refused_before_training(bad, table):
+    X, y = table
+    with pytest.raises(ValueError, match="noise_std"):
+        clone(REGRESSORS[0]).set_params(loss="mse", noise_std=bad).fit(X, np.c_[y, y])
+
+
+def test_unknown_activations_are_named(table):
+    with pytest.raises(ValueError, match="`activation` must be one of .*Got 'celu'"):
+        clone(REGRESSORS[2]).set_params(activation="celu").fit(*table)
+
+
+def test_networks_without_a_plan_share_programs_too(table):
+    X, y = table
+    model = clone(REGRESSORS[0]).set_params(network=unplanned_network, batch_size=20)
+    model.fit(X, y)
+    n_made = programs.n_made
+    clone(model).set_params(random_state=5).fit(X, y)
+    assert programs.n_made == n_made
+
+
+def test_frozen_layers_keep_what_they_hold(table):
+    def network(input_shape, n_outputs):
+        frozen = keras.layers.Dense(4, use_bias=False)
+        model = keras.Sequential([keras.Input(input_shape), frozen, keras.layers.Dense(n_outputs)])
+        frozen.set_weights([np.eye(4)])
+        frozen.trainable = False
+        return model
+
+    model = clone(REGRESSORS[0]).set_params(network=network).fit(*table)
+    assert_array_equal(model.members_[1].state[0], np.eye(4))
+
+
+def test_constraints_of_any_layer_are_refused(table):
+    def network(input_shape, n_outputs):
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input(input_shape),
+                layers.BatchNormalization(gamma_constraint="non_neg"),
+                layers.Dense(n_outputs),
+            ]
+        )
+
+    with pytest.raises(SearchSpaceError, match="gamma_constraint"):
+        clone(REGRESSORS[0]).set_params(network=network).fit(*table)
+
+
+def test_validation_classes_of_any_type_are_named(classes):
+    X, y = classes
+    with pytest.raises(ValueError, match="that y has not"):
+        clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], np.array(["a", 1], dtype=object)))
+
+
+def test_a_stored_model_predicts_without_a_backend(table, tmp_path):
+    X, y = table
+    models = [clone(REGRESSORS[0]).fit(X, y), clone(CLASSIFIERS[2]).fit(X, y > 100)]
+    path = tmp_path / "models.pkl"
+    path.write_bytes(pickle.dumps((models, X, [model.predict(X) for model in models])))
+    code = (
+        "import pickle, sys, numpy as np\n"
+        f"models, X, expected = pickle.load(open({str(path)!r}, 'rb'))\n"
+        "for model, y in zip(models, expected): np.testing.assert_array_equal(model.predict(X), y)\n"
+        "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]", done.stderr

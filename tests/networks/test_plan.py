@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from skuq._keras import keras, ops
 from skuq.networks import DenseSkipSpace
 from skuq.networks._activations import ACTIVATIONS
-from skuq.networks._plan import ARRAYS, Run, make_plan, tensors
+from skuq.networks._plan import ARRAYS, Run, make_plan, tensors, without_names
 from skuq.training._weights import draw_variables
 
 layers = keras.layers
@@ -158,6 +158,8 @@ def several_inputs():
         keras.Sequential([keras.Input((3,)), layers.Dense(2, trainable=False)]),
         keras.Sequential([keras.Input((3,)), layers.Dense(2, dtype="float64")]),
         keras.Sequential([keras.Input((3,)), layers.BatchNormalization(axis=1), layers.Softmax()]),
+        keras.Sequential([keras.Input((3,), dtype="int32"), layers.Dense(2)]),
+        keras.Sequential([keras.Input((3,)), layers.Dropout(1.0), layers.Dense(2)]),
         shared(),
         several_inputs(),
     ],
@@ -172,3 +174,14 @@ def test_plans_do_not_hang_on_names():
     assert one.to_json() != two.to_json()
     assert make_plan(one.to_json()) == make_plan(two.to_json())
     assert hash(make_plan(one.to_json())) == hash(make_plan(two.to_json()))
+
+
+def test_names_do_not_matter_and_values_do():
+    def network(name, activation):
+        return keras.Sequential(
+            [keras.Input((3,)), layers.Dense(2, activation=activation, name=name)]
+        ).to_json()
+
+    assert without_names(network("a", "relu")) == without_names(network("b", "relu"))
+    # A layer may be called like a value.
+    assert without_names(network("relu", "relu")) != without_names(network("tanh", "tanh"))

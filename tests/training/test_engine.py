@@ -271,3 +271,30 @@ def test_what_cannot_be_redrawn_is_kept_with_a_warning():
 def test_cancelled_training_ends_at_the_next_slice():
     with pytest.raises(InterruptedError, match="cancelled"):
         train_member(network(), GaussianHead(), Recipe(), data(), 1, cancelled=lambda: True)
+
+
+def test_dropped_programs_leave_nothing_behind():
+    """Of every activation: TensorFlow's own swish would keep its graphs for good."""
+    import gc
+    import weakref
+
+    from skuq.networks._activations import ACTIVATIONS
+
+    graphs = []
+    for units, name in enumerate(ACTIVATIONS, start=30):
+        layers = keras.layers
+        model = keras.Sequential(
+            [keras.Input((3,)), layers.Dense(units, activation=name), layers.Dense(2)]
+        )
+        train_member(model, GaussianHead(), Recipe(epochs=1), data(), 1, jit=False)
+        graphs.append(weakref.ref(next(reversed(programs._values.values())).graph))
+    for units in range(100, 100 + programs.max_size):  # push all of them out
+        model = keras.Sequential([keras.Input((3,)), layers.Dense(units), layers.Dense(2)])
+        train_member(model, GaussianHead(), Recipe(epochs=1), data(), 1, jit=False)
+    gc.collect()
+    assert [graph() for graph in graphs] == [None] * len(graphs)
+
+
+def test_a_rate_of_dropout_needs_a_layer_to_set():
+    with pytest.raises(ValueError, match="recipe's `dropout`"):
+        train_member(network(), GaussianHead(), Recipe(dropout=0.1), data(), 1)

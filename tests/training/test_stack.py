@@ -8,7 +8,7 @@ from skuq._keras import keras
 from skuq.networks import OPTIMIZERS, GaussianHead
 from skuq.networks._plan import make_plan
 from skuq.tables import TrainingData
-from skuq.training import Recipe, train_member, train_stack
+from skuq.training import Recipe, draw_variables, train_member, train_stack
 from skuq.training._engine import programs
 
 layers = keras.layers
@@ -127,12 +127,20 @@ def test_every_setting_of_their_own_together():
 
 
 def test_a_diverging_member_does_not_disturb_the_others():
-    recipes = [Recipe("sgd", learning_rate=rate, epochs=5) for rate in (0.01, 1e38, 0.02)]
-    stack = train_stack(plain(), HEAD, recipes, make_data(), [1, 2, 3])
+    recipes = [Recipe("sgd", learning_rate=rate, epochs=5) for rate in (0.01, 0.5, 0.02)]
+    model = plain()
+    initial = [draw_variables(model, seed) for seed in _first_seeds([1, 2, 3])]
+    initial[1][0][:] = np.nan
+    stack = train_stack(model, HEAD, recipes, make_data(), [1, 2, 3], initial=initial)
     assert isinstance(stack[1], FloatingPointError)
-    assert "learning_rate=1e+38" in str(stack[1])
+    assert "learning_rate=0.5" in str(stack[1])
     alone = [train_member(plain(), HEAD, recipes[k], make_data(), k + 1) for k in (0, 2)]
     assert_equal_runs([stack[0], stack[2]], alone)
+
+
+def _first_seeds(seeds):
+    """What a run draws its first weights with."""
+    return [int(np.random.SeedSequence(seed).generate_state(3)[0]) for seed in seeds]
 
 
 def test_rows_of_their_own():
