@@ -491,7 +491,8 @@ def test_a_stored_model_predicts_without_a_backend(table, tmp_path):
     code = (
         "import pickle, sys, numpy as np\n"
         f"models, X, expected = pickle.load(open({str(path)!r}, 'rb'))\n"
-        "for model, y in zip(models, expected): np.testing.assert_array_equal(model.predict(X), y)\n"
+        "for model, y in zip(models, expected):\n"
+        "    np.testing.assert_array_equal(model.predict(X), y)\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
