@@ -18,10 +18,6 @@ def _elu(x, alpha=1.0):
     return np.maximum(x, 0) + alpha * np.expm1(np.minimum(x, 0))
 
 
-def _sigmoid(x):
-    return 0.5 + 0.5 * np.tanh(0.5 * x)
-
-
 def _softplus(x):
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
@@ -31,12 +27,12 @@ ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "leaky_relu": lambda x: np.maximum(x, 0.2 * x),
     "tanh": np.tanh,
-    "sigmoid": _sigmoid,
+    "sigmoid": special.expit,
     "hard_sigmoid": lambda x: np.minimum(np.maximum(x / 6 + 0.5, 0), 1),
     "elu": _elu,
     "selu": lambda x: _SELU_SCALE * _elu(x, _SELU_ALPHA),
     "gelu": lambda x: x * special.ndtr(x),
-    "silu": lambda x: x * _sigmoid(x),
+    "silu": lambda x: x * special.expit(x),
     "mish": lambda x: x * np.tanh(_softplus(x)),
     "softplus": _softplus,
     "softsign": lambda x: x / (1 + np.abs(x)),

@@ -20,7 +20,7 @@ from skuq.training._cache import BoundedCache
 
 __all__ = ["predict_members"]
 
-_CHUNK_ENTRIES = 2**17  # numbers of one layer held at a time: 1 MB, within a core's cache
+_CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which a core's cache holds
 _KERAS_CHUNK_ENTRIES = 2**22
 _parts = WeakKeyDictionary()  # member -> its variables in float64
 _forwards = BoundedCache(max_size=64)
