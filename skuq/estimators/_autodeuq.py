@@ -244,6 +244,8 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         X, y = validate_data(
             self, X, y, dtype="float64", multi_output=True, y_numeric=True, ensure_min_samples=2
         )
+        if hasattr(self, "selection_"):  # a fit that fails must not leave half of another
+            del self.selection_
         self.entropy_ = draw_entropy(self.random_state)
         self._y_is_1d = y.ndim == 1
         train, valid, held_out = self._split(X, y, sample_weight, validation_data, groups)

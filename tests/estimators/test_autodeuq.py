@@ -583,3 +583,12 @@ def test_small_validation_data_warn_too(tiny, wave):
     X, y = wave
     with pytest.warns(SmallValidationWarning, match="chosen on 1 validation rows"):
         tiny.fit(X, y, validation_data=(X[:1], y[:1]))
+
+
+def test_a_fit_that_fails_leaves_nothing_fitted(tiny_space, wave):
+    X, y = wave[:2]
+    model = AutoDEUQRegressor(2, epochs=5, search_space=tiny_space, random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match="groups"):
+        model.fit(X, y, groups=[1])
+    with pytest.raises(NotFittedError):
+        model.predict(X)
