@@ -3,8 +3,8 @@
 A plain graph runs at once, but every operation of every step passes over memory on its
 own. XLA joins operations into loops, and takes a second or two to compile them. What a
 step saves grows with the weights that an optimiser moves; it hardly depends on the rows
-of a batch, since products of matrices cost the same in both. The numbers were fitted to 30
-random networks of the paper's space on one core (``benchmarks/engine.py --only tiers``).
+of a batch, since products of matrices cost the same in both. The numbers were set by eye from
+30 random networks of the paper's space (``benchmarks/engine.py --only tiers`` repeats it).
 """
 
 from __future__ import annotations
