@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 
-__all__ = ["keras", "ops"]
+__all__ = ["keras", "ops", "quiet_stderr"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -21,7 +21,7 @@ if os.environ.get("OMP_NUM_THREADS", "").isdigit():
 
 
 @contextlib.contextmanager
-def _quiet_stderr():
+def quiet_stderr():
     """Hold back what is written to descriptor 2; give it out after all if we fail."""
     try:
         descriptor = sys.__stderr__.fileno()
@@ -51,7 +51,7 @@ def _share_gpus(tensorflow):
             tensorflow.config.experimental.set_memory_growth(gpu, True)
 
 
-with _quiet_stderr():
+with quiet_stderr():
     import keras
     from keras import ops
 

@@ -5,9 +5,12 @@ Another backend is another module with these functions.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
+from skuq._keras import quiet_stderr
 from skuq.training._program import Backend
 
 __all__ = ["BACKEND", "compile_forward", "compile_program", "to_host", "to_tensors"]
@@ -35,8 +38,17 @@ def compile_program(program, example, *, jit: bool):
 
     Traced here, once; a call with other shapes is an error, never a second trace.
     """
+    if jit:
+        _wake_xla()
     traced = tf.function(program, jit_compile=jit, autograph=False)
     return traced.get_concrete_function(*example)
+
+
+@functools.cache
+def _wake_xla():
+    """XLA's first compilation logs to descriptor 2, whatever the log level."""
+    with quiet_stderr():
+        tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(1.0))
 
 
 def compile_forward(forward, n_weights, state, input_shape):

@@ -1,4 +1,8 @@
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -298,3 +302,20 @@ def test_dropped_programs_leave_nothing_behind():
 def test_a_rate_of_dropout_needs_a_layer_to_set():
     with pytest.raises(ValueError, match="recipe's `dropout`"):
         train_member(network(), GaussianHead(), Recipe(dropout=0.1), data(), 1)
+
+
+def test_the_first_program_through_xla_is_quiet():
+    code = (
+        "import numpy as np\n"
+        "from skuq.networks import GaussianHead, build_mlp\n"
+        "from skuq.tables import TrainingData\n"
+        "from skuq.training import Recipe, train_member\n"
+        "x, w = np.ones((9, 2)), np.ones(9)\n"
+        "data = TrainingData(x, x[:, :1], w, x, x[:, :1], w)\n"
+        "train_member(build_mlp((2,), 2), GaussianHead(), Recipe(epochs=1), data, 1, jit=True)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
