@@ -486,11 +486,20 @@ def test_spaces_that_raise_or_return_no_model(tiny, wave):
 
 
 def test_all_trials_diverging(tiny, wave):
-    def explosive(hp):
-        return {"learning_rate": 1e30, "optimizer": "sgd"}
+    def explosive(hp, input_shape, n_outputs):
+        """Infinite from the start, whatever the seed."""
+        huge = {"kernel_initializer": keras.initializers.Constant(1e30)}
+        dense = keras.layers.Dense
+        return keras.Sequential(
+            [
+                keras.Input(input_shape),
+                dense(hp.Int("units", 2, 9), **huge),
+                dense(n_outputs, **huge),
+            ]
+        )
 
     with pytest.raises(SearchFailedError, match="FloatingPointError: Training diverged") as error:
-        tiny.set_params(search_space=(build, explosive)).fit(*wave)
+        tiny.set_params(search_space=explosive).fit(*wave)
     assert len(error.value.records) == 4
     assert len(pickle.loads(pickle.dumps(error.value)).records) == 4
 
