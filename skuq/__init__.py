@@ -25,6 +25,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "AutoDEUQRegressor",
             "DeepEnsembleClassifier",
             "DeepEnsembleRegressor",
+            "HQEnsembleSelector",
             "HyperDeepEnsembleClassifier",
             "HyperDeepEnsembleRegressor",
             "MCDropoutClassifier",

@@ -5,6 +5,15 @@ They are private upstream and may move: whatever breaks, breaks here.
 
 from sklearn.base import _fit_context as fit_context
 from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
+from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 
-__all__ = ["HasMethods", "Interval", "Options", "StrOptions", "check_sample_weight", "fit_context"]
+__all__ = [
+    "BaseComposition",
+    "HasMethods",
+    "Interval",
+    "Options",
+    "StrOptions",
+    "check_sample_weight",
+    "fit_context",
+]

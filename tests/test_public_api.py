@@ -35,6 +35,7 @@ ESTIMATORS = [
     "AutoDEUQRegressor",
     "DeepEnsembleClassifier",
     "DeepEnsembleRegressor",
+    "HQEnsembleSelector",
     "HyperDeepEnsembleClassifier",
     "HyperDeepEnsembleRegressor",
     "MCDropoutClassifier",

@@ -5,7 +5,9 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "_diversity": ["architecture_diversity"],
+        "_diversity": ["architecture_diversity", "diversity_score"],
+        "_hq": ["select_hq", "select_teams"],
+        "_pruning": ["TeamSelection"],
         "_selection": [
             "Selection",
             "check_selection",

@@ -1,11 +1,243 @@
-"""How different the members of an ensemble are."""
+"""How different the members of an ensemble are.
+
+Notation: M models, N rows, teams of S models as index arrays (n_teams, S); F sets of rows
+(Q measures have one, HQ measures one a focal model).
+
+All six Q measures of a team follow from how often *pairs* of its models are wrong together:
+with l of S models right on a row, l (S - l) is the number of its pairs that disagree, and
+(S - l)(S - l - 1) / 2 the number of pairs that are both wrong. So the rows are read once,
+into one matrix a set, and a team of any size costs S (S - 1) / 2 look-ups.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.spatial.distance import pdist
 
-__all__ = ["architecture_diversity"]
+from skuq.ensembles._teams import check_teams
+
+__all__ = ["MEASURES", "PairCounts", "architecture_diversity", "count_pairs", "diversity_score"]
+
+#: Cohen's kappa, Q statistics, binary disagreement (averaged over pairs); Fleiss' kappa,
+#: Kohavi-Wolpert variance, generalised diversity.
+MEASURES = ("ck", "qs", "bd", "fk", "kw", "gd")
+
+# Beside 1, what counts as 0 in a denominator: rounding of weighted counts.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class PairCounts:
+    """What models do alone and in pairs, counted over F sets of rows.
+
+    Attributes
+    ----------
+    n : ndarray of shape (F,)
+        Weight of the rows of a set.
+    wrong : ndarray of shape (F, M)
+        Weight of the rows on which a model is wrong.
+    both : ndarray of shape (F, M, M)
+        Weight of the rows on which two models are wrong.
+    agree : ndarray of shape (F, M, M)
+        Weight of the rows on which two raters agree: on being right or wrong, or on labels.
+    chance : ndarray of shape (F, M, M)
+        ``n ** 2`` times the share on which raters with these habits agree by chance.
+    """
+
+    n: np.ndarray
+    wrong: np.ndarray
+    both: np.ndarray
+    agree: np.ndarray
+    chance: np.ndarray
+
+    def scores(self, measure: str, teams: np.ndarray, sets: np.ndarray) -> np.ndarray:
+        """A measure of each team (n_teams, S) on its set (n_teams,) or 0; low is diverse.
+
+        Rounded to twelve digits, so that what is equal stays equal.
+        """
+        sets = np.broadcast_to(sets, len(teams))
+        n, size = self.n[sets], teams.shape[1]
+        n_pairs = size * (size - 1) / 2
+        if measure in ("ck", "qs"):
+            score = _pair_sum(_TABLES[measure](self), teams, sets) / n_pairs
+        elif measure in ("bd", "kw"):
+            disagree = _pair_sum(self._disagree(), teams, sets)
+            score = 1 - _ratio(disagree, n * (n_pairs if measure == "bd" else size**2), 0.0, n)
+        elif measure == "gd":
+            alone = self.wrong[sets[:, None], teams].mean(axis=1)  # n p(1)
+            together = _pair_sum(self.both, teams, sets) / n_pairs  # n p(2)
+            score = _ratio(together, alone, 1.0, n)
+        else:
+            agree = _pair_sum(self.agree, teams, sets) / n_pairs
+            own = sum(self.chance[sets, model, model] for model in teams.T)
+            chance = (2 * _pair_sum(self.chance, teams, sets) + own) / size**2
+            score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
+        return np.round(score, 12) + 0.0  # without -0
+
+    def _disagree(self):
+        return self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both
+
+    def _cohen(self):
+        n2 = self.n[:, None, None] ** 2
+        return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
+
+    def _yule(self):
+        n = self.n[:, None, None]
+        only = self.wrong[:, :, None] - self.both  # the first is wrong, the second right
+        alike = (n - only - self.wrong[:, None, :]) * self.both  # N11 N00
+        apart = only * np.swapaxes(only, 1, 2)  # N01 N10
+        return _ratio(alike - apart, alike + apart, 0.0, n**2)
+
+
+_TABLES = {"ck": PairCounts._cohen, "qs": PairCounts._yule}
+
+
+def _ratio(numerator, denominator, undefined, size):
+    """Their quotient; `undefined` where the denominator is 0 beside `size`."""
+    defined = denominator > _ROUNDING * np.maximum(size, 1e-300)
+    return np.divide(
+        numerator, denominator, out=np.full(np.shape(denominator), undefined), where=defined
+    )
+
+
+def _pair_sum(table, teams, sets):
+    """Sum of a table (F, M, M) over the pairs of each team: (n_teams,)."""
+    total = np.zeros(len(teams))
+    for first in range(teams.shape[1]):
+        for second in range(first + 1, teams.shape[1]):
+            total += table[sets, teams[:, first], teams[:, second]]
+    return total
+
+
+def count_pairs(wrong, sets, weight, labels=None) -> PairCounts:
+    """`PairCounts` over sets of rows.
+
+    Parameters
+    ----------
+    wrong : ndarray of bool of shape (M, N)
+    sets : sequence of F ndarrays of int
+        Positions of the rows of each set.
+    weight : ndarray of shape (N,)
+    labels : ndarray of int of shape (M, N), optional
+        What `agree` and `chance` are about; by default being right or wrong.
+    """
+    n_models = len(wrong)
+    ratings = wrong.astype(int) if labels is None else labels
+    n, single, both, agree, chance = [], [], [], [], []
+    for rows in sets:
+        w = weight[rows]
+        fails = wrong[:, rows].astype(float)
+        n.append(w.sum())
+        single.append(fails @ w)
+        both.append((fails * w) @ fails.T)
+        pairs = np.zeros((2, n_models, n_models))
+        for category in np.unique(ratings[:, rows]):
+            gives = (ratings[:, rows] == category).astype(float)
+            pairs += (gives * w) @ gives.T, np.multiply.outer(gives @ w, gives @ w)
+        agree.append(pairs[0])
+        chance.append(pairs[1])
+    return PairCounts(*map(np.array, (n, single, both, agree, chance)))
+
+
+def diversity_score(
+    predictions, y=None, *, measure="gd", teams=None, on="correctness", sample_weight=None
+):
+    """One of the six Q measures of diversity of teams; low means diverse.
+
+    Parameters
+    ----------
+    predictions : array-like of shape (n_models, n_samples)
+        Whether each model is right (booleans), or the labels it gives if `y` is given or
+        ``on="labels"``.
+    y : array-like of shape (n_samples,), optional
+        The true labels.
+    measure : {"ck", "qs", "bd", "fk", "kw", "gd"}, default="gd"
+        Cohen's kappa, Q statistics and binary disagreement, averaged over pairs; Fleiss'
+        kappa, Kohavi-Wolpert variance and generalised diversity. "bd", "kw" and "gd" are
+        one minus the measure, so that low means diverse for all.
+    teams : sequence of sequences of int, optional
+        Which models make a team; by default all of them make one.
+    on : {"correctness", "labels"}, default="correctness"
+        What the kappas are about: being right or wrong, as in the paper, or the labels
+        themselves, as in its released code. The others know correctness only.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative.
+
+    Returns
+    -------
+    float or ndarray of shape (n_teams,)
+        A number if `teams` is not given. Never NaN: where a measure is 0/0 it is 0 for
+        a pair of "ck" or "qs" (no agreement beyond chance can be seen) and 1 for "fk" and
+        "gd" (members that never differ are not diverse); without any rows "bd" and "kw"
+        are 1 too.
+
+    Raises
+    ------
+    ValueError
+        If shapes, a team or the measure cannot be used.
+
+    Notes
+    -----
+    The rows are used as given. The HQ paper measures on negative samples: rows on which
+    at least one model is wrong (Q), or the focal model is (HQ).
+
+    Cohen's kappa is 2 (N11 N00 - N01 N10) / ((N11 + N10)(N10 + N00) + (N11 + N01)(N01 +
+    N00)). The paper's Formula 1 has the brackets of the denominator paired otherwise, which
+    is the same only for two models of equal accuracy.
+
+    References
+    ----------
+    "Deep ensembles with hierarchical diversity pruning", appendix C, Formulas 1 to 7.
+
+    Examples
+    --------
+    >>> right = [[True, True, False, False], [True, False, True, False]]
+    >>> diversity_score(right, measure="bd"), diversity_score(right, measure="gd")
+    (0.5, 0.5)
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"`measure` must be one of {list(MEASURES)}. Got {measure!r}.")
+    if on not in ("correctness", "labels"):
+        raise ValueError(f"`on` must be 'correctness' or 'labels'. Got {on!r}.")
+    predictions = np.asarray(predictions)
+    if predictions.ndim != 2 or not predictions.shape[0]:
+        raise ValueError(
+            f"`predictions` must be (n_models, n_samples). Got shape {predictions.shape}."
+        )
+    n_models, n_samples = predictions.shape
+    labels = None
+    if on == "labels":
+        if measure not in ("ck", "fk"):
+            raise ValueError(f'Only "ck" and "fk" can be taken on labels. Got {measure!r}.')
+        labels = np.unique(predictions, return_inverse=True)[1].reshape(predictions.shape)
+        wrong = np.zeros(predictions.shape, bool)
+    elif y is not None:
+        y = np.asarray(y)
+        if y.shape != (n_samples,):
+            raise ValueError(f"`y` must have shape ({n_samples},). Got {y.shape}.")
+        wrong = predictions != y
+    elif predictions.dtype == bool:
+        wrong = ~predictions
+    else:
+        raise ValueError(
+            "Without `y`, `predictions` must be booleans: is the model right? "
+            f"Got {predictions.dtype}."
+        )
+    weight = np.ones(n_samples)
+    if sample_weight is not None:
+        weight = np.asarray(sample_weight, dtype=float)
+        if weight.shape != (n_samples,) or not (weight >= 0).all():
+            raise ValueError(
+                f"`sample_weight` must be {n_samples} non-negative numbers. Got {sample_weight!r}."
+            )
+    counts = count_pairs(wrong, [np.arange(n_samples)], weight, labels)
+    wanted = [range(n_models)] if teams is None else list(teams)
+    scores = np.array(
+        [counts.scores(measure, team[None], 0)[0] for team in check_teams(wanted, n_models)]
+    )
+    return float(scores[0]) if teams is None else scores
 
 
 def architecture_diversity(embeddings) -> float:

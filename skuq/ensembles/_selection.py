@@ -17,6 +17,7 @@ import numpy as np
 __all__ = [
     "Selection",
     "check_selection",
+    "normal_nll",
     "normal_statistics",
     "select_forward",
     "select_greedy",
@@ -175,7 +176,7 @@ def normal_statistics(y, loc, scale):
     return error, error**2 + np.asarray(scale, dtype=float) ** 2
 
 
-def _normal_nll(error, second_moment):
+def normal_nll(error, second_moment):
     """NLL of y under a normal with the mixture's mean and variance (Eq. 3)."""
     variance = second_moment - error**2
     return 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
@@ -218,7 +219,7 @@ def select_greedy(y, loc, scale, n_members, *, sample_weight=None, k_init=1, min
     """
     return select_forward(
         normal_statistics(y, loc, scale),
-        _normal_nll,
+        normal_nll,
         n_members,
         k_init=k_init,
         min_members=min_members,
@@ -232,13 +233,13 @@ def select_top(y, loc, scale, n_members, *, sample_weight=None):
     Parameters and return value are those of `select_greedy`.
     """
     statistics = normal_statistics(y, loc, scale)
-    losses = _ensemble_losses(statistics, _normal_nll, [0.0, 0.0], 1, sample_weight)
+    losses = _ensemble_losses(statistics, normal_nll, [0.0, 0.0], 1, sample_weight)
     order = np.argsort(np.where(np.isnan(losses), np.inf, losses), kind="stable")
     chosen = order[: min(n_members, int(np.isfinite(losses).sum()))]
     if not len(chosen):
         raise ValueError("No candidate has a finite loss on the rows to select on.")
     mean = [s[chosen].mean(axis=0, keepdims=True) for s in statistics]
-    loss = float(_mean_loss(_normal_nll(*mean), sample_weight)[0])
+    loss = float(_mean_loss(normal_nll(*mean), sample_weight)[0])
     return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), loss)
 
 

@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_base": ["UncertaintyRegressorMixin"],
         "_classifier": ["UncertaintyClassifierMixin"],
         "_deep_ensemble": ["DeepEnsembleClassifier", "DeepEnsembleRegressor"],
+        "_hq": ["HQEnsembleSelector"],
         "_hyper_ensemble": ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"],
         "_mc_dropout": ["MCDropoutClassifier", "MCDropoutRegressor"],
     },

@@ -39,8 +39,10 @@ class PredictionMixin:
             Both have `to_tfp()`.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype="float64")
-        return self._predict_distribution(X)
+        return self._predict_distribution(self._check_inputs(X))
+
+    def _check_inputs(self, X):
+        return validate_data(self, X, reset=False, dtype="float64")
 
     def sample_y(self, X, n_samples=1, random_state=None):
         """Joint draws: one member and one noise variable for all rows of a draw.

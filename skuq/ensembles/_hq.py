@@ -1,0 +1,278 @@
+"""From predictions to a team: HQ pruning for classes and for regression.
+
+Notation: M models, N rows, C classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
+from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
+from skuq.ensembles._teams import hard_vote_accuracy, negative_loss, soft_vote_accuracy
+
+__all__ = ["prune_classifiers", "select_hq", "select_teams"]
+
+# Share of the rows on which the best regressor counts as wrong: of normal errors, those
+# beyond about one standard deviation.
+_WRONG_SHARE = 1 / 3
+
+
+def prune_classifiers(codes, proba, y, weight, rules: Rules, random_state) -> TeamSelection:
+    """Prune the teams of a pool of classifiers; everything is checked.
+
+    Parameters
+    ----------
+    codes : ndarray of int of shape (M, N)
+        Class that each model gives.
+    proba : ndarray of shape (M, N, C) or None
+        Probabilities that teams average; None to vote by plurality.
+    y : ndarray of int of shape (N,)
+        True classes; -1 is a class that no model knows.
+    weight : ndarray of shape (N,)
+    """
+    wrong = codes != y
+    accuracy = ~wrong @ weight / weight.sum()
+    if proba is None:
+        strength = hard_vote_accuracy(codes, y, weight, accuracy)
+    else:
+        strength = soft_vote_accuracy(proba, y, weight)
+    labels = codes if rules.on == "labels" else None
+    return prune(Pool(wrong, weight, strength, accuracy, labels), rules, _generator(random_state))
+
+
+def _generator(random_state):
+    return np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+
+
+def select_teams(
+    predictions,
+    y,
+    *,
+    metric="gd",
+    score="hq",
+    filters=("alpha", "kmeans"),
+    beta=0.1,
+    max_team_size=None,
+    voting=None,
+    choose="accuracy",
+    n_negatives=None,
+    rank_base=1,
+    on="correctness",
+    classes=None,
+    sample_weight=None,
+    random_state=None,
+) -> TeamSelection:
+    """Choose a small, diverse, strong team from the predictions of a pool of classifiers.
+
+    Parameters
+    ----------
+    predictions : array-like of shape (n_models, n_samples) or (n_models, n_samples, n_classes)
+        Labels, or probabilities, on rows the models were not trained on.
+    y : array-like of shape (n_samples,)
+        True labels. With probabilities: class numbers 0 to n_classes - 1, or labels out of
+        `classes`.
+    metric, score, filters, beta, max_team_size, choose, n_negatives, rank_base, on
+        See `HQEnsembleSelector`.
+    voting : {"soft", "hard"}, optional
+        By default "soft" for probabilities, "hard" for labels.
+    classes : array-like of shape (n_classes,), optional
+        What the columns of probabilities stand for. By default the class numbers if y has
+        no other, else the sorted labels of y.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative.
+    random_state : int, RandomState instance or None, default=None
+        Draws the negative samples, if `n_negatives` is given.
+
+    Returns
+    -------
+    TeamSelection
+
+    Raises
+    ------
+    ValueError
+        If predictions and y do not fit together, there is one model only, or there are too
+        many teams.
+
+    References
+    ----------
+    "Deep ensembles with hierarchical diversity pruning", Algorithms 1 to 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.array([0, 0, 0, 1, 1, 1])
+    >>> labels = np.array([[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 1],
+    ...                    [1, 0, 0, 1, 1, 1], [1, 0, 1, 1, 0, 0]])
+    >>> chosen = select_teams(labels, y)
+    >>> chosen.selected_
+    (0, 1, 2)
+    """
+    rules = Rules(metric, score, filters, beta, max_team_size, choose, n_negatives, rank_base, on)
+    if voting not in (None, "soft", "hard"):
+        raise ValueError(f"`voting` must be 'soft' or 'hard'. Got {voting!r}.")
+    predictions, y = _stacked(predictions), np.asarray(y)
+    if y.shape != predictions.shape[1:2] or not len(y):
+        raise ValueError(
+            f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "
+            f"({predictions.shape[1]},). Got {y.shape}."
+        )
+    weight = _row_weights(sample_weight, len(y))
+    if predictions.ndim == 3:
+        codes, y = _probability_codes(predictions, y, classes)
+        proba = None if voting == "hard" else predictions.astype(float)
+    elif voting == "soft":
+        raise ValueError(
+            '`voting="soft"` needs probabilities (n_models, n_samples, n_classes). Got labels '
+            f'of shape {predictions.shape}; use `voting="hard"`.'
+        )
+    else:
+        (codes, y), proba = _label_codes(predictions, y), None
+    return prune_classifiers(codes, proba, y, weight, rules, random_state)
+
+
+def _stacked(predictions):
+    try:
+        array = np.asarray(predictions)
+    except ValueError:  # ragged
+        array = np.empty(0)
+    if array.ndim not in (2, 3) or not array.size:
+        raise ValueError(
+            "`predictions` must be labels (n_models, n_samples) or probabilities (n_models, "
+            "n_samples, n_classes) of the same rows for all models, and at least one row. "
+            f"Got shape {array.shape}."
+        )
+    return array
+
+
+def _row_weights(sample_weight, n):
+    if sample_weight is None:
+        return np.ones(n)
+    weight = np.asarray(sample_weight, dtype=float)
+    if weight.shape != (n,) or not np.isfinite(weight).all() or not (weight >= 0).all():
+        raise ValueError(f"`sample_weight` must be {n} finite numbers >= 0. Got {sample_weight!r}.")
+    if not weight.sum() > 0:
+        raise ValueError("All `sample_weight` are zero.")
+    return weight
+
+
+def _probability_codes(proba, y, classes):
+    """Classes the models give, and true ones, as columns of the probabilities."""
+    n_classes = proba.shape[2]
+    usable = proba.dtype.kind in "fiu" and (proba >= 0).all()  # also no NaN
+    if not usable or not np.allclose(proba.sum(axis=2), 1, atol=1e-3):
+        raise ValueError(
+            "`predictions` with three axes must be probabilities: non-negative, with sums of 1 "
+            "over the last axis. For logits take `scipy.special.softmax(logits, axis=-1)`."
+        )
+    numbers = y.dtype.kind in "iu" and y.min() >= 0 and y.max() < n_classes
+    if classes is None and numbers:
+        return proba.argmax(axis=2), y.astype(int)
+    known = np.unique(y) if classes is None else np.asarray(classes)
+    if known.shape != (n_classes,):
+        raise ValueError(
+            f"The probabilities have {n_classes} columns, and "
+            f"{'`y`' if classes is None else '`classes`'} has {len(known)} classes. Give as many "
+            "`classes`, in the order of the columns."
+        )
+    column = {label: k for k, label in enumerate(known.tolist())}
+    if unknown := set(y.tolist()) - column.keys():
+        raise ValueError(f"`y` has labels that are not in `classes`: {sorted(unknown, key=repr)}.")
+    return proba.argmax(axis=2), np.array([column[label] for label in y.tolist()])
+
+
+def _label_codes(labels, y):
+    textual = [array.dtype.kind in "USO" for array in (labels, y)]
+    if textual[0] != textual[1]:
+        raise ValueError(
+            f"`predictions` are labels of type {labels.dtype}, `y` of type {y.dtype}: no label "
+            "could be right."
+        )
+    for name, array in (("predictions", labels), ("y", y)):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"`{name}` has labels that are NaN or infinite.")
+    _, codes = np.unique(np.concatenate([labels.ravel(), y]), return_inverse=True)
+    return codes[: labels.size].reshape(labels.shape), codes[labels.size :]
+
+
+def select_hq(
+    y,
+    loc,
+    scale,
+    n_members,
+    *,
+    sample_weight=None,
+    pool_size=20,
+    metric="gd",
+    filters=("alpha", "kmeans"),
+    beta=0.1,
+) -> Selection:
+    """HQ pruning as the selection step of a regressor.
+
+    A candidate is *wrong* on a row where its error is larger than the error that the best
+    candidate exceeds on a third of the rows: one standard deviation or so of its errors, if
+    they are normal, and whatever their distribution, enough rows to count on. How strong
+    a team is says the NLL of its moment-matched mixture.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        Targets the candidates were not trained on. The error of a row is the root of the
+        mean square over outputs, so these should be standardised.
+    loc, scale : ndarray of shape (n_candidates, n_samples) or (.., n_outputs), as y
+        Means and standard deviations of the candidates, in the units of y.
+    n_members : int
+        Most members of a team; at least 2.
+    sample_weight : ndarray of shape (n_samples,), optional
+    pool_size : int, default=20
+        Teams are made of so many candidates, those of the lowest NLL: of 20 there are
+        21 679 teams of up to five.
+    metric, filters, beta
+        See `HQEnsembleSelector`.
+
+    Returns
+    -------
+    Selection
+        Equal weights; its loss is the NLL of the moment-matched mixture.
+
+    Raises
+    ------
+    ValueError
+        If `n_members` is 1, or no candidate has a finite loss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.normal(size=200)
+    >>> loc = y + rng.normal(size=(4, 200)) * [[0.3], [0.3], [0.3], [2.0]]
+    >>> select_hq(y, loc, np.full_like(loc, 0.2), 3).indices
+    array([0, 1, 2])
+    """
+    if n_members < 2:
+        raise ValueError(f"A team of HQ pruning has at least 2 members. Got n_members={n_members}.")
+    statistics = normal_statistics(y, loc, scale)
+    weight = _row_weights(sample_weight, len(statistics[0][0]))
+    every = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
+    best = np.argsort(np.where(np.isfinite(every), -every, np.inf), kind="stable")
+    best = best[: min(pool_size, int(np.isfinite(every).sum()))]
+    if not len(best):
+        raise ValueError("No candidate has a finite loss on the rows to select on.")
+    if len(best) == 1:
+        return Selection(best, np.ones(1), -float(every[best[0]]))
+    statistics = [s[best] for s in statistics]
+    squares = np.square(statistics[0])
+    errors = np.sqrt(squares.reshape(*squares.shape[:2], -1).mean(axis=2))
+    order = np.argsort(-errors[0])
+    beyond = np.cumsum(weight[order]) > _WRONG_SHARE * weight.sum()
+    tolerance = errors[0][order][np.argmax(beyond)]
+    pool = Pool(
+        errors > tolerance,
+        weight,
+        negative_loss(statistics, normal_nll, weight),
+        every[best],
+    )
+    rules = Rules(metric, "hq", filters, beta, n_members)
+    chosen = prune(pool, rules, np.random.default_rng(0)).selection
+    return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)

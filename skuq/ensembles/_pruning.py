@@ -1,0 +1,374 @@
+"""Hierarchical diversity pruning: which teams of a pool of models are diverse and strong.
+
+Follows "Deep ensembles with hierarchical diversity pruning" (HQ). What it needs of a pool
+are two things: where each model is wrong, and how strong a team is; so it serves labels,
+probabilities and regression alike.
+
+Notation: M models, N rows, teams of S models as index arrays (n_teams, S). Q and HQ
+scores are low where a team is diverse.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+from sklearn.cluster import KMeans
+
+from skuq.ensembles._diversity import MEASURES, PairCounts, count_pairs
+from skuq.ensembles._selection import Selection
+from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams
+
+__all__ = ["FILTERS", "Pool", "Rules", "TeamSelection", "prune"]
+
+FILTERS = ("alpha", "kmeans", "mean")
+
+_MOST_SCORED = 2**20  # teams of one size, or of all sizes without the alpha filter
+_MOST_MODELS = 256  # pairs are counted for every focal model: M ** 3 numbers, three times
+_MOST_LISTED = 100_000  # up to here `teams_` names the teams that were never scored, too
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """What pruning knows of the models.
+
+    Attributes
+    ----------
+    wrong : ndarray of bool of shape (M, N)
+        Where each model errs.
+    weight : ndarray of shape (N,)
+    strength : callable
+        Teams (n_teams, S) to how strong each is (n_teams,); more is better.
+    model_strength : ndarray of shape (M,)
+        The same of single models.
+    labels : ndarray of int of shape (M, N) or None
+        What the kappas are taken on, if not on being right or wrong.
+    """
+
+    wrong: np.ndarray
+    weight: np.ndarray
+    strength: Strength
+    model_strength: np.ndarray
+    labels: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How to prune; see `HQEnsembleSelector` for the meaning of each.
+
+    Raises
+    ------
+    ValueError
+        If a rule cannot be followed.
+    """
+
+    metric: str | Sequence[str] = "gd"
+    score: str = "hq"
+    filters: Sequence[str] = ("alpha", "kmeans")
+    beta: float = 0.1
+    max_team_size: int | None = None
+    choose: str | Callable = "accuracy"
+    n_negatives: int | None = None
+    rank_base: int = 1
+    on: str = "correctness"
+
+    def __post_init__(self):
+        for name, given, known in (
+            ("metric", self.measures, MEASURES),
+            ("filters", self.filters, FILTERS),
+        ):
+            given = () if isinstance(given, str) else tuple(given)
+            if set(given) - set(known) or len(set(given)) < len(given):
+                raise ValueError(
+                    f"`{name}` must be distinct names out of {list(known)}. "
+                    f"Got {getattr(self, name)!r}."
+                )
+        if isinstance(self.filters, str):
+            raise ValueError(f"`filters` must be a sequence of names. Got {self.filters!r}.")
+        if not self.measures:
+            raise ValueError("`metric` must name at least one measure.")
+        for name, options in (
+            ("score", ("hq", "q")),
+            ("rank_base", (0, 1)),
+            ("on", ("correctness", "labels")),
+        ):
+            if getattr(self, name) not in options:
+                raise ValueError(
+                    f"`{name}` must be one of {list(options)}. Got {getattr(self, name)!r}."
+                )
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"`beta` must be in [0, 1). Got {self.beta!r}.")
+        for name, least in (("max_team_size", 2), ("n_negatives", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"`{name}` must be at least {least}, or None. Got {value!r}.")
+        if self.choose != "accuracy" and not callable(self.choose):
+            raise ValueError(f"`choose` must be 'accuracy' or callable. Got {self.choose!r}.")
+
+    def check_pool(self, n_models: int) -> Rules:
+        """These rules, if they suit a pool of so many models.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer than two models, or too many teams.
+        """
+        if n_models < 2:
+            raise ValueError(f"A team needs at least two models. Got a pool of {n_models}.")
+        if n_models > _MOST_MODELS:
+            raise ValueError(
+                f"A pool may have at most {_MOST_MODELS} models. Got {n_models}; leave out the "
+                "weakest."
+            )
+        if self.max_team_size is None and n_models > 25:
+            raise ValueError(
+                f"A pool of {n_models} models has {n_teams(n_models, n_models):,} teams. Set "
+                f"`max_team_size`, for example to 4: that leaves {n_teams(n_models, 4):,}."
+            )
+        possible = n_teams(n_models, self.largest(n_models))
+        if "alpha" not in self.filters and possible > _MOST_SCORED:
+            raise ValueError(
+                f"Without the alpha filter all {possible:,} teams of up to "
+                f"{self.largest(n_models)} of {n_models} models would be scored, and at most "
+                f'{_MOST_SCORED:,} can be. Set `max_team_size`, or add "alpha" to `filters`.'
+            )
+        return self
+
+    def largest(self, n_models: int) -> int:
+        """Size of the largest teams."""
+        return min(n_models, self.max_team_size or n_models)
+
+    @property
+    def measures(self) -> tuple:
+        """The metrics, one or several."""
+        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+
+
+@dataclass(frozen=True, eq=False)
+class TeamSelection:
+    """The teams of a pool, which of them were kept, and the one to serve.
+
+    Attributes
+    ----------
+    teams_ : DataFrame
+        One row a team: `team` (model numbers), `size`, `q` and `hq` (low is diverse),
+        `accuracy` (of the team's vote; for regression minus its loss), `alpha` (whether it
+        passed the alpha filter), `kept` (whether it passed all) and `reason`. Teams that
+        contain a pruned one were never looked at: their `hq` and `accuracy` are NaN. Of
+        pools with more than 100 000 possible teams these are not listed.
+    selected_ : tuple of int
+        The team to serve.
+    support_ : ndarray of bool of shape (n_models,)
+        The same as a mask.
+    accuracies_ : ndarray of shape (n_models,)
+        Of the single models.
+    n_possible_ : int
+        Teams there are, up to the largest size allowed.
+    n_scored_ : int
+        Teams that were looked at.
+    """
+
+    teams_: pd.DataFrame
+    selected_: tuple
+    support_: np.ndarray
+    accuracies_: np.ndarray
+    n_possible_: int
+    n_scored_: int
+
+    @property
+    def selection(self) -> Selection:
+        """The team to serve as a `Selection` of equal weights."""
+        size = len(self.selected_)
+        strength = self.teams_["accuracy"][self.teams_["team"] == self.selected_].item()
+        return Selection(np.array(self.selected_), np.full(size, 1 / size), -strength)
+
+
+def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
+    """Score the teams, filter them, and choose one.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two models, or too many teams.
+    """
+    n_models = len(pool.wrong)
+    max_size = rules.check_pool(n_models).largest(n_models)
+    everyone, focal = _count(pool, rules, rng)
+    rounds, alive = [], None
+    for size in range(2, max_size + 1):
+        teams = all_teams(n_models, size) if alive is None else extend_teams(alive, _MOST_SCORED)
+        if not len(teams):
+            break
+        scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
+        scored["q"] = _mean_score(rules, lambda m: everyone.scores(m, teams, 0))
+        scored["hq"] = _mean_score(rules, lambda m: _hq(focal, m, teams, pool, rules.rank_base))
+        scored["accuracy"] = pool.strength(teams)
+        pruned = _alpha(scored, rules)
+        scored["alpha"] = ~pruned
+        rounds.append(scored)
+        alive = teams[~pruned] if "alpha" in rules.filters else None
+    scored = pd.concat(rounds, ignore_index=True)
+    scored["kept"] = scored["alpha"]
+    scored["reason"] = np.where(scored["alpha"], "", "alpha: among the least diverse of its size")
+    for name in rules.filters:
+        if name != "alpha":
+            _FILTERS[name](scored, rules.score)
+    selected = _choose(scored, rules)
+    n_possible = n_teams(n_models, max_size)
+    frame = scored
+    if n_possible <= _MOST_LISTED:
+        frame = _with_unscored(scored, everyone, n_models, max_size, rules)
+    support = np.zeros(n_models, bool)
+    support[list(selected)] = True
+    return TeamSelection(frame, selected, support, pool.model_strength, n_possible, len(scored))
+
+
+def _count(pool, rules, rng) -> tuple[PairCounts, PairCounts]:
+    """Counts on the negatives of the whole pool, and on those of each focal model."""
+    used = pool.weight > 0
+    negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
+    focal = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
+    if rules.n_negatives is not None:
+        negatives, focal = (
+            [_draw(rows, rules.n_negatives, rng) for rows in sets] for sets in (negatives, focal)
+        )
+        if few := [len(rows) for rows in focal if len(rows) < rules.n_negatives]:
+            warnings.warn(
+                f"{len(few)} of {len(focal)} models are wrong on fewer than n_negatives="
+                f"{rules.n_negatives} rows (one on {min(few)}): all of these are used.",
+                stacklevel=2,
+            )
+    return tuple(
+        count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, focal)
+    )
+
+
+def _draw(rows, n, rng):
+    return np.sort(rng.choice(rows, n, replace=False)) if len(rows) > n else rows
+
+
+def _mean_score(rules, score_of):
+    return np.mean([score_of(measure) for measure in rules.measures], axis=0)
+
+
+def _hq(focal, measure, teams, pool, rank_base):
+    """HQ scores of all teams of one size that are alive (Algorithm 2)."""
+    scores = np.stack(
+        [focal.scores(measure, teams, members) for members in teams.T], axis=1
+    )  # (n_teams, S): on the negatives of each member
+    if teams.shape[1] < len(pool.wrong):  # there is more than one team with a focal model
+        scores = _scale_by_focal(scores, teams, len(pool.wrong))
+    ranks = rankdata(pool.model_strength[teams], axis=1) - 1 + rank_base
+    # A model that is never wrong sees nothing as a focal model: its score is no evidence.
+    sees = focal.n[teams] > 0
+    weights = np.where(sees, ranks, 0.0)
+    blind = ~(weights > 0).any(axis=1)
+    weights[blind] = np.where(sees[blind].any(axis=1, keepdims=True), sees[blind], 1.0)
+    return np.round((scores * weights).sum(axis=1) / weights.sum(axis=1), 12)
+
+
+def _scale_by_focal(scores, teams, n_models):
+    """Min-max scaling over the teams of each focal model; as it is where all are equal."""
+    low, high = np.full(n_models, np.inf), np.full(n_models, -np.inf)
+    np.minimum.at(low, teams, scores)
+    np.maximum.at(high, teams, scores)
+    low, spread = low[teams], (high - low)[teams]
+    varied = spread > 0
+    return np.where(varied, (scores - low) / np.where(varied, spread, 1.0), scores)
+
+
+def _alpha(scored, rules):
+    """Which teams of one size are pruned: the share `beta` with the highest score."""
+    pruned = np.zeros(len(scored), bool)
+    if "alpha" in rules.filters:
+        # Among equals the weaker goes first, then the first (Algorithm 3; errata of ties).
+        worst = np.lexsort((np.arange(len(scored)), scored["accuracy"], -scored[rules.score]))
+        pruned[worst[: int(rules.beta * len(scored) + 1e-9)]] = True
+    return pruned
+
+
+def _mean_filter(scored, score):
+    """Keep the teams below the mean score of all that are left (Algorithm 1)."""
+    left = scored.index[scored["kept"]]
+    _cut(scored, left, score, scored.loc[left, score].mean(), "mean")
+
+
+def _kmeans_filter(scored, score):
+    """Of each size, keep what scores below the weak cluster (section 2.3, Figure 3)."""
+    for _, group in scored[scored["kept"]].groupby("size"):
+        points = np.stack([_unit(group[score]), _unit(group["accuracy"])], axis=1)
+        if len(group) < 3:
+            _skip(scored, group.index, "kmeans", "fewer than three teams")
+        elif len(np.unique(points, axis=0)) < 2:
+            _skip(scored, group.index, "kmeans", "all teams alike")
+        else:
+            corners = np.array([[0.0, 1.0], [1.0, 0.0]])  # diverse and strong; neither
+            clusters = KMeans(2, init=corners, n_init=1).fit(points)
+            weak = clusters.labels_ == np.argmin(clusters.cluster_centers_[:, 1])
+            _cut(scored, group.index, score, group[score][weak].min(), "kmeans")
+
+
+_FILTERS = {"mean": _mean_filter, "kmeans": _kmeans_filter}
+
+
+def _cut(scored, index, score, threshold, name):
+    """Drop the teams at and above a threshold, unless nothing would stay."""
+    dropped = index[scored.loc[index, score] >= threshold]
+    if len(dropped) == len(index):
+        _skip(scored, index, name, "nothing would be left")
+        return
+    scored.loc[dropped, "kept"] = False
+    scored.loc[dropped, "reason"] = f"{name}: {score} not below {threshold:.4g}"
+
+
+def _skip(scored, index, name, why):
+    note = f"{name} skipped: {why}"
+    before = scored.loc[index, "reason"]
+    scored.loc[index, "reason"] = np.where(before == "", note, before + "; " + note)
+
+
+def _unit(values):
+    spread = values.max() - values.min()
+    return (values - values.min()) / spread if spread > 0 else values * 0.0
+
+
+def _choose(scored, rules):
+    survivors = scored[scored["kept"]].drop(columns=["alpha", "kept", "reason"])
+    if rules.choose == "accuracy":
+        order = survivors.sort_values(
+            ["accuracy", "size", rules.score], ascending=[False, True, True], kind="stable"
+        )
+        return order["team"].iloc[0]
+    label = rules.choose(survivors.copy())
+    if not np.isscalar(label) or label not in survivors.index:
+        raise ValueError(
+            "`choose` must return a label of the index of the frame it is given. "
+            f"Got {label!r}; the first labels are {survivors.index[:5].tolist()}."
+        )
+    return survivors["team"][label]
+
+
+def _with_unscored(scored, everyone, n_models, max_size, rules):
+    """The frame with the teams that were never looked at, sorted by size and members."""
+    known, missing = set(scored["team"]), []
+    for size in range(2, max_size + 1):
+        teams = [team for team in all_teams(n_models, size).tolist() if tuple(team) not in known]
+        if teams:
+            array = np.array(teams)
+            q = _mean_score(rules, lambda m: everyone.scores(m, array, 0))  # noqa: B023
+            missing.append(pd.DataFrame({"team": list(map(tuple, teams)), "size": size, "q": q}))
+    if not missing:
+        return scored
+    missing = pd.concat(missing).assign(
+        hq=np.nan,
+        accuracy=np.nan,
+        alpha=False,
+        kept=False,
+        reason="alpha: contains a pruned team, never scored",
+    )
+    frame = pd.concat([scored, missing], ignore_index=True)
+    return frame.sort_values(["size", "team"], ignore_index=True)

@@ -1,0 +1,220 @@
+"""Teams out of a pool of models: which there are, and how strong each is.
+
+Notation: M models, N rows, C classes. Teams of one size S are an array of sorted model
+indices (n_teams, S), in lexicographic order. A strength is a number per team or per model;
+more is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations, groupby
+from math import comb
+
+import numpy as np
+
+__all__ = [
+    "all_teams",
+    "check_teams",
+    "extend_teams",
+    "hard_vote_accuracy",
+    "n_teams",
+    "negative_loss",
+    "soft_vote_accuracy",
+    "tie_weights",
+]
+
+_CHUNK_BYTES = 2**22  # of one temporary array
+
+Strength = Callable[[np.ndarray], np.ndarray]
+
+
+def n_teams(n_models: int, max_size: int) -> int:
+    """How many teams of 2 to `max_size` models there are."""
+    return sum(comb(n_models, size) for size in range(2, max_size + 1))
+
+
+def all_teams(n_models: int, size: int) -> np.ndarray:
+    """All teams of a size: (n_teams, size)."""
+    return np.array(list(combinations(range(n_models), size)), dtype=int).reshape(-1, size)
+
+
+def extend_teams(alive: np.ndarray, most: int) -> np.ndarray:
+    """Teams of one more model of which every part of the former size is alive.
+
+    By induction they contain no team that was pruned at any size.
+
+    Parameters
+    ----------
+    alive : ndarray of shape (n_alive, S)
+    most : int
+
+    Returns
+    -------
+    ndarray of shape (n_teams, S + 1)
+
+    Raises
+    ------
+    ValueError
+        If there are more than `most`.
+    """
+    size = alive.shape[1]
+    teams = list(map(tuple, alive.tolist()))
+    known, extended = set(teams), []
+    for prefix, group in groupby(teams, key=lambda team: team[:-1]):
+        for pair in combinations([team[-1] for team in group], 2):
+            team = prefix + pair
+            # The two parts without one of the last two are alive: they made the team.
+            if all(team[:k] + team[k + 1 :] in known for k in range(size - 1)):
+                extended.append(team)
+        if len(extended) > most:
+            raise ValueError(
+                f"More than {most:,} teams of {size + 1} models are left to score, and at most "
+                f"{most:,} can be. Set `max_team_size` to {size}, or raise `beta`."
+            )
+    return np.array(extended, dtype=int).reshape(-1, size + 1)
+
+
+def check_teams(teams, n_models: int) -> list[np.ndarray]:
+    """Each team as an array of distinct model indices.
+
+    Raises
+    ------
+    ValueError
+        If a team is no set of at least two models of the pool.
+    """
+    checked = []
+    for team in teams:
+        members = np.asarray(team)
+        if (
+            members.ndim != 1
+            or members.dtype.kind not in "iu"
+            or len(members) < 2
+            or len(np.unique(members)) < len(members)
+            or members.min() < 0
+            or members.max() >= n_models
+        ):
+            raise ValueError(
+                "A team must be two or more distinct model numbers in "
+                f"0..{n_models - 1}. Got {team!r}."
+            )
+        checked.append(np.sort(members).astype(int))
+    return checked
+
+
+def tie_weights(accuracy: np.ndarray) -> np.ndarray:
+    """Weights (S,) of members' votes, summing to 1, with which no vote is tied.
+
+    Equal but for less than 1e-6: the best of the members on one side outweighs all worse
+    ones on another, so the plurality of what is tied is the side of the most accurate.
+    """
+    rank = np.argsort(np.lexsort((np.arange(len(accuracy)), -accuracy)))
+    weights = 1 + 1e-6 * 0.5 ** (rank + 1.0)
+    return weights / weights.sum()
+
+
+def hard_vote_accuracy(codes, y, weight, accuracy) -> Strength:
+    """The share of rows a team's plurality vote gets right, as a function of teams.
+
+    Parameters
+    ----------
+    codes : ndarray of int of shape (M, N)
+        Classes the models give.
+    y : ndarray of int of shape (N,)
+    weight : ndarray of shape (N,)
+    accuracy : ndarray of shape (M,)
+        Of each model; the side of the most accurate of tied members wins.
+    """
+    order = np.lexsort((np.arange(len(codes)), -accuracy))
+    place = np.argsort(order)  # model -> its place, the most accurate first
+    codes = codes[order]
+    # Rows in which the same models side with each other and the same are right are one row.
+    side = [(codes == own).argmax(axis=0) for own in codes]  # the first that says the same
+    pattern = np.concatenate([side, codes == y]).astype(np.min_scalar_type(len(codes)))
+    pattern, row = np.unique(pattern, axis=1, return_inverse=True)
+    weight = np.bincount(row.ravel(), weight)
+    side, right = pattern[: len(codes)], pattern[len(codes) :].astype(bool)
+
+    def strength(teams):
+        teams = np.sort(place[teams], axis=1)
+        step = max(1, _CHUNK_BYTES // (teams.shape[1] * side[0].nbytes))
+        result = np.empty(len(teams))
+        for start in range(0, len(teams), step):
+            members = teams[start : start + step].T
+            sides = side[members]  # (S, n_teams, n_patterns)
+            most, won = 0, False
+            for own, model in zip(sides, members):
+                votes = (sides == own).sum(axis=0, dtype=side.dtype)
+                # Strictly more: a tie stays with the more accurate.
+                won = np.where(votes > most, right[model], won)
+                most = np.maximum(most, votes)
+            result[start : start + step] = won @ weight
+        return result / weight.sum()
+
+    return strength
+
+
+def soft_vote_accuracy(proba, y, weight) -> Strength:
+    """The share of rows a team's averaged probabilities get right, as a function of teams.
+
+    Parameters
+    ----------
+    proba : ndarray of shape (M, N, C)
+    y : ndarray of int of shape (N,)
+    weight : ndarray of shape (N,)
+    """
+    codes = proba.argmax(axis=2)
+    # Where all models give one class, so does every team.
+    contested = (codes != codes[0]).any(axis=0)
+    settled = weight[~contested & (codes[0] == y)].sum()
+    proba = np.ascontiguousarray(np.moveaxis(proba[:, contested], 2, 1))  # (M, C, n)
+    truth, share = y[contested], weight[contested]
+
+    def strength(teams):
+        step = max(1, _CHUNK_BYTES // max(1, proba[0].nbytes))
+        result = np.empty(len(teams))
+        for start in range(0, len(teams), step):
+            members = teams[start : start + step].T
+            total = proba[members[0]]
+            for member in members[1:]:
+                total += proba[member]
+            result[start : start + step] = (_first_argmax(total) == truth) @ share
+        return (settled + result) / weight.sum()
+
+    return strength
+
+
+def _first_argmax(values):
+    """``values.argmax(axis=1)`` of (T, C, n): NumPy's own would copy the axis to the end."""
+    best, where = values[:, 0].copy(), np.zeros(values[:, 0].shape, dtype=int)
+    for k in range(1, values.shape[1]):
+        better = values[:, k] > best
+        where[better] = k
+        np.maximum(best, values[:, k], out=best)
+    return where
+
+
+def negative_loss(statistics, loss, weight) -> Strength:
+    """Minus the mean loss of averaged statistics, as a function of teams.
+
+    Parameters
+    ----------
+    statistics : sequence of ndarray of shape (M, N, ...)
+        What a team averages over its members.
+    loss : callable
+        ``loss(*averages) -> (n_teams, N)`` or more trailing axes.
+    weight : ndarray of shape (N,)
+    """
+
+    def strength(teams):
+        step = max(1, _CHUNK_BYTES // statistics[0][0].nbytes)
+        result = np.empty(len(teams))
+        for start in range(0, len(teams), step):
+            part = teams[start : start + step]
+            with np.errstate(all="ignore"):  # a bad member has a bad loss, no more
+                rows = loss(*(s[part].mean(axis=1) for s in statistics))
+                rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
+                result[start : start + step] = -(rows @ weight)
+        return result / weight.sum()
+
+    return strength

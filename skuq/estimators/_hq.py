@@ -1,0 +1,520 @@
+"""HQ: a small, diverse, strong team out of a pool of classifiers."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.base import TransformerMixin, clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import check_cv, cross_val_predict
+from sklearn.utils import Bunch, get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    has_fit_parameter,
+    validate_data,
+)
+from tqdm.auto import tqdm
+
+from skuq._params import BaseComposition, HasMethods, Interval, Options, StrOptions, fit_context
+from skuq.ensembles import TeamSelection, select_teams
+from skuq.ensembles._diversity import MEASURES
+from skuq.ensembles._hq import prune_classifiers
+from skuq.ensembles._pruning import Rules
+from skuq.ensembles._teams import tie_weights
+from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators._rows import check_weights
+from skuq.predictive import CategoricalMixture
+
+__all__ = ["HQEnsembleSelector"]
+
+
+class HQEnsembleSelector(UncertaintyClassifierMixin, TransformerMixin, BaseComposition):
+    """A small, diverse, strong team out of a pool of classifiers.
+
+    Every team of two or more members of the pool is a candidate. Its HQ score says how
+    much its members err on the same rows, seen from each member in turn: low is diverse.
+    The alpha filter goes up from pairs, prunes the least diverse teams of each size, and
+    never looks at a team that contains a pruned one; the K-means filter then separates,
+    size by size, the diverse and accurate teams from the rest. Of the survivors the most
+    accurate is served.
+
+    Parameters
+    ----------
+    estimators : list of (str, classifier) tuples
+        The pool, two or more. A `sklearn.frozen.FrozenEstimator` is taken as it is;
+        "drop" leaves one out. For the members of a fitted ensemble of skuq see its
+        `member_estimators`.
+    metric : {"ck", "qs", "bd", "fk", "kw", "gd"} or list of these, default="gd"
+        What diversity means: Cohen's kappa, Q statistics, binary disagreement, Fleiss'
+        kappa, Kohavi-Wolpert variance, generalised diversity. Generalised diversity gave
+        the paper's best shares of strong teams on CIFAR-10. The scores of several metrics
+        are averaged (the paper takes one at a time).
+    diversity : {"hq", "q"}, default="hq"
+        How a team is scored. "q" measures a team once, on the rows any model of the pool gets wrong: the
+        paper's baseline, with ``filters=("mean",)``.
+    filters : sequence of {"alpha", "kmeans", "mean"}, default=("alpha", "kmeans")
+        "alpha" decides what is scored and so comes first; the others follow in the order
+        given. "mean" keeps what scores below the mean. A filter that would leave nothing
+        is skipped, and `teams_` says so. An empty sequence keeps all teams.
+    beta : float, default=0.1
+        Share of the teams of each size that the alpha filter prunes.
+    max_team_size : int or None, default=None
+        None is the whole pool, for pools of at most 25.
+    voting : {"soft", "hard"}, default="soft"
+        Average of probabilities, or plurality of labels. With "hard" the probabilities
+        are shares of votes, tilted by less than 1e-6 towards the more accurate members:
+        so the most accurate of the tied members decides a tie.
+    cv : int, cross-validation generator, iterable, "prefit" or None, default=None
+        How predictions come about on rows a model was not trained on. None is 5-fold
+        cross-validation, after which the chosen members are fitted on all rows. "prefit"
+        takes the estimators as they are: give `fit` rows they have not seen.
+    choose : "accuracy" or callable, default="accuracy"
+        Which survivor is served. "accuracy": the most accurate on these rows, then the
+        smaller, then the more diverse. A callable gets the survivors, a frame like
+        `teams_`, and returns a label of its index.
+    n_negatives : int or None, default=None
+        Draw so many of the rows a model gets wrong, instead of all, to measure on.
+    rank_base : {0, 1}, default=1
+        Members of a team weigh in its HQ score by their rank in accuracy, the lowest
+        being `rank_base`. 0 is what the paper's released code intends.
+    on : {"correctness", "labels"}, default="correctness"
+        What the two kappas are taken on: being right or wrong, or the labels themselves
+        as in the released code. The other metrics know correctness only.
+    n_jobs : int or None, default=None
+        Estimators fitted at the same time.
+    random_state : int, RandomState instance or None, default=None
+        Draws the negatives if `n_negatives` is given; nothing else is random here.
+    verbose : int, default=0
+        1 shows a bar while estimators are cross-validated.
+
+    Attributes
+    ----------
+    teams_ : DataFrame
+        One row a team: `team` (positions in `names_`), `size`, `q`, `hq`, `accuracy`,
+        `alpha` (passed the alpha filter), `kept` (passed all) and `reason`. See
+        `skuq.ensembles.TeamSelection`.
+    selected_ : tuple of int
+        Positions of the team that is served.
+    support_ : ndarray of bool of shape (n_models,)
+        The same as a mask.
+    names_ : list of str
+        Names of the pool, without those dropped.
+    accuracies_ : ndarray of shape (n_models,)
+        Of the pool's models, on the rows that teams are judged on.
+    n_possible_, n_scored_ : int
+        Teams there are, and teams that were looked at.
+    estimators_ : list of classifiers
+        The members of the team, fitted, in the order of `selected_`.
+    named_estimators_ : Bunch
+        The same by name.
+    classes_ : ndarray of shape (n_classes,)
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    See Also
+    --------
+    skuq.ensembles.select_teams : The same from arrays of predictions.
+    sklearn.ensemble.VotingClassifier : A vote of all, unpruned.
+
+    Notes
+    -----
+    Teams are chosen on the rows they are judged on, so `teams_` flatters the best of
+    them. X is handed to the members as it is: they say what they accept. Scoring costs
+    next to nothing, as all six metrics follow from one matrix of counts; time goes into
+    fitting the pool, and then into the votes of the teams that were not pruned.
+
+    References
+    ----------
+    "Deep ensembles with hierarchical diversity pruning", Algorithms 1 to 3.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> from skuq import HQEnsembleSelector
+    >>> X, y = load_iris(return_X_y=True)
+    >>> pool = [
+    ...     ("linear", LogisticRegression(max_iter=500)),
+    ...     ("bayes", GaussianNB()),
+    ...     ("near", KNeighborsClassifier()),
+    ...     ("tree", DecisionTreeClassifier(random_state=0)),
+    ... ]
+    >>> model = HQEnsembleSelector(pool).fit(X, y)
+    >>> [model.names_[k] for k in model.selected_]
+    ['bayes', 'near', 'tree']
+    >>> label, std = model.predict(X[:1], return_std=True)
+    >>> label
+    array([0])
+    """
+
+    _parameter_constraints: dict = {
+        "estimators": [list],
+        "metric": [StrOptions(set(MEASURES)), list, tuple],
+        "diversity": [StrOptions({"hq", "q"})],
+        "filters": [list, tuple],
+        "beta": [Interval(Real, 0, 1, closed="left")],
+        "max_team_size": [Interval(Integral, 2, None, closed="left"), None],
+        "voting": [StrOptions({"soft", "hard"})],
+        "cv": ["cv_object", StrOptions({"prefit"})],
+        "choose": [StrOptions({"accuracy"}), callable],
+        "n_negatives": [Interval(Integral, 1, None, closed="left"), None],
+        "rank_base": [Options(Integral, {0, 1})],
+        "on": [StrOptions({"correctness", "labels"})],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        estimators,
+        *,
+        metric="gd",
+        diversity="hq",
+        filters=("alpha", "kmeans"),
+        beta=0.1,
+        max_team_size=None,
+        voting="soft",
+        cv=None,
+        choose="accuracy",
+        n_negatives=None,
+        rank_base=1,
+        on="correctness",
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.estimators = estimators
+        self.metric = metric
+        self.diversity = diversity
+        self.filters = filters
+        self.beta = beta
+        self.max_team_size = max_team_size
+        self.voting = voting
+        self.cv = cv
+        self.choose = choose
+        self.n_negatives = n_negatives
+        self.rank_base = rank_base
+        self.on = on
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X, y, sample_weight=None):
+        """Predict with every model of the pool, choose a team, and fit its members.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Whatever the estimators accept.
+        y : array-like of shape (n,)
+            Classes.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; for fitting the members and for choosing the team.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the pool cannot make teams, its models know different classes, or there are
+            too many teams.
+        NotFittedError
+            If ``cv="prefit"`` and a model is not fitted.
+        """
+        if hasattr(self, "estimators_"):  # a fit that fails must not leave half of another
+            del self.estimators_
+        pool = self._check_pool(sample_weight)
+        rules = Rules(
+            self.metric,
+            self.diversity,
+            self.filters,
+            self.beta,
+            self.max_team_size,
+            self.choose,
+            self.n_negatives,
+            self.rank_base,
+            self.on,
+        ).check_pool(len(pool))
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        check_consistent_length(X, y)
+        validate_data(self, X, skip_check_array=True)
+        weight = check_weights(sample_weight, X)
+        self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
+        codes = self._codes(y)
+        predictions = self._pool_predictions(pool, X, y, sample_weight)
+        if self.voting == "hard":
+            labels, proba = predictions, None
+        else:
+            labels, proba = predictions.argmax(axis=2), predictions
+        chosen = prune_classifiers(labels, proba, codes, weight, rules, self.random_state)
+        self.names_ = list(pool)
+        self.teams_, self.selected_ = chosen.teams_, chosen.selected_
+        self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
+        self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
+        team = {self.names_[k]: pool[self.names_[k]] for k in self.selected_}
+        if self.cv != "prefit":
+            fitted = Parallel(self.n_jobs)(
+                delayed(_fit)(clone(model), X, y, sample_weight) for model in team.values()
+            )
+            team = dict(zip(team, fitted))
+        self.named_estimators_ = Bunch(**team)
+        self.estimators_ = list(team.values())
+        return self
+
+    def _check_pool(self, sample_weight):
+        """The models by name."""
+        items = self.estimators
+        if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
+            raise ValueError(
+                f"`estimators` must be a list of (name, classifier) tuples. Got {items!r}."
+            )
+        self._validate_names([name for name, _ in items])
+        pool = {name: model for name, model in items if not isinstance(model, str)}
+        if wrong := [m for _, m in items if isinstance(m, str) and m != "drop"]:
+            raise ValueError(f'The only text among `estimators` may be "drop". Got {wrong[0]!r}.')
+        if len(pool) < 2:
+            raise ValueError(
+                f"`estimators` must hold at least two classifiers to make a team. Got {len(pool)}."
+            )
+        for name, model in pool.items():
+            if not is_classifier(model):
+                raise ValueError(
+                    f"Estimator {name!r} is no classifier: {model!r}. For regression see "
+                    '`AutoDEUQRegressor(selection="hq")`.'
+                )
+            if self.voting == "soft" and not hasattr(model, "predict_proba"):
+                raise ValueError(
+                    f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
+                    "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
+                    "`voting='hard'`."
+                )
+            given = sample_weight is not None and self.cv != "prefit"
+            if given and not has_fit_parameter(model, "sample_weight"):
+                raise TypeError(f"Estimator {name!r} cannot be fitted with `sample_weight`.")
+            if self.cv == "prefit":
+                try:
+                    check_is_fitted(model)
+                except NotFittedError as error:
+                    raise NotFittedError(
+                        f"With cv='prefit' every estimator must be fitted; {name!r} is not."
+                    ) from error
+        return pool
+
+    def _pool_predictions(self, pool, X, y, sample_weight):
+        """Codes (M, n) or probabilities (M, n, C) of rows a model was not fitted on."""
+        splits = None
+        if self.cv != "prefit":
+            splits = list(check_cv(self.cv, y, classifier=True).split(X, y))
+        method = "predict" if self.voting == "hard" else "predict_proba"
+        work = Parallel(self.n_jobs, return_as="generator")(
+            delayed(_predict_held_out)(model, X, y, sample_weight, splits, method, self.classes_)
+            for model in pool.values()
+        )
+        bar = tqdm(work, total=len(pool), desc="pool", unit="model", disable=not self.verbose)
+        return np.stack(list(bar))
+
+    def _check_inputs(self, X):
+        if getattr(X, "ndim", 2) != 1:  # about a single row the members say what is wrong
+            validate_data(self, X, reset=False, skip_check_array=True)
+        return X
+
+    def _votes(self, X):
+        """Codes (S, n) of the members' labels."""
+        return np.stack([_codes_of(m.predict(X), self.classes_) for m in self.estimators_])
+
+    def _predict_distribution(self, X):
+        if self.voting == "soft":
+            return CategoricalMixture(
+                np.stack([_proba_of(m, X, self.classes_) for m in self.estimators_])
+            )
+        selected = list(self.selected_)
+        weights = tie_weights(self.accuracies_[selected])
+        return CategoricalMixture(np.eye(len(self.classes_))[self._votes(X)], weights)
+
+    def predict_log_proba(self, X):
+        """Logarithm of the team's class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n, C)
+            In nats; -inf for classes to which no member gives any probability.
+        """
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def transform(self, X):
+        """What the members of the team predict.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n, n_members * n_classes) or (n, n_members)
+            Probabilities, member by member; with ``voting="hard"`` the positions in
+            `classes_` of the labels.
+        """
+        check_is_fitted(self)
+        X = self._check_inputs(X)
+        if self.voting == "hard":
+            return self._votes(X).T
+        return np.concatenate(self._predict_distribution(X).proba, axis=1)
+
+    def get_feature_names_out(self, input_features=None):
+        """Names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : ignored
+
+        Returns
+        -------
+        ndarray of str
+        """
+        check_is_fitted(self, "n_features_in_")
+        prefix, columns = type(self).__name__.lower(), [""]
+        if self.voting == "soft":
+            columns = range(len(self.classes_))
+        names = self.named_estimators_
+        return np.array([f"{prefix}_{n}{c}" for n in names for c in columns], dtype=object)
+
+    @staticmethod
+    def select_from_predictions(predictions, y, **settings) -> TeamSelection:
+        """Choose a team from arrays of predictions; see `skuq.ensembles.select_teams`.
+
+        Parameters
+        ----------
+        predictions : array-like of shape (n_models, n_samples) or (n_models, n_samples, n_classes)
+            Labels, or probabilities.
+        y : array-like of shape (n_samples,)
+        **settings
+            `metric`, `score`, `filters`, `beta`, `max_team_size`, `voting`, `choose`,
+            `n_negatives`, `rank_base`, `on`, `classes`, `sample_weight`, `random_state`.
+
+        Returns
+        -------
+        TeamSelection
+            Has `teams_` and `selected_` among others.
+        """
+        return select_teams(predictions, y, **settings)
+
+    @property
+    def named_estimators(self):
+        """The pool by name, as given."""
+        return Bunch(**dict(self.estimators))
+
+    def get_params(self, deep=True):
+        """Parameters, and with `deep` those of the estimators too.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+
+        Returns
+        -------
+        dict
+        """
+        return self._get_params("estimators", deep=deep)
+
+    def set_params(self, **params):
+        """Set parameters, estimators by name, or parameters of estimators.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self
+        """
+        return self._set_params("estimators", **params)
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "estimators_")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        try:
+            pool = [get_tags(m).input_tags for _, m in self.estimators if m != "drop"]
+        except (TypeError, ValueError):  # not yet checked: `fit` will say what is wrong
+            pool = []
+        tags.transformer_tags.preserves_dtype = []
+        tags.input_tags.allow_nan = all(t.allow_nan for t in pool)
+        tags.input_tags.sparse = all(t.sparse for t in pool)
+        return tags
+
+
+def _check_classes(pool, y, prefit):
+    """Labels (C,), which every model knows.
+
+    Raises
+    ------
+    ValueError
+        If fitted models know different classes, or y has classes they do not know.
+    """
+    fixed = {n: m for n, m in pool.items() if prefit or isinstance(m, FrozenEstimator)}
+    classes = np.unique(y)
+    if prefit:
+        classes = np.asarray(next(iter(pool.values())).classes_)
+    elif len(classes) < 2:
+        raise ValueError(f"y must have at least two classes. Got 1 class: {classes.tolist()}.")
+    for name, model in fixed.items():
+        if np.asarray(model.classes_).tolist() != classes.tolist():
+            raise ValueError(
+                "All models must know the same classes. "
+                f"{name!r} knows {np.asarray(model.classes_).tolist()}, and "
+                f"{next(iter(pool)) if prefit else 'y'!r} has {classes.tolist()}."
+            )
+    return classes
+
+
+def _fit(model, X, y, sample_weight):
+    if sample_weight is None:
+        return model.fit(X, y)
+    return model.fit(X, y, sample_weight=sample_weight)
+
+
+def _predict_held_out(model, X, y, sample_weight, splits, method, classes):
+    """Codes (n,) or probabilities (n, C) of rows the model was not fitted on."""
+    if splits is None or isinstance(model, FrozenEstimator):
+        if method == "predict_proba":
+            return _proba_of(model, X, classes)
+        return _codes_of(model.predict(X), classes)
+    params = None if sample_weight is None else {"sample_weight": sample_weight}
+    given = cross_val_predict(clone(model), X, y, cv=splits, method=method, params=params)
+    return given if method == "predict_proba" else _codes_of(given, classes)
+
+
+def _proba_of(model, X, classes):
+    proba = np.asarray(model.predict_proba(X), dtype=float)
+    if proba.shape[1:] != (len(classes),):
+        raise ValueError(
+            f"{model!r} gave probabilities of shape {proba.shape} for {len(classes)} classes."
+        )
+    return proba
+
+
+def _codes_of(labels, classes):
+    """Positions of labels in `classes`, which are all there are."""
+    position = {label: k for k, label in enumerate(classes.tolist())}
+    return np.array([position[label] for label in np.asarray(labels).tolist()])
