@@ -204,8 +204,8 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
         if not len(teams):
             break
         scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
-        scored["q"] = _mean_score(rules, lambda m: everyone.scores(m, teams, 0))
-        scored["hq"] = _mean_score(rules, lambda m: _hq(focal, m, teams, pool, rules.rank_base))
+        scored["q"] = _q(everyone, rules, teams)
+        scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
         scored["accuracy"] = pool.strength(teams)
         pruned = _alpha(scored, rules)
         scored["alpha"] = ~pruned
@@ -251,24 +251,27 @@ def _draw(rows, n, rng):
     return np.sort(rng.choice(rows, n, replace=False)) if len(rows) > n else rows
 
 
-def _mean_score(rules, score_of):
-    return np.mean([score_of(measure) for measure in rules.measures], axis=0)
+def _q(everyone, rules, teams):
+    """Scores of teams on the negatives of the whole pool; of several measures the mean."""
+    return np.mean([everyone.scores(measure, teams, 0) for measure in rules.measures], axis=0)
 
 
-def _hq(focal, measure, teams, pool, rank_base):
+def _hq(focal, rules, teams, model_strength):
     """HQ scores of all teams of one size that are alive (Algorithm 2)."""
-    scores = np.stack(
-        [focal.scores(measure, teams, members) for members in teams.T], axis=1
-    )  # (n_teams, S): on the negatives of each member
-    if teams.shape[1] < len(pool.wrong):  # there is more than one team with a focal model
-        scores = _scale_by_focal(scores, teams, len(pool.wrong))
-    ranks = rankdata(pool.model_strength[teams], axis=1) - 1 + rank_base
+    several = teams.shape[1] < len(model_strength)  # teams with one focal model
+    scores = np.zeros(teams.shape)
+    for measure in rules.measures:
+        by_focal = [focal.scores(measure, teams, members) for members in teams.T]
+        own = np.stack(by_focal, axis=1)  # (n_teams, S): on the negatives of each member
+        scores += _scale_by_focal(own, teams, len(model_strength)) if several else own
+    ranks = rankdata(model_strength[teams], axis=1) - 1 + rules.rank_base
     # A model that is never wrong sees nothing as a focal model: its score is no evidence.
     sees = focal.n[teams] > 0
     weights = np.where(sees, ranks, 0.0)
     blind = ~(weights > 0).any(axis=1)
     weights[blind] = np.where(sees[blind].any(axis=1, keepdims=True), sees[blind], 1.0)
-    return np.round((scores * weights).sum(axis=1) / weights.sum(axis=1), 12)
+    means = (scores * weights).sum(axis=1) / weights.sum(axis=1) / len(rules.measures)
+    return np.round(means, 12)
 
 
 def _scale_by_focal(scores, teams, n_models):
@@ -358,8 +361,7 @@ def _with_unscored(scored, everyone, n_models, max_size, rules):
     for size in range(2, max_size + 1):
         teams = [team for team in all_teams(n_models, size).tolist() if tuple(team) not in known]
         if teams:
-            array = np.array(teams)
-            q = _mean_score(rules, lambda m: everyone.scores(m, array, 0))  # noqa: B023
+            q = _q(everyone, rules, np.array(teams))
             missing.append(pd.DataFrame({"team": list(map(tuple, teams)), "size": size, "q": q}))
     if not missing:
         return scored

@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 )
 from tqdm.auto import tqdm
 
-from skuq._params import BaseComposition, HasMethods, Interval, Options, StrOptions, fit_context
+from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
 from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._hq import prune_classifiers
@@ -56,8 +56,8 @@ class HQEnsembleSelector(UncertaintyClassifierMixin, TransformerMixin, BaseCompo
         the paper's best shares of strong teams on CIFAR-10. The scores of several metrics
         are averaged (the paper takes one at a time).
     diversity : {"hq", "q"}, default="hq"
-        How a team is scored. "q" measures a team once, on the rows any model of the pool gets wrong: the
-        paper's baseline, with ``filters=("mean",)``.
+        How a team is scored. "q" measures it once, on the rows that any model of the pool
+        gets wrong: the paper's baseline, with ``filters=("mean",)``.
     filters : sequence of {"alpha", "kmeans", "mean"}, default=("alpha", "kmeans")
         "alpha" decides what is scored and so comes first; the others follow in the order
         given. "mean" keeps what scores below the mean. A filter that would leave nothing
