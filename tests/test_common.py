@@ -3,6 +3,9 @@
 import sys
 from pathlib import Path
 
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skuq
@@ -17,6 +20,13 @@ EXPECTED_FAILURES = {
     )
 }
 NETWORK = {"hidden_units": (8,), "epochs": 40, "learning_rate": 0.03, "batch_size": 16}
+
+
+POOL = [
+    ("linear", LogisticRegression()),
+    ("bayes", GaussianNB()),
+    ("tree", DecisionTreeClassifier(random_state=0)),
+]
 
 
 def _tiny():
@@ -36,9 +46,15 @@ def _tiny():
             10, dropout=0.02, **{**NETWORK, "hidden_units": 30, "epochs": 80}, random_state=0
         ),
         skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
+        skuq.HQEnsembleSelector(POOL, cv=3),
+        skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
     ]
 
 
-@parametrize_with_checks(_tiny(), expected_failed_checks=lambda estimator: EXPECTED_FAILURES)
+def _expected(estimator):
+    return {} if isinstance(estimator, skuq.HQEnsembleSelector) else EXPECTED_FAILURES
+
+
+@parametrize_with_checks(_tiny(), expected_failed_checks=_expected)
 def test_sklearn_contract(estimator, check):
     check(estimator)

@@ -84,6 +84,7 @@ def _loaded_by(statement):
         "import skuq",
         "from skuq import AutoDEUQRegressor; AutoDEUQRegressor()",
         "from skuq import DeepEnsembleClassifier, HyperDeepEnsembleRegressor, MCDropoutRegressor",
+        "from skuq import HQEnsembleSelector; HQEnsembleSelector([])",
         "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
         "from skuq.catalog import *; from skuq.tables import *; from skuq.datasets import *",
         "from skuq.search import make_proposer, open_slots, run_search",

@@ -20,7 +20,7 @@ from skuq._params import (
 )
 from skuq._seeds import draw_entropy, generator
 from skuq.catalog import Catalog, HeldOut
-from skuq.ensembles import check_selection, select_greedy, select_top
+from skuq.ensembles import check_selection, select_greedy, select_hq, select_top
 from skuq.estimators._base import UncertaintyRegressorMixin
 from skuq.estimators._rows import (
     Rows,
@@ -86,8 +86,9 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         Exploration of the Bayesian optimisation.
     max_batch_size : int, default=256
         Upper end of the batch sizes; larger than the data means full batches.
-    selection : {"greedy", "top"} or callable, default="greedy"
-        How members are picked. "top" takes those with the lowest NLL each. A callable
+    selection : {"greedy", "top", "hq"} or callable, default="greedy"
+        How members are picked. "top" takes those with the lowest NLL each; "hq" prunes
+        teams by diversity (`skuq.ensembles.select_hq`) and weighs members equally. A callable
         gets ``(y, loc, scale, n_members, sample_weight=...)`` and returns a
         `skuq.ensembles.Selection`.
     epistemic_ddof : {0, 1}, default=0
@@ -171,7 +172,7 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         "sample_size": [Interval(Integral, 1, None, closed="left"), None],
         "kappa": [Interval(Real, 0, None, closed="left")],
         "max_batch_size": [Interval(Integral, 1, None, closed="left")],
-        "selection": [StrOptions({"greedy", "top"}), callable],
+        "selection": [StrOptions({"greedy", "top", "hq"}), callable],
         "epistemic_ddof": [Options(Integral, {0, 1})],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
@@ -241,6 +242,8 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         -------
         self
         """
+        if self.selection == "hq" and self.n_members < 2:
+            raise ValueError('`selection="hq"` makes teams: `n_members` must be at least 2. Got 1.')
         X, y = validate_data(
             self, X, y, dtype="float64", multi_output=True, y_numeric=True, ensure_min_samples=2
         )
@@ -313,8 +316,9 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             chosen = select_greedy(
                 *arguments, sample_weight=held_out.weight, min_members=self.min_members
             )
-        elif self.selection == "top":
-            chosen = select_top(*arguments, sample_weight=held_out.weight)
+        elif isinstance(self.selection, str):
+            select = {"top": select_top, "hq": select_hq}[self.selection]
+            chosen = select(*arguments, sample_weight=held_out.weight)
         else:
             chosen = self.selection(*arguments, sample_weight=held_out.weight)
             check_selection(chosen, len(completed))

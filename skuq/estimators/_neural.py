@@ -8,6 +8,7 @@ An estimator here is a kind of target (numbers or classes) times a way of traini
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from dataclasses import replace
 from numbers import Integral, Real
@@ -16,7 +17,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from tqdm.auto import tqdm
 
 from skuq._params import Interval, StrOptions, fit_context
@@ -214,6 +215,22 @@ class NeuralEstimator(BaseEstimator):
 
     def _finish(self, data, splits):
         """What is estimated after training."""
+
+    def member_estimators(self):
+        """Each member as a fitted ensemble of one: a pool to choose from.
+
+        Returns
+        -------
+        list of (str, estimator) tuples
+            For example for ``HQEnsembleSelector(pool, cv="prefit")``.
+        """
+        check_is_fitted(self)
+        pool = []
+        for k, member in enumerate(self.members_):
+            alone = copy.copy(self)
+            alone.members_, alone.weights_ = [member], np.ones(1)
+            pool.append((f"member{k}", alone))
+        return pool
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "members_")

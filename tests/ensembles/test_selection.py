@@ -74,10 +74,10 @@ def test_greedy_finds_the_pair_of_opposite_errors():
 
 def test_without_replacement_every_weight_is_equal(global_random_seed):
     y, loc, scale = pool(global_random_seed)
-    from skuq.ensembles._selection import _normal_nll, normal_statistics
+    from skuq.ensembles._selection import normal_nll, normal_statistics
 
     selection = select_forward(
-        normal_statistics(y, loc, scale), _normal_nll, 4, replacement=False, min_members=4
+        normal_statistics(y, loc, scale), normal_nll, 4, replacement=False, min_members=4
     )
     assert len(set(selection.indices)) == 4
     assert_allclose(selection.weights, 0.25)

@@ -1,0 +1,170 @@
+"""The six Q measures, against other people's code and the paper's per-row formulas."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose
+from sklearn.metrics import cohen_kappa_score
+from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
+
+from skuq.ensembles import diversity_score
+from skuq.ensembles._diversity import MEASURES
+
+
+def draw(seed, n_models=5, n_samples=60):
+    rng = np.random.default_rng(seed)
+    hard = rng.normal(size=n_samples)
+    return rng.normal(0.6, 1, (n_models, n_samples)) + hard > 0
+
+
+def pairs(right):
+    """N11, N10, N01, N00 of every pair."""
+    for i, j in combinations(range(len(right)), 2):
+        a, b = right[i], right[j]
+        yield (a & b).sum(), (a & ~b).sum(), (~a & b).sum(), (~a & ~b).sum()
+
+
+def by_rows(right, measure):
+    """Formulas 1 to 7 as the paper writes them: pair by pair, or row by row."""
+    size, n = right.shape
+    if measure == "qs":
+        return np.mean(
+            [
+                (n11 * n00 - n01 * n10) / (n11 * n00 + n01 * n10)
+                for n11, n10, n01, n00 in pairs(right)
+            ]
+        )
+    if measure == "bd":
+        return 1 - np.mean([(n01 + n10) / n for _, n10, n01, _ in pairs(right)])
+    if measure == "ck":
+        return np.mean([cohen_kappa_score(a, b) for a, b in combinations(right, 2)])
+    good = right.sum(axis=0)  # l_k
+    if measure == "fk":
+        p = right.mean()
+        return 1 - (good * (size - good)).sum() / (n * size * (size - 1) * p * (1 - p))
+    if measure == "kw":
+        return 1 - (good * (size - good)).sum() / (n * size**2)
+    share = np.bincount(size - good, minlength=size + 1) / n  # p_i
+    i = np.arange(size + 1)
+    return (i * (i - 1) / (size * (size - 1)) * share).sum() / (i / size * share).sum()
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_measures_are_the_papers_formulas(measure, size, global_random_seed):
+    right = draw(global_random_seed, size)
+    assert_allclose(diversity_score(right, measure=measure), by_rows(right, measure), atol=1e-12)
+
+
+def test_measures_by_hand():
+    # Four rows; both right, one right each, both wrong: N11 = N10 = N01 = N00 = 1.
+    right = np.array([[1, 1, 0, 0], [1, 0, 1, 0]], dtype=bool)
+    given = {m: diversity_score(right, measure=m) for m in MEASURES}
+    # kappa 0, Q 0, disagreement 1/2, Fleiss 0, KW 2/(4 * 4), p(1) = 1/2, p(2) = 1/4
+    assert given == {"ck": 0.0, "qs": 0.0, "bd": 0.5, "fk": 0.0, "kw": 0.875, "gd": 0.5}
+
+
+@pytest.mark.parametrize("on", ["correctness", "labels"])
+def test_kappas_equal_other_libraries(on, global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    y = rng.integers(0, 4, 80)
+    labels = np.where(rng.random((4, 80)) < 0.6, y, rng.integers(0, 4, (4, 80)))
+    rated = labels if on == "labels" else (labels == y).astype(int)
+    table, _ = aggregate_raters(rated.T)
+    assert_allclose(
+        diversity_score(labels, y, measure="fk", on=on), fleiss_kappa(table), atol=1e-12
+    )
+    cohen = np.mean([cohen_kappa_score(a, b) for a, b in combinations(rated, 2)])
+    assert_allclose(diversity_score(labels, y, measure="ck", on=on), cohen, atol=1e-12)
+
+
+def test_kohavi_wolpert_is_disagreement_rescaled(global_random_seed):
+    # Kuncheva and Whitaker (2003), appendix: KW = (L - 1) / (2 L) Dis.
+    right = draw(global_random_seed, 5)
+    kw, bd = (1 - diversity_score(right, measure=m) for m in ("kw", "bd"))
+    assert_allclose(kw, 4 / 10 * bd, atol=1e-12)
+
+
+RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(RIGHT)
+def test_scores_are_finite_and_in_range_whatever_the_rows(right):
+    low = {"ck": -1, "qs": -1, "fk": -1, "bd": 0, "kw": 0.75, "gd": 0}
+    for measure in MEASURES:
+        assert low[measure] - 1e-9 <= diversity_score(right, measure=measure) <= 1 + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(RIGHT, st.randoms(use_true_random=False))
+def test_scores_do_not_depend_on_order(right, random):
+    models, rows = list(range(len(right))), list(range(right.shape[1]))
+    random.shuffle(models)
+    random.shuffle(rows)
+    for measure in MEASURES:
+        assert_allclose(
+            diversity_score(right[models][:, rows], measure=measure),
+            diversity_score(right, measure=measure),
+            atol=1e-11,
+        )
+
+
+@settings(max_examples=60, deadline=None)
+@given(RIGHT, st.data())
+def test_a_weight_is_a_repeated_row(right, data):
+    repeats = np.array(
+        data.draw(st.lists(st.integers(0, 3), min_size=right.shape[1], max_size=right.shape[1]))
+    )
+    repeated = np.repeat(right, repeats, axis=1)
+    for measure in MEASURES:
+        assert_allclose(
+            diversity_score(right, measure=measure, sample_weight=repeats),
+            diversity_score(repeated, measure=measure),
+            atol=1e-11,
+        )
+
+
+def test_limit_cases():
+    never, always = np.zeros((3, 5), bool), np.ones((3, 5), bool)
+    for right in (never, always, never[:, :0]):
+        given = {m: diversity_score(right, measure=m) for m in MEASURES}
+        assert given == {"ck": 0.0, "qs": 0.0, "bd": 1.0, "fk": 1.0, "kw": 1.0, "gd": 1.0}
+    same = np.array([[True, False, True]] * 3)
+    assert {diversity_score(same, measure=m) for m in MEASURES} == {1.0}
+    opposite = np.array([[True, False, True, False], [False, True, False, True]])
+    given = {m: diversity_score(opposite, measure=m) for m in MEASURES}
+    assert given == {"ck": -1.0, "qs": -1.0, "bd": 0.0, "fk": -1.0, "kw": 0.75, "gd": 0.0}
+
+
+def test_teams_are_scored_apart():
+    right = draw(0)
+    teams = [(0, 1), (4, 2, 3), (0, 1, 2, 3, 4)]
+    expected = [diversity_score(right[list(team)]) for team in teams]
+    assert_allclose(diversity_score(right, teams=teams), expected, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"measure": "xx"}, "one of"),
+        ({"on": "votes"}, "'correctness' or 'labels'"),
+        ({"measure": "gd", "on": "labels"}, "Only"),
+        ({"y": [1, 2]}, "shape"),
+        ({"teams": [(0,)]}, "two or more"),
+        ({"teams": [(0, 0)]}, "distinct"),
+        ({"teams": [(0, 9)]}, "0..4"),
+        ({"teams": [(0.5, 1)]}, "model numbers"),
+        ({"sample_weight": [-1.0] * 60}, "non-negative"),
+        ({"predictions": [True, False]}, "n_models, n_samples"),
+        ({"predictions": [[1, 2], [2, 1]]}, "booleans"),
+    ],
+)
+def test_bad_input(arguments, message):
+    arguments = {"predictions": draw(0), **arguments}
+    with pytest.raises(ValueError, match=message):
+        diversity_score(**arguments)

@@ -1,0 +1,444 @@
+"""HQ pruning against Algorithms 1 to 3 written out, team by team."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+
+from skuq.ensembles import TeamSelection, diversity_score, select_hq, select_teams
+from skuq.ensembles._diversity import MEASURES
+from skuq.ensembles._teams import extend_teams
+
+
+def pool(seed, n_models=5, n_samples=90, n_classes=3):
+    """Probabilities of models of unequal strength that find the same rows hard."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, n_samples)
+    logits = rng.normal(size=(n_models, n_samples, n_classes))
+    ease = rng.normal(1, 1, n_samples) + rng.normal(0, 0.5, (n_models, 1))
+    logits[:, np.arange(n_samples), y] += ease
+    return np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True), y
+
+
+def literal(labels, y, vote, measure="gd", beta=0.1, score="hq", alpha=True):
+    """Algorithms 2 and 3 as printed (errata for ties), with dictionaries and loops."""
+    right = labels == y
+    accuracy = right.mean(axis=1)
+    n_models = len(labels)
+    union = ~right.all(axis=0)
+    pruned, table = [], {}
+    for size in range(2, n_models + 1):
+        teams = [
+            team
+            for team in combinations(range(n_models), size)
+            if not any(set(bad) <= set(team) for bad in pruned)
+        ]
+        q = {t: diversity_score(right[list(t)][:, union], measure=measure) for t in teams}
+        scaled = {}
+        for focal in range(n_models):
+            own = [t for t in teams if focal in t]
+            scores = {
+                t: diversity_score(right[list(t)][:, ~right[focal]], measure=measure) for t in own
+            }
+            low, high = min(scores.values(), default=0), max(scores.values(), default=0)
+            for t, value in scores.items():
+                plain = size == n_models or high == low
+                scaled[t, focal] = value if plain else (value - low) / (high - low)
+        hq = {}
+        for t in teams:
+            ranks = stats.rankdata(accuracy[list(t)])
+            hq[t] = np.average([scaled[t, focal] for focal in t], weights=ranks)
+        table.update({t: (q[t], hq[t], vote(t)) for t in teams})
+        if alpha:
+            used = hq if score == "hq" else q
+            worst = sorted(teams, key=lambda t: (-round(used[t], 12), vote(t), t))
+            pruned += worst[: int(beta * len(teams) + 1e-9)]
+    return table, pruned
+
+
+def plurality(labels, y):
+    accuracy = (labels == y).mean(axis=1)
+
+    def vote(team):
+        order = sorted(team, key=lambda model: (-accuracy[model], model))
+        right = 0
+        for row, truth in zip(labels[order].T, y):
+            counts = [(row == label).sum() for label in row]
+            right += row[int(np.argmax(counts))] == truth  # the first, so the most accurate
+        return right / len(y)
+
+    return vote
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("score", ["hq", "q"])
+def test_scores_and_alpha_are_the_algorithms(measure, score, global_random_seed):
+    proba, y = pool(global_random_seed)
+    labels = proba.argmax(axis=2)
+    table, pruned = literal(labels, y, plurality(labels, y), measure, 0.2, score)
+    got = select_teams(
+        labels, y, metric=measure, score=score, filters=("alpha",), beta=0.2
+    ).teams_.set_index("team")
+    scored = got.dropna()
+    assert set(scored.index) == set(table)
+    assert set(scored.index[~scored["alpha"]]) == set(pruned)
+    for team, (q, hq, accuracy) in table.items():
+        assert_allclose(scored.loc[[team], ["q", "hq", "accuracy"]], [[q, hq, accuracy]], atol=1e-9)
+    unscored = got[got["hq"].isna()]
+    assert len(got) == 26 and not unscored["kept"].any()
+    for team in unscored.index:
+        assert any(set(bad) <= set(team) for bad in pruned)
+
+
+def test_soft_votes_average_probabilities(global_random_seed):
+    proba, y = pool(global_random_seed)
+    teams = select_teams(proba, y, filters=()).teams_
+    assert len(teams) == 26 and teams["kept"].all()
+    for team, accuracy in zip(teams["team"], teams["accuracy"]):
+        expected = (proba[list(team)].mean(axis=0).argmax(axis=1) == y).mean()
+        assert_allclose(accuracy, expected, atol=1e-12)
+
+
+def test_soft_vote_ties_go_to_the_first_class_as_in_argmax():
+    y = np.array([0, 1])
+    proba = np.array([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
+    assert select_teams(proba, y).teams_["accuracy"].tolist() == [0.5]
+
+
+def test_hard_vote_ties_go_to_the_most_accurate():
+    y = np.zeros(5, int)
+    labels = np.array([[1, 1, 2, 0, 0], [0, 0, 0, 0, 2], [2, 1, 1, 1, 1]])
+    table = select_teams(labels, y, filters=()).teams_.set_index("team")["accuracy"]
+    # (0, 1, 2): model 1 wins rows 0 and 2 (three labels), loses row 1 (two against it)
+    assert table.to_dict() == {(0, 1): 0.8, (0, 2): 0.4, (1, 2): 0.8, (0, 1, 2): 0.6}
+
+
+def test_hard_vote_accuracy_needs_no_labels_of_the_truth(global_random_seed):
+    # y may hold a class that no model gives.
+    rng = np.random.default_rng(global_random_seed)
+    y, labels = rng.integers(0, 4, 50), rng.integers(0, 3, (4, 50))
+    teams = select_teams(labels, y, filters=()).teams_
+    vote = plurality(labels, y)
+    assert_allclose(teams["accuracy"], [vote(team) for team in teams["team"]], atol=1e-12)
+
+
+def test_weights_are_repeats(global_random_seed):
+    proba, y = pool(global_random_seed)
+    repeats = np.random.default_rng(global_random_seed).integers(0, 4, len(y))
+    for voting in ("soft", "hard"):
+        weighted = select_teams(proba, y, voting=voting, sample_weight=repeats)
+        repeated = select_teams(
+            np.repeat(proba, repeats, axis=1), np.repeat(y, repeats), voting=voting
+        )
+        assert weighted.selected_ == repeated.selected_
+        for column in ("q", "hq", "accuracy"):
+            assert_allclose(weighted.teams_[column], repeated.teams_[column], atol=1e-9)
+
+
+def test_order_of_the_pool_does_not_matter(global_random_seed):
+    proba, y = pool(global_random_seed, n_models=6)
+    order = np.random.default_rng(global_random_seed).permutation(6)
+    one, other = select_teams(proba, y), select_teams(proba[order], y)
+    named = {tuple(sorted(order[list(t)])): k for t, k in zip(other.teams_.team, other.teams_.kept)}
+    assert named == dict(zip(one.teams_.team, one.teams_.kept))
+
+
+def test_mean_filter_is_algorithm_1(global_random_seed):
+    proba, y = pool(global_random_seed)
+    teams = select_teams(proba, y, score="q", filters=("mean",)).teams_
+    assert_array_equal(teams["kept"], teams["q"] < teams["q"].mean())
+    assert set(teams["reason"][~teams["kept"]]) == {f"mean: q not below {teams['q'].mean():.4g}"}
+
+
+def lloyd(points, centroids):
+    while True:
+        labels = ((points[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
+        moved = np.array([points[labels == k].mean(axis=0) for k in (0, 1)])
+        if np.allclose(moved, centroids):
+            return labels, moved
+        centroids = moved
+
+
+def test_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed):
+    proba, y = pool(global_random_seed, n_models=7)
+    before = select_teams(proba, y, filters=("alpha",)).teams_
+    after = select_teams(proba, y).teams_
+    for size, group in before[before["kept"]].groupby("size"):
+        kept = after["kept"][group.index]
+        reasons = after["reason"][group.index]
+        points = group[["hq", "accuracy"]].to_numpy()
+        spread = np.ptp(points, axis=0)
+        if len(group) < 3 or not spread.all():
+            assert kept.all(), size
+            continue
+        labels, centres = lloyd(
+            (points - points.min(axis=0)) / spread, np.array([[0.0, 1.0], [1.0, 0.0]])
+        )
+        threshold = group["hq"][labels == centres[:, 1].argmin()].min()
+        below = group["hq"] < threshold
+        assert_array_equal(kept, below if below.any() else True)
+        assert below.any() or set(reasons) == {"kmeans skipped: nothing would be left"}
+
+
+def test_served_team_is_the_most_accurate_then_smaller_then_more_diverse():
+    proba, y = pool(3, n_models=6, n_samples=40)
+    chosen = select_teams(proba, y)
+    survivors = chosen.teams_[chosen.teams_["kept"]]
+    best = survivors[survivors["accuracy"] == survivors["accuracy"].max()]
+    best = best[best["size"] == best["size"].min()]
+    assert chosen.selected_ == best.loc[best["hq"].idxmin(), "team"]
+    assert_array_equal(np.flatnonzero(chosen.support_), chosen.selected_)
+    selection = chosen.selection
+    assert selection.indices.tolist() == list(chosen.selected_)
+    assert_allclose(selection.weights, 1 / len(chosen.selected_))
+    assert_allclose(selection.loss, -best["accuracy"].iloc[0])
+
+
+def test_choice_rule_can_be_replaced():
+    proba, y = pool(3)
+    chosen = select_teams(proba, y, choose=lambda survivors: survivors["hq"].idxmin())
+    kept = chosen.teams_[chosen.teams_["kept"]]
+    assert chosen.selected_ == kept.loc[kept["hq"].idxmin(), "team"]
+    with pytest.raises(ValueError, match="label of the index"):
+        select_teams(proba, y, choose=lambda survivors: -5)
+
+
+def test_several_metrics_are_averaged():
+    proba, y = pool(0)
+    frames = {m: select_teams(proba, y, metric=m, filters=()).teams_ for m in ("gd", "kw")}
+    both = select_teams(proba, y, metric=["gd", "kw"], filters=()).teams_
+    for column in ("q", "hq"):
+        mean = (frames["gd"][column] + frames["kw"][column]) / 2
+        assert_allclose(both[column], mean, atol=1e-9)
+
+
+def test_kappas_on_labels_differ_from_those_on_correctness():
+    proba, y = pool(0)
+    labels = proba.argmax(axis=2)
+    union = (labels != y).any(axis=0)
+    teams = select_teams(labels, y, metric="ck", on="labels", filters=()).teams_
+    expected = diversity_score(
+        labels[:, union], measure="ck", on="labels", teams=teams["team"].tolist()
+    )
+    assert_allclose(teams["q"], expected, atol=1e-12)
+    other = select_teams(labels, y, metric="ck", filters=()).teams_
+    assert not np.allclose(teams["q"], other["q"])
+
+
+def test_rank_base_0_leaves_the_weakest_without_a_say():
+    proba, y = pool(1)
+    labels = proba.argmax(axis=2)
+    accuracy = (labels == y).mean(axis=1)
+    teams = select_teams(labels, y, rank_base=0, filters=(), max_team_size=2).teams_
+    strong = {t: max(t, key=lambda k: accuracy[k]) for t in teams["team"]}
+    scores = {
+        t: diversity_score((labels == y)[list(t)][:, labels[f] != y[:]]) for t, f in strong.items()
+    }
+    for team, focal in strong.items():
+        others = [
+            diversity_score((labels == y)[list(t)][:, labels[focal] != y])
+            for t in teams["team"]
+            if focal in t
+        ]
+        expected = (scores[team] - min(others)) / (max(others) - min(others))
+        assert_allclose(teams.set_index("team").loc[[team], "hq"], expected, atol=1e-9)
+
+
+def test_sampled_negatives_repeat_with_a_seed_and_warn_where_few():
+    proba, y = pool(0, n_samples=400)
+    draws = [
+        select_teams(proba, y, n_negatives=30, random_state=s, filters=()).teams_["hq"]
+        for s in (0, 0, 1)
+    ]
+    assert_array_equal(draws[0], draws[1])
+    assert not np.allclose(draws[0], draws[2])
+    with pytest.warns(UserWarning, match="n_negatives=4000"):
+        every = select_teams(proba, y, n_negatives=4000, random_state=0, filters=())
+    assert_array_equal(every.teams_["hq"], select_teams(proba, y, filters=()).teams_["hq"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 5), st.integers(1, 8), st.integers(0, 10**6), st.sampled_from(MEASURES))
+def test_whatever_the_pool_something_is_served(n_models, n_samples, seed, measure):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n_samples)
+    labels = rng.integers(0, 3, (n_models, n_samples))
+    labels[rng.integers(n_models)] = y if seed % 3 else 2  # perfect, or always wrong
+    chosen = select_teams(labels, y, metric=measure)
+    scored = chosen.teams_.dropna()
+    assert len(chosen.selected_) >= 2 and len(scored) == chosen.n_scored_
+    assert np.isfinite(scored[["q", "hq", "accuracy"]].to_numpy()).all()
+    # Weighted means of scores in [0, 1], or of scores left as they are.
+    assert (scored["hq"].abs() <= 1 + 1e-9).all()
+
+
+def test_identical_models_are_not_told_apart():
+    y = np.array([0, 1, 0, 1])
+    labels = np.array([[0, 1, 1, 1]] * 4)
+    chosen = select_teams(labels, y)
+    assert chosen.selected_ == (0, 1)
+    assert set(chosen.teams_["hq"]) == {1.0}
+    assert all(reason.startswith("kmeans skipped") for reason in chosen.teams_["reason"])
+
+
+def test_a_perfect_model_does_not_count_against_its_teams():
+    proba, y = pool(0)
+    labels = np.concatenate([[y], proba.argmax(axis=2)])
+    chosen = select_teams(labels, y)
+    assert 0 in chosen.selected_
+    pairs = chosen.teams_[chosen.teams_["size"] == 2].set_index("team")["hq"]
+    # As focal models only the others see anything: they are scaled over their own teams,
+    # and none is more diverse than the one with the model that is right where they err.
+    assert_allclose([pairs[0, k] for k in range(1, 6)], 0)
+
+
+def test_all_wrong_is_served_with_accuracy_0():
+    y = np.zeros(6, int)
+    chosen = select_teams(np.arange(1, 4)[:, None] + np.zeros(6, int), y)
+    assert chosen.teams_["accuracy"].max() == 0 and chosen.selected_ == (0, 1)
+
+
+def test_teams_are_counted_before_they_are_made():
+    y = np.zeros(10, int)
+    labels = np.random.default_rng(0).integers(0, 2, (26, 10))
+    with pytest.raises(ValueError, match=r"26 models has 67,108,837 teams.*`max_team_size`"):
+        select_teams(labels, y)
+    assert select_teams(labels, y, max_team_size=2).n_possible_ == 325
+    with pytest.raises(ValueError, match="Without the alpha filter"):
+        select_teams(labels[:22], y, filters=("mean",))
+    with pytest.raises(ValueError, match="at most 256 models"):
+        select_teams(np.repeat(labels, 11, axis=0), y, max_team_size=2)
+    pairs = np.array([(i, j) for i, j in combinations(range(10), 2)])
+    with pytest.raises(ValueError, match="More than 100 teams of 3 models"):
+        extend_teams(pairs, most=100)
+
+
+def test_large_pools_list_only_what_was_scored():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 200)
+    labels = np.where(rng.random((18, 200)) < 0.6, y, rng.integers(0, 3, (18, 200)))
+    chosen = select_teams(labels, y, beta=0.3)
+    assert chosen.n_possible_ == 2**18 - 19
+    assert len(chosen.teams_) == chosen.n_scored_ < 5000
+
+
+def test_real_pool_has_the_papers_threshold(data_dir):
+    """CIFAR-10: the paper's mean threshold of KW, 0.868, is that of a real pool like its own."""
+    file = np.load(data_dir / "ensemble_predictions" / "cifar10_testbed_top1.npz")
+    names = [f"resnet_basic_{depth}" for depth in (32, 44, 56, 110)]
+    names += ["densenet_BC_100_12", "resnext_29_8x64d", "wrn_28_10", "vgg_15_BN_64"]
+    names += ["resnet_preact_bottleneck_164", "wide_resnet_tf"]
+    models = [file["models"].tolist().index(name) for name in names]
+    labels, y = file["pred_test"][models].astype(int), file["labels_test"].astype(int)
+    teams = select_teams(labels, y, metric="kw", score="q", filters=("mean",)).teams_
+    assert len(teams) == 1013
+    assert_allclose(teams["q"].mean(), 0.868, atol=0.002)
+    # 230 to 281 teams pass the alpha filter in the paper (Table 2).
+    for measure in MEASURES:
+        kept = select_teams(labels, y, metric=measure, filters=("alpha",)).teams_["kept"].sum()
+        assert 200 <= kept <= 300
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"predictions": [[0, 1, 1]]}, "at least two models"),
+        ({"predictions": [[0, 1], [0]]}, "shape"),
+        ({"predictions": np.zeros((2, 0)), "y": []}, "at least one row"),
+        ({"y": [0, 1]}, "must have shape"),
+        ({"predictions": [["a", "b", "a"]] * 2}, "no label"),
+        ({"predictions": [[0, np.nan, 1]] * 2}, "NaN"),
+        ({"predictions": np.full((2, 3, 2), np.nan)}, "probabilities"),
+        ({"predictions": np.full((2, 3, 2), 0.9)}, "probabilities"),
+        ({"predictions": np.full((2, 3, 2), 0.5), "y": [0, 1, 2]}, "columns"),
+        ({"predictions": np.full((2, 3, 2), 0.5), "y": list("abc")}, "columns"),
+        (
+            {"predictions": np.full((2, 3, 2), 0.5), "y": list("abc"), "classes": list("ab")},
+            "not in `classes`",
+        ),
+        ({"voting": "soft"}, "needs probabilities"),
+        ({"voting": "loud"}, "'soft' or 'hard'"),
+        ({"metric": "xx"}, "metric"),
+        ({"metric": []}, "at least one"),
+        ({"filters": ("beta",)}, "filters"),
+        ({"filters": "alpha"}, "sequence"),
+        ({"filters": ("alpha", "alpha")}, "distinct"),
+        ({"score": "h"}, "score"),
+        ({"beta": 1.0}, "beta"),
+        ({"beta": float("nan")}, "beta"),
+        ({"max_team_size": 1}, "max_team_size"),
+        ({"n_negatives": 0}, "n_negatives"),
+        ({"choose": "best"}, "choose"),
+        ({"rank_base": 2}, "rank_base"),
+        ({"on": "rows"}, "on"),
+        ({"sample_weight": [1, -1, 1]}, "sample_weight"),
+        ({"sample_weight": [0, 0, 0]}, "zero"),
+    ],
+)
+def test_bad_input(change, message):
+    arguments = {"predictions": [[0, 1, 1], [0, 0, 1]], "y": [0, 1, 1], **change}
+    with pytest.raises(ValueError, match=message):
+        select_teams(**arguments)
+
+
+def test_labels_may_be_anything():
+    y = np.array(["yes", "no", "no"])
+    assert isinstance(select_teams([["yes", "no", "yes"], ["no", "no", "no"]], y), TeamSelection)
+    proba = np.array([[[0.2, 0.8], [0.9, 0.1], [0.6, 0.4]]] * 2)
+    for settings_ in ({}, {"classes": ["no", "yes"]}):
+        assert select_teams(proba, y, **settings_).teams_["accuracy"].tolist() == [1.0]
+
+
+# Regression
+
+
+def candidates(seed, n=7, rows=150):
+    rng = np.random.default_rng(seed)
+    y = rng.normal(size=rows)
+    return y, y + rng.normal(0, rng.uniform(0.2, 0.6, (n, 1)), (n, rows)), np.full((n, rows), 0.4)
+
+
+def test_regression_teams_are_judged_by_the_nll_of_their_mixture(global_random_seed):
+    y, loc, scale = candidates(global_random_seed)
+    chosen = select_hq(y, loc, scale, 3, filters=())
+    losses = {}
+    for size in (2, 3):
+        for team in map(list, combinations(range(7), size)):
+            mean = loc[team].mean(axis=0)
+            std = np.sqrt((scale[team] ** 2 + loc[team] ** 2).mean(axis=0) - mean**2)
+            losses[tuple(team)] = -stats.norm(mean, std).logpdf(y).mean()
+    assert_allclose(chosen.loss, min(losses.values()), rtol=1e-9)
+    assert tuple(chosen.indices) == min(losses, key=losses.get)
+
+
+def test_regression_prunes_copies():
+    y, loc, scale = candidates(0)
+    loc = np.concatenate([loc[:1], loc[:1], loc])  # 0, 1 and 2 are one
+    chosen = select_hq(y, loc, scale[[0, 0, *range(7)]], 4)
+    assert len({0, 1, 2} & set(chosen.indices.tolist())) <= 1
+
+
+def test_regression_outputs_and_weights(global_random_seed):
+    y, loc, scale = candidates(global_random_seed)
+    two = [np.stack([a, a], axis=-1) for a in (y, loc, scale)]
+    one = select_hq(y, loc, scale, 3)
+    assert_array_equal(select_hq(*two, 3).indices, one.indices)
+    weight = np.r_[np.ones(100), np.zeros(50)]
+    part = select_hq(y[:100], loc[:, :100], scale[:, :100], 3)
+    assert_array_equal(select_hq(y, loc, scale, 3, sample_weight=weight).indices, part.indices)
+
+
+def test_regression_limits():
+    y, loc, scale = candidates(0)
+    with pytest.raises(ValueError, match="at least 2 members"):
+        select_hq(y, loc, scale, 1)
+    loc[1:] = np.nan
+    assert select_hq(y, loc, scale, 3).indices.tolist() == [0]
+    with pytest.raises(ValueError, match="finite loss"):
+        select_hq(y, loc * np.nan, scale, 3)
+    many = candidates(1, n=60)
+    assert len(select_hq(*many, 3, pool_size=5).indices) <= 3

@@ -1,0 +1,291 @@
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_digits, load_iris
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import VotingClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    cross_val_predict,
+    cross_val_score,
+    train_test_split,
+)
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+
+from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, HQEnsembleSelector
+from skuq.ensembles import select_hq, select_teams
+
+
+def make_pool():
+    return [
+        ("linear", make_pipeline(StandardScaler(), LogisticRegression())),
+        ("bayes", GaussianNB()),
+        ("near", KNeighborsClassifier()),
+        ("tree", DecisionTreeClassifier(max_depth=2, random_state=0)),
+        ("stump", DecisionTreeClassifier(max_depth=1, random_state=0)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return train_test_split(X[:600], y[:600], test_size=300, random_state=0, stratify=y[:600])
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    X, _, y, _ = digits
+    return [(name, model.fit(X, y)) for name, model in make_pool()]
+
+
+@pytest.mark.parametrize("voting", ["soft", "hard"])
+def test_out_of_fold_predictions_choose_the_team(digits, voting):
+    X, X_new, y, _ = digits
+    pool = make_pool()
+    model = HQEnsembleSelector(pool, voting=voting, cv=3).fit(X, y)
+    method = "predict" if voting == "hard" else "predict_proba"
+    predictions = [cross_val_predict(m, X, y, cv=3, method=method) for _, m in pool]
+    chosen = select_teams(predictions, y, voting=voting)
+    pd.testing.assert_frame_equal(model.teams_, chosen.teams_)
+    assert model.selected_ == chosen.selected_
+    assert (model.n_possible_, model.n_scored_) == (26, chosen.n_scored_)
+    names = [pool[k][0] for k in model.selected_]
+    assert list(model.named_estimators_) == names
+    vote = VotingClassifier([pool[k] for k in model.selected_], voting=voting).fit(X, y)
+    if voting == "soft":
+        assert_allclose(model.predict_proba(X_new), vote.predict_proba(X_new))
+        assert_array_equal(model.predict(X_new), vote.predict(X_new))
+    else:  # scikit-learn's ties go to the first class
+        votes = np.stack([e.predict(X_new) for e in vote.estimators_])
+        most = np.array([np.bincount(v).max() for v in votes.T])
+        sole = np.array([(np.bincount(v) == m).sum() == 1 for v, m in zip(votes.T, most)])
+        assert sole.mean() > 0.5
+        assert_array_equal(model.predict(X_new)[sole], vote.predict(X_new)[sole])
+
+
+@pytest.mark.parametrize("voting", ["soft", "hard"])
+def test_prefit_models_are_used_as_they_are(digits, fitted, voting):
+    _, X, _, y = digits
+    model = HQEnsembleSelector(fitted, cv="prefit", voting=voting).fit(X, y)
+    assert all(member is dict(fitted)[n] for n, member in model.named_estimators_.items())
+    # Served and judged are one thing, ties and all.
+    served = model.teams_.set_index("team").loc[[model.selected_], "accuracy"].item()
+    assert_allclose(model.score(X, y), served, atol=1e-12)
+    assert_allclose(model.accuracies_, [m.score(X, y) for _, m in fitted])
+
+
+def test_frozen_models_are_not_fitted_again(digits, fitted):
+    X, X_new, y, y_new = digits
+    frozen = [(name, FrozenEstimator(m)) for name, m in fitted[:3]]
+    mixed = HQEnsembleSelector([*frozen, ("lda", LinearDiscriminantAnalysis())], cv=3)
+    mixed.fit(X_new, y_new)
+    assert_allclose(mixed.accuracies_[:3], [m.score(X_new, y_new) for _, m in fitted[:3]])
+    assert X.shape == (300, 64) and "lda" in mixed.names_
+
+
+def test_prediction_api(digits, fitted):
+    _, X, _, y = digits
+    model = HQEnsembleSelector(fitted, cv="prefit").fit(X, y)
+    members = np.stack([m.predict_proba(X) for m in model.estimators_])
+    proba, std = model.predict_proba(X, return_std=True)
+    assert_allclose(proba, members.mean(axis=0))
+    assert_allclose(std, members.std(axis=0), atol=1e-12)
+    label, spread = model.predict(X, return_std=True)
+    assert_array_equal(label, model.classes_[proba.argmax(axis=1)])
+    assert_allclose(spread, std[np.arange(len(X)), proba.argmax(axis=1)])
+    total, aleatoric, epistemic = model.predict_uncertainty(X)
+    assert_allclose(total, aleatoric + epistemic)
+    assert (epistemic >= 0).all() and epistemic.max() > 0.01
+    assert_allclose(model.transform(X), np.concatenate(members, axis=1))
+    names = model.get_feature_names_out()
+    assert len(names) == members.shape[0] * 10
+    first = next(iter(model.named_estimators_))
+    assert names[0] == f"hqensembleselector_{first}0"
+    assert model.sample_y(X[:4], 3, random_state=0).shape == (4, 3)
+
+
+def test_hard_votes_are_shares_and_transform_gives_codes(digits, fitted):
+    _, X, _, y = digits
+    model = HQEnsembleSelector(fitted, cv="prefit", voting="hard").fit(X, y)
+    votes = np.stack([m.predict(X) for m in model.estimators_])
+    shares = (votes[:, :, None] == model.classes_).mean(axis=0)
+    assert_allclose(model.predict_proba(X), shares, atol=1e-6)
+    assert_array_equal(model.transform(X), votes.T)
+    assert list(model.get_feature_names_out()) == [
+        f"hqensembleselector_{name}" for name in model.named_estimators_
+    ]
+    assert np.isneginf(model.predict_log_proba(X)).any()
+
+
+def test_text_classes_frames_and_pipelines(digits):
+    frame, target = load_iris(return_X_y=True, as_frame=True)
+    frame["site"] = np.where(frame.iloc[:, 0] > 5.8, "north", "south")
+    target = target.map({0: "a", 1: "b", 2: "c"})
+    encode = make_column_transformer((OneHotEncoder(), ["site"]), remainder="passthrough")
+    pool = [(name, make_pipeline(clone(encode), model)) for name, model in make_pool()]
+    model = HQEnsembleSelector(pool, cv=3).fit(frame, target)
+    assert set(model.predict(frame)) <= {"a", "b", "c"}
+    assert list(model.feature_names_in_) == list(frame.columns)
+    assert model.log_prob(frame, target).shape == (150,)
+    with pytest.raises(ValueError, match="not seen in fit"):
+        model.log_prob(frame, ["z"] * 150)
+    copy = pickle.loads(pickle.dumps(model))
+    assert_array_equal(copy.predict_proba(frame), model.predict_proba(frame))
+
+
+def test_search_and_cross_validation(digits):
+    X, _, y, _ = digits
+    pool = make_pool()[1:4]
+    model = HQEnsembleSelector(pool, cv=3)
+    assert cross_val_score(model, X, y, cv=2).min() > 0.6
+    grid = GridSearchCV(model, {"tree__max_depth": [1, 4], "bayes": ["drop"]}, cv=2).fit(X, y)
+    best = grid.best_estimator_
+    assert best.names_ == ["near", "tree"]
+    depth = grid.best_params_["tree__max_depth"]
+    assert best.named_estimators_["tree"].max_depth == depth
+    assert len(set(grid.cv_results_["mean_test_score"])) == 2
+    assert model.get_params()["tree__max_depth"] == 2
+
+
+def test_jobs_and_splitters_change_nothing_else(digits):
+    X, _, y, _ = digits
+    splits = KFold(3, shuffle=True, random_state=1)
+    one = HQEnsembleSelector(make_pool(), cv=splits).fit(X, y)
+    two = HQEnsembleSelector(make_pool(), cv=splits, n_jobs=2, verbose=1).fit(X, y)
+    pd.testing.assert_frame_equal(one.teams_, two.teams_)
+    assert_array_equal(one.predict_proba(X), two.predict_proba(X))
+
+
+def test_sample_weight_reaches_members_and_choice(digits):
+    X, _, y, _ = digits
+    pool = [*make_pool()[3:], ("deep", DecisionTreeClassifier(random_state=1))]
+    weight = np.where(y < 5, 1.0, 0.0)
+    frozen = [(n, FrozenEstimator(m.fit(X, y))) for n, m in pool]
+    model = HQEnsembleSelector(frozen, cv="prefit").fit(X, y, weight)
+    assert_allclose(model.accuracies_, [m.score(X[y < 5], y[y < 5]) for _, m in pool])
+    fresh = HQEnsembleSelector(pool, cv=3).fit(X, y, weight)
+    member = clone(pool[fresh.selected_[0]][1]).fit(X, y, sample_weight=weight)
+    assert_array_equal(fresh.estimators_[0].predict(X), member.predict(X))
+    with pytest.raises(TypeError, match="'near' cannot be fitted with `sample_weight`"):
+        HQEnsembleSelector(make_pool()[1:], cv=3).fit(X, y, weight)
+
+
+def test_only_the_chosen_are_fitted_on_all_rows(digits):
+    X, _, y, _ = digits
+    model = HQEnsembleSelector(make_pool(), cv=3, max_team_size=2).fit(X, y)
+    assert len(model.estimators_) == 2 == model.support_.sum()
+    assert not any(hasattr(m, "classes_") for _, m in model.estimators if m is not None)
+
+
+def test_select_from_predictions_is_the_function():
+    y = np.array([0, 0, 0, 1, 1, 1])
+    labels = np.array([[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 1], [1, 0, 0, 1, 1, 1]])
+    chosen = HQEnsembleSelector.select_from_predictions(
+        labels, y, metric="kw", score="q", filters=("mean",), voting="hard"
+    )
+    assert list(chosen.teams_) == ["team", "size", "q", "hq", "accuracy", "alpha", "kept", "reason"]
+    assert chosen.selected_ == (0, 1, 2)
+
+
+def bad_pools():
+    good = ("bayes", GaussianNB())
+    return [
+        ([], "at least two"),
+        ([good], "at least two"),
+        ([good, ("other", "drop")], "at least two"),
+        ([good, ("other", "passthrough")], 'only text .* "drop"'),
+        ([good, GaussianNB()], "tuples"),
+        ([good, good], "not unique"),
+        ([good, ("a__b", GaussianNB())], "__"),
+        ([good, ("other", LinearRegression())], "no classifier"),
+        ([good, ("other", Perceptron())], "no predict_proba"),
+    ]
+
+
+@pytest.mark.parametrize(("pool", "message"), bad_pools())
+def test_bad_pools(digits, pool, message):
+    with pytest.raises(ValueError, match=message):
+        HQEnsembleSelector(pool).fit(digits[0], digits[2])
+
+
+def test_large_pools_need_a_size(digits):
+    pool = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in range(26)]
+    with pytest.raises(ValueError, match="67,108,837 teams"):
+        HQEnsembleSelector(pool).fit(digits[0], digits[2])
+
+
+def test_prefit_models_must_be_fitted_and_know_the_same_classes(digits, fitted):
+    X, X_new, y, y_new = digits
+    with pytest.raises(NotFittedError, match="'tree' is not"):
+        pool = [*fitted[:2], ("tree", DecisionTreeClassifier())]
+        HQEnsembleSelector(pool, cv="prefit").fit(X_new, y_new)
+    few = GaussianNB().fit(X[y < 8], y[y < 8])
+    with pytest.raises(ValueError, match="same classes. 'few' knows"):
+        HQEnsembleSelector([*fitted, ("few", few)], cv="prefit").fit(X_new, y_new)
+    with pytest.raises(ValueError, match="not seen in fit"):
+        HQEnsembleSelector(fitted, cv="prefit").fit(X_new, y_new + 5)
+    part = HQEnsembleSelector(fitted, cv="prefit").fit(X_new[y_new < 3], y_new[y_new < 3])
+    assert len(part.classes_) == 10
+
+
+def test_bad_rows(digits):
+    X, _, y, _ = digits
+    pool = make_pool()[1:3]
+    with pytest.raises(ValueError, match="1 class"):
+        HQEnsembleSelector(pool).fit(X, np.zeros(len(X)))
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        HQEnsembleSelector(pool).fit(X, y[:-1])
+    with pytest.raises(ValueError, match="NaN"):
+        HQEnsembleSelector(pool).fit(np.full_like(X, np.nan), y)
+    with pytest.raises(ValueError, match="continuous"):
+        HQEnsembleSelector(pool).fit(X, y + 0.5)
+    model = HQEnsembleSelector(pool).fit(X, y)
+    with pytest.raises(ValueError, match="expecting 64 features"):
+        model.predict(X[:, :5])
+    with pytest.raises(ValueError, match="continuous"):
+        model.fit(X, y + 0.5)
+    with pytest.raises(NotFittedError):  # nothing of the former fit is served
+        model.predict(X)
+
+
+def test_members_of_an_ensemble_are_a_pool(digits):
+    X, X_new, y, y_new = digits
+    networks = DeepEnsembleClassifier(4, hidden_units=(16,), epochs=30, random_state=0).fit(X, y)
+    pool = networks.member_estimators()
+    assert_allclose(
+        np.mean([m.predict_proba(X_new) for _, m in pool], axis=0), networks.predict_proba(X_new)
+    )
+    pool.append(("near", KNeighborsClassifier().fit(X, y)))
+    model = HQEnsembleSelector(pool, cv="prefit").fit(X_new, y_new)
+    assert model.n_possible_ == 26 and model.score(X_new, y_new) > 0.8
+    with pytest.raises(NotFittedError):
+        DeepEnsembleClassifier().member_estimators()
+
+
+def test_autodeuq_selects_by_hq(wave, tiny_space):
+    model = AutoDEUQRegressor(
+        8, n_members=3, epochs=20, search_space=tiny_space, selection="hq", random_state=0
+    ).fit(*wave)
+    catalog = model.catalog_
+    raw = np.stack([catalog.member(k).held_out for k in catalog.completed]).astype(float)
+    loc, scale = model._head.distribution(raw)
+    held_out = catalog.held_out
+    expected = select_hq(held_out.y.astype(float), loc, scale, 3, sample_weight=held_out.weight)
+    assert_array_equal(model.selection_.indices, catalog.completed[expected.indices])
+    assert 2 <= len(model.selection_) <= 3
+    assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
+    with pytest.raises(ValueError, match="`n_members` must be at least 2"):
+        clone(model).set_params(n_members=1).fit(*wave)
