@@ -23,6 +23,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "estimators": [
             "AutoDEUQRegressor",
+            "CalibratedUncertaintyClassifier",
+            "CalibratedUncertaintyRegressor",
             "DeepEnsembleClassifier",
             "DeepEnsembleRegressor",
             "HQEnsembleSelector",

@@ -6,6 +6,7 @@ They are private upstream and may move: whatever breaks, breaks here.
 from sklearn.base import _fit_context as fit_context
 from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
+from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "StrOptions",
     "check_sample_weight",
     "fit_context",
+    "safe_split",
 ]

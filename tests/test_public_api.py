@@ -33,6 +33,8 @@ def test_public_names_exist_and_have_docstrings(package):
 
 ESTIMATORS = [
     "AutoDEUQRegressor",
+    "CalibratedUncertaintyClassifier",
+    "CalibratedUncertaintyRegressor",
     "DeepEnsembleClassifier",
     "DeepEnsembleRegressor",
     "HQEnsembleSelector",

@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "_autodeuq": ["AutoDEUQRegressor"],
         "_base": ["UncertaintyRegressorMixin"],
+        "_calibrated": ["CalibratedUncertaintyClassifier", "CalibratedUncertaintyRegressor"],
         "_classifier": ["UncertaintyClassifierMixin"],
         "_deep_ensemble": ["DeepEnsembleClassifier", "DeepEnsembleRegressor"],
         "_hq": ["HQEnsembleSelector"],

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from skuq.predictive._categorical_mixture import CategoricalMixture
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._uncertainty import Uncertainty
 
-__all__ = ["PredictionMixin", "UncertaintyRegressorMixin"]
+__all__ = ["PassThroughMixin", "PredictionMixin", "UncertaintyRegressorMixin"]
 
 
 class PredictionMixin:
@@ -158,3 +158,19 @@ class UncertaintyRegressorMixin(PredictionMixin, RegressorMixin):
         distribution = self.predict_distribution(X)
         y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
         return distribution.log_prob(y)
+
+
+class PassThroughMixin:
+    """For estimators of estimators: X is handed on as it is, and these say what they accept."""
+
+    def _check_inputs(self, X):
+        if getattr(X, "ndim", 2) != 1:  # about a single row the others say what is wrong
+            validate_data(self, X, reset=False, skip_check_array=True)
+        return X
+
+    def _inherit_tags(self, tags, estimators):
+        """Accept what all of them accept."""
+        inner = [get_tags(estimator).input_tags for estimator in estimators]
+        tags.input_tags.allow_nan = all(tag.allow_nan for tag in inner)
+        tags.input_tags.sparse = all(tag.sparse for tag in inner)
+        return tags

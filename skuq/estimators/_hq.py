@@ -10,7 +10,7 @@ from sklearn.base import TransformerMixin, clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import check_cv, cross_val_predict
-from sklearn.utils import Bunch, get_tags
+from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -27,6 +27,7 @@ from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import tie_weights
+from skuq.estimators._base import PassThroughMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
 from skuq.estimators._rows import check_weights
 from skuq.predictive import CategoricalMixture
@@ -34,7 +35,9 @@ from skuq.predictive import CategoricalMixture
 __all__ = ["HQEnsembleSelector"]
 
 
-class HQEnsembleSelector(UncertaintyClassifierMixin, TransformerMixin, BaseComposition):
+class HQEnsembleSelector(
+    PassThroughMixin, UncertaintyClassifierMixin, TransformerMixin, BaseComposition
+):
     """A small, diverse, strong team out of a pool of classifiers.
 
     Every team of two or more members of the pool is a candidate. Its HQ score says how
@@ -328,11 +331,6 @@ class HQEnsembleSelector(UncertaintyClassifierMixin, TransformerMixin, BaseCompo
         bar = tqdm(work, total=len(pool), desc="pool", unit="model", disable=not self.verbose)
         return np.stack(list(bar))
 
-    def _check_inputs(self, X):
-        if getattr(X, "ndim", 2) != 1:  # about a single row the members say what is wrong
-            validate_data(self, X, reset=False, skip_check_array=True)
-        return X
-
     def _votes(self, X):
         """Codes (S, n) of the members' labels."""
         return np.stack([_codes_of(m.predict(X), self.classes_) for m in self.estimators_])
@@ -454,14 +452,12 @@ class HQEnsembleSelector(UncertaintyClassifierMixin, TransformerMixin, BaseCompo
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
         try:
-            pool = [get_tags(m).input_tags for _, m in self.estimators if m != "drop"]
+            pool = [model for _, model in self.estimators if model != "drop"]
         except (TypeError, ValueError):  # not yet checked: `fit` will say what is wrong
             pool = []
-        tags.transformer_tags.preserves_dtype = []
-        tags.input_tags.allow_nan = all(t.allow_nan for t in pool)
-        tags.input_tags.sparse = all(t.sparse for t in pool)
-        return tags
+        return self._inherit_tags(tags, pool)
 
 
 def _check_classes(pool, y, prefit):

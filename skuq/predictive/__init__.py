@@ -5,6 +5,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "_calibrated": ["ConformalMixture", "RecalibratedMixture"],
         "_categorical_mixture": ["CategoricalMixture"],
         "_gaussian_mixture": ["GaussianMixture"],
         "_uncertainty": ["ClassUncertainty", "Uncertainty"],

@@ -156,8 +156,25 @@ class GaussianMixture:
         p = np.asarray(probability, dtype=float)
         if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
             raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability}.")
+        roots = self.inverse_cdf(p.reshape(-1, *[1] * (self.loc.ndim - 1)))  # (q, n[, m])
+        order = np.argsort(p.ravel(), kind="stable")
+        # Exactly monotone, where the finder's tolerance would leave a crossing of 1e-16.
+        roots[order] = np.maximum.accumulate(roots[order], axis=0)
+        return roots[0] if p.ndim == 0 else np.moveaxis(roots, 0, 1)
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Where the cdf of each row and output is a level, one or its own.
+
+        Parameters
+        ----------
+        levels : ndarray that broadcasts to (q, n[, m])
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (q, n[, m])
+        """
         # Members last: one root for each (q, n[, m]), all found at once.
-        levels = p.reshape(-1, *[1] * (self.loc.ndim - 1))
         ends = self.loc + self.scale * special.ndtri(levels)[:, None]  # (q, K, n[, m])
         # The mixture's quantile lies between the smallest and the largest of its members'.
         low, high = ends.min(axis=1), ends.max(axis=1)
@@ -181,11 +198,22 @@ class GaussianMixture:
         # Where scales are below the rounding of the locations there is no root to find, and
         # the ends are the same number or next to it.
         x = np.where(np.isfinite(found.x), found.x, 0.0)
-        roots = np.clip(centre + unit * x, low, high)  # (q, n[, m])
-        order = np.argsort(p.ravel(), kind="stable")
-        # Exactly monotone, where the finder's tolerance would leave a crossing of 1e-16.
-        roots[order] = np.maximum.accumulate(roots[order], axis=0)
-        return roots[0] if p.ndim == 0 else np.moveaxis(roots, 0, 1)
+        return np.clip(centre + unit * x, low, high)
+
+    def scaled(self, factor) -> GaussianMixture:
+        """The same mixture, stretched about its mean.
+
+        Parameters
+        ----------
+        factor : float or ndarray of shape (m,)
+            Of all standard deviations; positive.
+        """
+        mean = self.mean
+        return GaussianMixture(mean + factor * (self.loc - mean), factor * self.scale, self.weights)
+
+    def output(self, k: int) -> GaussianMixture:
+        """The marginal of one output, where there are several."""
+        return GaussianMixture(self.loc[..., k], self.scale[..., k], self.weights)
 
     def interval(self, coverage: float = 0.9) -> np.ndarray:
         """Central interval, of shape (n, 2[, m]): equal probability outside either end."""

@@ -1,0 +1,232 @@
+"""Mixtures of normals with another calibration of their levels.
+
+Notation: n rows, m outputs (the last axis is absent where y was 1-D).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._uncertainty import Uncertainty
+
+__all__ = ["ConformalMixture", "RecalibratedMixture"]
+
+_EDGE = 1e-12  # levels nearer to 0 and 1 than this have no finite quantile in double precision
+_N_LEVELS = 100  # that moments are taken over
+
+
+@dataclass(frozen=True, eq=False)
+class _Calibrated:
+    """What both kinds share: parts of the variance in the proportions of the base."""
+
+    base: GaussianMixture
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The point prediction, which calibration leaves as it is. Shape (n[, m])."""
+        return self.base.mean
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Of the calibrated distribution, about its own mean, in squared units of y."""
+        return self.base.variance
+
+    def _share(self, part):
+        return part / self.base.variance * self.variance
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """The base's share of noise in the variance."""
+        return self._share(self.base.aleatoric_variance)
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """The base's share of disagreement in the variance."""
+        return self._share(self.base.epistemic_variance)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Square root of the variance, in units of y."""
+        return np.sqrt(self.variance)
+
+    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+        """Mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        parts = self.base.uncertainty(epistemic_ddof)
+        factor = np.sqrt(self.variance / self.base.variance)
+        return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
+
+    def interval(self, coverage: float = 0.9) -> np.ndarray:
+        """Central interval, of shape (n, 2[, m])."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
+        return self.quantile([(1 - coverage) / 2, (1 + coverage) / 2])
+
+    def _levels(self, probability):
+        p = np.asarray(probability, dtype=float)
+        if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
+            raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability}.")
+        return p
+
+
+@dataclass(frozen=True, eq=False)
+class RecalibratedMixture(_Calibrated):
+    """A mixture whose levels are mapped to observed ones: cdf = R(base cdf).
+
+    Parameters
+    ----------
+    base : GaussianMixture
+    predicted, observed : ndarray of shape (n_knots,) or (n_knots, m)
+        R is linear between these points; strictly increasing, from 0 to 1.
+
+    Notes
+    -----
+    The mean of this distribution is not `mean`, which stays the point prediction; its
+    variance is about its own. Of several outputs each has its own map, and the log
+    density takes them as independent.
+
+    References
+    ----------
+    Kuleshov, Fenner and Ermon (2018), "Accurate Uncertainties for Deep Learning Using
+    Calibrated Regression".
+
+    Examples
+    --------
+    >>> normal = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
+    >>> wider = RecalibratedMixture(normal, np.array([0, 0.1, 0.9, 1]), np.array([0, 0.3, 0.7, 1]))
+    >>> wider.quantile([0.3, 0.7]).round(3)  # where the normal has 0.1 and 0.9
+    array([[-1.282,  1.282]])
+    """
+
+    predicted: np.ndarray
+    observed: np.ndarray
+
+    def _map(self, levels, forward):
+        """R or its inverse, output by output, of levels (.., n[, m])."""
+        source, target = (self.predicted, self.observed)[:: 1 if forward else -1]
+        if source.ndim == 1:
+            return np.interp(levels, source, target)
+        maps = [
+            np.interp(levels[..., k], source[:, k], target[:, k]) for k in range(source.shape[1])
+        ]
+        return np.stack(maps, axis=-1)
+
+    def _slope(self, levels):
+        """Derivative of R at levels (n[, m])."""
+        predicted, observed = (a.reshape(len(a), -1) for a in (self.predicted, self.observed))
+        slopes = np.diff(observed, axis=0) / np.diff(predicted, axis=0)
+        columns = [
+            own[np.clip(np.searchsorted(knots, column) - 1, 0, len(own) - 1)]
+            for own, knots, column in zip(slopes.T, predicted.T, levels.reshape(len(levels), -1).T)
+        ]
+        return np.stack(columns, axis=1).reshape(levels.shape)
+
+    def _base_levels(self, levels):
+        return np.clip(self._map(levels, forward=False), _EDGE, 1 - _EDGE)
+
+    def cdf(self, y) -> np.ndarray:
+        """P(Y <= y) for each row and output."""
+        return self._map(self.base.cdf(y), forward=True)
+
+    def quantile(self, probability) -> np.ndarray:
+        """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array."""
+        p = self._levels(probability)
+        levels = p.reshape(-1, *[1] * (self.base.loc.ndim - 1))
+        levels = np.broadcast_to(levels, (len(levels), *self.base.loc.shape[1:]))
+        found = self.base.inverse_cdf(self._base_levels(levels))
+        return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+
+    def log_prob(self, y) -> np.ndarray:
+        """Log density of each row, of all outputs together. Shape (n,)."""
+        y = np.asarray(y, dtype=float)
+        slope = np.log(self._slope(self.base.cdf(y)))
+        if slope.ndim == 1:
+            return self.base.log_prob(y) + slope
+        marginals = [self.base.output(k).log_prob(y[:, k]) for k in range(y.shape[1])]
+        return np.sum(marginals, axis=0) + slope.sum(axis=1)
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Of the calibrated distribution, about its own mean, in squared units of y."""
+        # Means of the quantile function over cells of equal probability.
+        return self.quantile((np.arange(_N_LEVELS) + 0.5) / _N_LEVELS).var(axis=1)
+
+    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+        """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
+        draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
+        levels = self._base_levels(np.stack([self.base.cdf(draw) for draw in draws]))
+        return np.moveaxis(self.base.inverse_cdf(levels), 0, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class ConformalMixture(_Calibrated):
+    """A mixture with conformal intervals: the mean, and as many stds as held-out rows say.
+
+    Intervals, quantiles and cdf are those of the standardised errors, the density and the
+    samples those of the base.
+
+    Parameters
+    ----------
+    base : GaussianMixture
+        Of calibrated scale.
+    scores : ndarray of shape (n_scores,) or (n_scores, m)
+        Sorted absolute errors of held-out rows, in units of their predicted std.
+    reach : ndarray of the same shape
+        Coverage that an interval of so many stds has, at least: increasing, below 1.
+
+    References
+    ----------
+    Lei, G'Sell, Rinaldo, Tibshirani and Wasserman (2018), "Distribution-Free Predictive
+    Inference for Regression", section 5.2 (locally weighted).
+    """
+
+    scores: np.ndarray
+    reach: np.ndarray
+
+    def quantile(self, probability) -> np.ndarray:
+        """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array.
+
+        Raises
+        ------
+        ValueError
+            If there were too few rows to reach so far out.
+        """
+        p = self._levels(probability)
+        radius = np.sign(p.ravel() - 0.5).reshape(-1, 1) * self._radius(abs(2 * p.ravel() - 1))
+        mean, std = self.mean[:, None], self.std[:, None]
+        found = mean + std * (radius if self.scores.ndim > 1 else radius[:, 0])
+        return found[:, 0] if p.ndim == 0 else found
+
+    def _radius(self, coverage):
+        """Stds to either side, of shape (q, 1 or m)."""
+        scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
+        columns = []
+        for own, limit in zip(scores.T, reach.T):
+            at = np.searchsorted(limit, coverage - 1e-9)
+            if at.max(initial=0) >= len(own):
+                raise ValueError(
+                    f"{len(own)} calibration rows reach a coverage of {limit[-1]:.4g}. "
+                    f"Got {coverage.max():.4g}."
+                )
+            columns.append(own[at])
+        return np.stack(columns, axis=1)
+
+    def cdf(self, y) -> np.ndarray:
+        """P(Y <= y) for each row and output, in steps."""
+        z = (np.asarray(y, dtype=float) - self.mean) / self.std
+        scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
+        columns = [
+            np.concatenate([[0.0], limit])[np.searchsorted(own, abs(column))]
+            for own, limit, column in zip(scores.T, reach.T, z.reshape(len(z), -1).T)
+        ]
+        return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=1).reshape(z.shape)
+
+    def log_prob(self, y) -> np.ndarray:
+        """Log density of each row under the base. Shape (n,)."""
+        return self.base.log_prob(y)
+
+    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+        """Joint draws of the base, of shape (n[, m], n_samples)."""
+        return self.base.sample(n_samples, rng)

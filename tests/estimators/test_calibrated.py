@@ -1,0 +1,279 @@
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    StratifiedKFold,
+    cross_val_predict,
+    cross_val_score,
+)
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skuq import (
+    CalibratedUncertaintyClassifier,
+    CalibratedUncertaintyRegressor,
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+)
+
+METHODS = ["scale", "isotonic", "conformal"]
+
+
+class TooSure(RegressorMixin, BaseEstimator):
+    """Ordinary least squares with a made-up standard deviation."""
+
+    def __init__(self, share=0.2, skip=False):
+        self.share = share
+        self.skip = skip
+
+    def fit(self, X, y, sample_weight=None):
+        self.line_ = LinearRegression().fit(X, y, sample_weight)
+        self.std_ = self.share * np.std(y - self.line_.predict(X), axis=0)
+        return self
+
+    def predict(self, X, return_std=False):
+        mean = self.line_.predict(X)
+        return (mean, np.broadcast_to(self.std_, mean.shape)) if return_std else mean
+
+
+def line(n, seed=0, noise=stats.norm):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, X @ [1.0, 2.0] + 3 + noise.rvs(size=n, random_state=rng)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_intervals_hold_their_share_of_new_rows(method):
+    model = CalibratedUncertaintyRegressor(TooSure(), method).fit(*line(1000))
+    X, y = line(20_000, seed=1)
+    for coverage in (0.5, 0.9):
+        low, high = model.predict_interval(X, coverage).T
+        # three standard errors of 1 000 calibration rows
+        assert abs(((low <= y) & (y <= high)).mean() - coverage) < 3 * np.sqrt(0.25 / 1000)
+    assert_allclose(model.scale_, 5, rtol=0.1)
+    assert_allclose(model.predict(X, return_std=True)[1], 1, rtol=0.15)
+
+
+def test_isotonic_meets_skewed_quantiles():
+    noise = stats.expon(loc=-1)
+    X, y = line(20_000, seed=1, noise=noise)
+    off = {}
+    for method in METHODS:
+        model = CalibratedUncertaintyRegressor(TooSure(), method).fit(*line(2000, noise=noise))
+        levels = np.array([0.1, 0.5, 0.9])
+        below = (y[:, None] <= model.predict_quantiles(X, levels)).mean(axis=0)
+        off[method] = abs(below - levels).max()
+    assert off["isotonic"] < 0.04 < off["scale"]
+    assert off["isotonic"] < off["conformal"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_point_prediction_stays_to_the_bit(method, outputs):
+    X, y = load_diabetes(return_X_y=True)
+    Y = y if outputs == 1 else np.stack([y, -y], axis=1)
+    model = CalibratedUncertaintyRegressor(TooSure(), method, cv=3).fit(X, Y)
+    alone = TooSure().fit(X, Y)
+    assert_array_equal(model.predict(X), alone.predict(X))
+    mean, std = model.predict(X, return_std=True)
+    assert_array_equal(mean, alone.predict(X))
+    assert std.shape == Y.shape and (std > 0).all()
+    parts = model.predict_uncertainty(X)
+    assert_allclose(parts.mean, mean, rtol=1e-12)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    assert model.predict_interval(X).shape == (len(X), 2, *Y.shape[1:])
+    assert model.predict_quantiles(X, [0.2, 0.5, 0.6]).shape == (len(X), 3, *Y.shape[1:])
+    assert model.sample_y(X[:3], 4, random_state=0).shape == (3, *Y.shape[1:], 4)
+    assert model.log_prob(X, Y).shape == (len(X),)
+    assert np.shape(model.scale_) == Y.shape[1:]
+
+
+def test_calibration_is_learnt_out_of_fold():
+    X, y = load_diabetes(return_X_y=True)
+    cv = KFold(4, shuffle=True, random_state=0)
+    model = CalibratedUncertaintyRegressor(BayesianRidge(), cv=cv).fit(X, y)
+    squares = np.empty(len(y))
+    for train, test in cv.split(X):
+        mean, std = BayesianRidge().fit(X[train], y[train]).predict(X[test], return_std=True)
+        squares[test] = ((y[test] - mean) / std) ** 2
+    assert_allclose(model.scale_, np.sqrt(squares.mean()))
+    two = clone(model).set_params(n_jobs=2).fit(X, y)
+    assert two.scale_ == model.scale_
+
+
+def test_prefit_uses_the_rows_given():
+    X, y = line(300)
+    fitted = TooSure().fit(X[:200], y[:200])
+    model = CalibratedUncertaintyRegressor(fitted, cv="prefit").fit(X[200:], y[200:])
+    z = (y[200:] - fitted.predict(X[200:])) / fitted.std_
+    assert_allclose(model.scale_, np.sqrt(np.mean(z**2)))
+    assert model.estimator_ is fitted
+
+
+def test_conformal_is_mapies():
+    regression = pytest.importorskip("mapie.regression")
+    scores = pytest.importorskip("mapie.conformity_scores")
+    X, y = line(400)
+    fitted = BayesianRidge().fit(X[:200], y[:200])
+    own = CalibratedUncertaintyRegressor(fitted, "conformal", cv="prefit").fit(X[200:], y[200:])
+    theirs = regression.SplitConformalRegressor(
+        fitted,
+        confidence_level=[0.5, 0.9],
+        conformity_score=scores.StdConformityScore(sym=True),
+    ).conformalize(X[200:], y[200:])
+    X_new, _ = line(50, seed=1)
+    _, intervals = theirs.predict_interval(X_new)
+    for k, coverage in enumerate((0.5, 0.9)):
+        assert_allclose(own.predict_interval(X_new, coverage), intervals[:, :, k], rtol=1e-9)
+
+
+def test_weights_are_repeats():
+    X, y = line(120)
+    repeats = np.random.default_rng(0).integers(0, 4, 120)
+    fitted = BayesianRidge().fit(*line(50, seed=3))
+    for method in METHODS:
+        model = CalibratedUncertaintyRegressor(fitted, method, cv="prefit")
+        weighted = clone(model).set_params(estimator=fitted).fit(X, y, repeats)
+        repeated = clone(model).set_params(estimator=fitted)
+        repeated.fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats))
+        assert_allclose(weighted.scale_, repeated.scale_)
+    X_train, y_train = line(50)
+    weight = np.tile([1.0, 0.0], 25)
+    model = CalibratedUncertaintyRegressor(TooSure(), cv=2).fit(X_train, y_train, weight)
+    assert_allclose(
+        model.predict(X), TooSure().fit(X_train[::2], y_train[::2]).predict(X), rtol=1e-9
+    )
+
+
+def test_ends_of_pipelines_and_searches_are_reached():
+    X, y = load_diabetes(return_X_y=True)
+    frame = pd.DataFrame(X).rename(columns=str)
+    network = DeepEnsembleRegressor(2, hidden_units=(8,), epochs=5, random_state=0)
+    model = CalibratedUncertaintyRegressor(make_pipeline(StandardScaler(), network), cv=2)
+    model.fit(frame, y)
+    parts = model.predict_uncertainty(frame)
+    base = model.estimator_[-1].predict_uncertainty(model.estimator_[0].transform(frame))
+    assert_allclose(parts.epistemic, model.scale_ * base.epistemic)
+    assert_allclose(parts.aleatoric, model.scale_ * base.aleatoric)
+    search = GridSearchCV(TooSure(), {"share": [0.1, 0.3]}, cv=2)
+    searched = CalibratedUncertaintyRegressor(search, cv=2).fit(X, y)
+    assert searched.predict(X, return_std=True)[1].shape == y.shape
+    copy = pickle.loads(pickle.dumps(model))
+    assert_array_equal(copy.predict_interval(frame), model.predict_interval(frame))
+    assert cross_val_score(model, frame, y, cv=2).shape == (2,)
+
+
+def test_certain_models_and_perfect_predictions_are_survived():
+    X = np.arange(20.0)[:, None]
+    for y, share in ((2 * X[:, 0], 0.0), (X[:, 0] ** 2, 0.0)):
+        for method in METHODS:
+            model = CalibratedUncertaintyRegressor(TooSure(share), method, cv=2).fit(X, y)
+            mean, std = model.predict(X, return_std=True)
+            assert np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()
+            assert np.isfinite(model.predict_interval(X, 0.8)).all()
+
+
+def test_bad_input():
+    X, y = line(30)
+    with pytest.raises(ValueError, match="`estimator` must be a regressor"):
+        CalibratedUncertaintyRegressor(GaussianNB()).fit(X, y)
+    with pytest.raises(TypeError, match="LinearRegression has neither"):
+        CalibratedUncertaintyRegressor(LinearRegression()).fit(X, y)
+    with pytest.raises(TypeError, match="predicts a RecalibratedMixture"):
+        inner = CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2)
+        CalibratedUncertaintyRegressor(inner, cv=2).fit(X, y)
+    with pytest.raises(NotFittedError, match="unfitted BayesianRidge"):
+        CalibratedUncertaintyRegressor(BayesianRidge(), cv="prefit").fit(X, y)
+    with pytest.raises(TypeError, match="cannot be fitted with `sample_weight`"):
+        CalibratedUncertaintyRegressor(GaussianProcessRegressor()).fit(X, y, np.ones(30))
+    with pytest.raises(ValueError, match="n_samples=1"):
+        CalibratedUncertaintyRegressor(TooSure()).fit(X[:1], y[:1])
+    with pytest.raises(ValueError, match="method"):
+        CalibratedUncertaintyRegressor(TooSure(), "best").fit(X, y)
+    model = CalibratedUncertaintyRegressor(TooSure(), "conformal").fit(X, y)
+    with pytest.raises(ValueError, match="30 calibration rows reach a coverage of 0.96"):
+        model.predict_interval(X, 0.99)
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(X, np.full(30, np.nan))
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+# Classification
+
+
+def test_temperature_is_that_of_out_of_fold_probabilities():
+    X, y = load_breast_cancer(return_X_y=True)
+    cv = StratifiedKFold(3)
+    model = CalibratedUncertaintyClassifier(GaussianNB(), cv=cv).fit(X, y)
+    proba = cross_val_predict(GaussianNB(), X, y, cv=cv, method="predict_proba")
+    assert model.temperature_ > 2  # naive Bayes is famous for it
+
+    def loss(temperature):
+        logits = np.log(np.maximum(proba, 1e-300)) / temperature
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return log_loss(y, powers / powers.sum(axis=1, keepdims=True))
+
+    best = loss(model.temperature_)
+    assert best <= min(loss(0.97 * model.temperature_), loss(1.03 * model.temperature_))
+    assert best < loss(1) - 0.1
+    assert_array_equal(model.predict(X), GaussianNB().fit(X, y).predict(X))
+
+
+def test_temperature_is_scikit_learns():
+    X, y = load_iris(return_X_y=True)
+    fitted = LogisticRegression(max_iter=500, C=100).fit(X[::2], y[::2])
+    model = CalibratedUncertaintyClassifier(fitted, cv="prefit").fit(X[1::2], y[1::2])
+    try:
+        from sklearn.frozen import FrozenEstimator
+
+        theirs = CalibratedClassifierCV(
+            FrozenEstimator(fitted), method="temperature", ensemble=False
+        )
+        theirs.fit(X[1::2], y[1::2])
+    except ValueError:
+        pytest.skip("this scikit-learn has no temperature scaling")
+    assert_allclose(model.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
+
+
+def test_entropies_keep_parts_and_labels_stay():
+    X, y = load_iris(return_X_y=True)
+    y = np.array(["a", "b", "c"])[y]
+    network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=20, random_state=0)
+    model = CalibratedUncertaintyClassifier(network, cv=3).fit(X, y)
+    alone = clone(network).fit(X, y)
+    assert_array_equal(model.predict(X), alone.predict(X))
+    total, aleatoric, epistemic = model.predict_uncertainty(X)
+    assert_allclose(total, aleatoric + epistemic)
+    assert (epistemic >= 0).all() and epistemic.max() > 0
+    logits = np.log(alone.predict_proba(X)) / model.temperature_
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert_allclose(model.predict_proba(X), expected, atol=1e-9)
+    assert model.log_prob(X, y).shape == (150,)
+
+
+def test_bad_classifiers():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match="must be a classifier"):
+        CalibratedUncertaintyClassifier(LinearRegression()).fit(X, y)
+    with pytest.raises(ValueError, match="1 class"):
+        CalibratedUncertaintyClassifier(GaussianNB()).fit(X, np.zeros(150))
+    with pytest.raises(NotFittedError):
+        CalibratedUncertaintyClassifier(GaussianNB(), cv="prefit").fit(X, y)
+    few = GaussianNB().fit(X[:100], y[:100])
+    with pytest.raises(ValueError, match="not seen in fit"):
+        CalibratedUncertaintyClassifier(few, cv="prefit").fit(X, y)

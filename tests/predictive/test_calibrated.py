@@ -1,0 +1,204 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import integrate, stats
+
+from skuq.predictive import ConformalMixture, GaussianMixture, RecalibratedMixture
+from skuq.predictive._calibration import (
+    fit_levels,
+    fit_scale,
+    fit_temperature,
+    tempered,
+    weighted_quantile,
+)
+
+KNOTS = np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
+
+
+def mixture(seed=0, shape=(4,), k=3):
+    rng = np.random.default_rng(seed)
+    return GaussianMixture(rng.normal(size=(k, *shape)), rng.uniform(0.5, 2, (k, *shape)))
+
+
+def test_scaling_stretches_about_the_mean():
+    base = mixture(shape=(5, 2))
+    scaled = base.scaled(np.array([2.0, 0.5]))
+    assert_allclose(scaled.mean, base.mean, rtol=1e-13)
+    assert_allclose(scaled.std, base.std * [2.0, 0.5])
+    parts, own = scaled.uncertainty(), base.uncertainty()
+    assert_allclose(parts.epistemic / own.epistemic, parts.aleatoric / own.aleatoric)
+    levels = [0.1, 0.7]
+    centre = base.mean[:, None]
+    assert_allclose(
+        scaled.quantile(levels), centre + (base.quantile(levels) - centre) * [2.0, 0.5], atol=1e-9
+    )
+    assert_allclose(base.output(1).mean, base.mean[:, 1])
+
+
+def test_inverse_cdf_takes_a_level_for_every_row(global_random_seed):
+    base = mixture(global_random_seed, (6, 2))
+    levels = np.random.default_rng(global_random_seed).uniform(0.01, 0.99, (3, 6, 2))
+    found = base.inverse_cdf(levels)
+    assert_allclose(np.stack([base.cdf(y) for y in found]), levels, atol=1e-10)
+
+
+def test_scale_of_normals_is_the_closed_form():
+    rng = np.random.default_rng(0)
+    y, mean, std = rng.normal(size=(3, 50))
+    weight, std = rng.uniform(size=50), abs(std) + 0.1
+    folds = [slice(0, 20), slice(20, 50)]
+    c = fit_scale(
+        [GaussianMixture(mean[None, f], std[None, f]) for f in folds],
+        [y[f] for f in folds],
+        [weight[f] for f in folds],
+    )
+    assert_allclose(c, np.sqrt(np.average(((y - mean) / std) ** 2, weights=weight)))
+
+
+def test_scale_of_mixtures_is_most_likely(global_random_seed):
+    base = mixture(global_random_seed, (80,))
+    y = base.scaled(2.5).sample(1, 0)[:, 0] * 1.3
+    weight = np.ones(80)
+    c = fit_scale([base], [y], [weight])
+    nll = [-base.scaled(f * c).log_prob(y).mean() for f in (0.98, 1.0, 1.02)]
+    assert nll[1] == min(nll)
+
+
+def test_levels_are_the_weighted_distribution_of_pit():
+    rng = np.random.default_rng(0)
+    pit, weight = rng.beta(2, 5, 4000), rng.uniform(size=4000)
+    predicted, observed = fit_levels(pit, weight)
+    assert_allclose(
+        np.interp([0.1, 0.3, 0.6], predicted, observed),
+        stats.beta(2, 5).cdf([0.1, 0.3, 0.6]),
+        atol=0.03,
+    )
+    assert (np.diff(predicted) > 0).all() and (np.diff(observed) > 0).all()
+    assert (predicted[0], predicted[-1], observed[0], observed[-1]) == (0, 1, 0, 1)
+    piled, _ = fit_levels(np.r_[np.zeros(50), np.ones(50)], np.ones(100))
+    assert (np.diff(piled) > 0).all()
+    assert_allclose(fit_levels(np.array([0.3]), np.ones(1)), [[0, 1], [0, 1]])
+
+
+def test_weighted_quantile_is_that_of_repeats():
+    values, repeats = np.array([3.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0])
+    repeated = np.repeat(values, repeats.astype(int))
+    levels = [0.1, 0.4, 0.5, 0.9]
+    expected = np.quantile(repeated, levels, method="inverted_cdf")
+    assert_array_equal(weighted_quantile(values, repeats, levels), expected)
+
+
+def test_temperature_is_most_likely_and_known():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(20_000, 3)) * 2
+    true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
+    sure = tempered(true, 0.5)
+    assert_allclose(fit_temperature(sure, codes, np.ones(20_000)), 2.0, rtol=0.03)
+    assert_allclose(tempered(sure, 2.0), true, atol=1e-12)
+    assert_array_equal(tempered(np.array([[0.0, 1.0]]), 3.0), [[0.0, 1.0]])
+
+
+@pytest.fixture(params=[(4,), (4, 2)], ids=["one output", "two outputs"])
+def recalibrated(request):
+    base = mixture(1, request.param)
+    knots = KNOTS if len(request.param) == 1 else [np.stack([k, k], axis=1) for k in KNOTS]
+    return RecalibratedMixture(base, *knots)
+
+
+def test_recalibrated_quantiles_invert_its_cdf(recalibrated):
+    levels = np.array([0.02, 0.3, 0.77, 0.97])
+    quantiles = recalibrated.quantile(levels)
+    assert quantiles.shape == (4, 4, *recalibrated.mean.shape[1:])
+    for k, level in enumerate(levels):
+        assert_allclose(recalibrated.cdf(quantiles[:, k]), level, atol=1e-9)
+    assert_allclose(recalibrated.quantile(0.3), quantiles[:, 1])
+    assert_allclose(recalibrated.interval(0.9), recalibrated.quantile([0.05, 0.95]))
+    edge = recalibrated.cdf(recalibrated.base.quantile(0.5))
+    assert_allclose(edge, 0.6, atol=1e-9)
+
+
+def test_recalibrated_density_is_the_slope_of_its_cdf():
+    model = RecalibratedMixture(mixture(2), *KNOTS)
+    y = np.array([0.3, -1.0, 2.0, 0.1])
+    slope = (model.cdf(y + 1e-6) - model.cdf(y - 1e-6)) / 2e-6
+    assert_allclose(np.exp(model.log_prob(y)), slope, rtol=1e-6)
+    two = RecalibratedMixture(mixture(2, (4, 2)), *[np.stack([k, k], axis=1) for k in KNOTS])
+    apart = [
+        RecalibratedMixture(two.base.output(k), *KNOTS).log_prob(np.stack([y, -y], 1)[:, k])
+        for k in (0, 1)
+    ]
+    assert_allclose(two.log_prob(np.stack([y, -y], axis=1)), sum(apart))
+
+
+def test_recalibrated_moments_and_samples_agree():
+    model = RecalibratedMixture(mixture(3, (2,)), *KNOTS)
+    draws = model.sample(20_000, 0)
+    y = np.linspace(-15, 15, 3001)
+    density = np.exp([model.log_prob(np.full(2, value)) for value in y]).T
+    # log_prob is of each row: (2, 3001)
+    mean = integrate.trapezoid(y * density, y)
+    variance = integrate.trapezoid((y - mean[:, None]) ** 2 * density, y)
+    assert_allclose(model.std, np.sqrt(variance), rtol=0.03)
+    assert_allclose(draws.std(axis=1), model.std, rtol=0.03)
+    levels = np.array([model.cdf(draw) for draw in draws.T[:3000]])
+    for row in levels.T:
+        assert stats.kstest(row, "uniform").pvalue > 1e-3
+
+
+def test_parts_keep_their_proportions(recalibrated):
+    parts, base = recalibrated.uncertainty(), recalibrated.base.uncertainty()
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    assert_allclose(parts.epistemic / parts.total, base.epistemic / base.total)
+    assert_allclose(parts.total, recalibrated.std)
+    assert_allclose(recalibrated.aleatoric_variance, parts.aleatoric**2)
+    assert_array_equal(parts.mean, recalibrated.base.mean)
+
+
+def conformal(n=9, shape=(3,)):
+    scores = np.sort(np.random.default_rng(0).exponential(size=(n, *shape[1:])), axis=0)
+    reach = np.arange(1, n + 1) / (n + 1)
+    if len(shape) > 1:
+        reach = np.repeat(reach[:, None], shape[1], axis=1)
+    return ConformalMixture(mixture(4, shape), scores, reach)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2)])
+def test_conformal_intervals_take_the_next_score(shape):
+    model = conformal(9, shape)
+    for coverage, place in [(0.5, 5), (0.9, 9), (0.55, 6), (0.1, 1)]:
+        radius = model.scores[place - 1] * model.std
+        assert_allclose(
+            model.interval(coverage), np.stack([model.mean - radius, model.mean + radius], axis=1)
+        )
+    assert_array_equal(model.quantile(0.5), model.mean)
+    with pytest.raises(ValueError, match="9 calibration rows reach a coverage of 0.9. Got 0.95"):
+        model.interval(0.95)
+
+
+def test_conformal_cdf_counts_scores():
+    model = conformal()
+    z = np.array([0.0, 0.5, -0.5])
+    below = np.searchsorted(model.scores, 0.5)
+    reach = below / 10
+    assert_allclose(model.cdf(model.mean + z * model.std), [0.5, 0.5 + reach / 2, 0.5 - reach / 2])
+    y = np.zeros(3)
+    assert_array_equal(model.log_prob(y), model.base.log_prob(y))
+    assert_array_equal(model.sample(2, 0), model.base.sample(2, 0))
+
+
+@pytest.mark.parametrize("model", [conformal(), RecalibratedMixture(mixture(), *KNOTS)])
+def test_bad_levels(model):
+    with pytest.raises(ValueError, match="strictly"):
+        model.quantile([0.5, 1.0])
+    with pytest.raises(ValueError, match="coverage"):
+        model.interval(1.0)
+
+
+def test_isotonic_map_is_found_back():
+    # y comes from a distribution whose levels are a known map of the predicted ones.
+    levels = np.random.default_rng(0).uniform(size=3000)
+    y = stats.norm.ppf(np.interp(levels, *KNOTS[::-1]))
+    predicted, observed = fit_levels(stats.norm.cdf(y), np.ones(len(y)))
+    grid = np.linspace(0.05, 0.95, 10)
+    assert_allclose(np.interp(grid, predicted, observed), np.interp(grid, *KNOTS), atol=0.04)
