@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.linear_model import LinearRegression
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skuq._space import Categorical, Space
 from skuq.networks import Decisions
@@ -44,6 +47,24 @@ class TinySpace:
 
     def recipe(self, configuration):
         return {name: configuration[name] for name in ("learning_rate", "batch_size")}
+
+
+class TooSure(RegressorMixin, BaseEstimator):
+    """Ordinary least squares with a made-up standard deviation: for calibration."""
+
+    def __init__(self, share=0.2):
+        self.share = share
+
+    def fit(self, X, y, sample_weight=None):
+        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
+        self.line_ = LinearRegression().fit(X, y, sample_weight)
+        self.std_ = self.share * np.std(y - self.line_.predict(X), axis=0)
+        return self
+
+    def predict(self, X, return_std=False):
+        check_is_fitted(self)
+        mean = self.line_.predict(validate_data(self, X, reset=False))
+        return (mean, np.broadcast_to(self.std_, mean.shape)) if return_std else mean
 
 
 @pytest.fixture

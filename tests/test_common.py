@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.tree import DecisionTreeClassifier
@@ -12,7 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import skuq
 
 sys.path.insert(0, str(Path(__file__).parent))
-from conftest import TinySpace  # noqa: E402
+from conftest import TinySpace, TooSure  # noqa: E402
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -50,7 +49,7 @@ def _tiny():
         skuq.HQEnsembleSelector(POOL, cv=3),
         skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
         *(
-            skuq.CalibratedUncertaintyRegressor(GaussianProcessRegressor(alpha=0.1), method, cv=2)
+            skuq.CalibratedUncertaintyRegressor(TooSure(), method, cv=2)
             for method in ("scale", "isotonic", "conformal")
         ),
         skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2),
