@@ -1,0 +1,189 @@
+"""
+All displays on one data set
+============================
+
+Diabetes: 442 patients, ten measurements, and how far the disease went in a year. Half of the
+patients train the models, the other half shows in pictures how good their uncertainty is.
+"""
+
+# %%
+# The data, as a regression and as two classes: whether the disease went further than it did
+# in the median patient.
+import argparse
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_diabetes
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+from sklearn.model_selection import train_test_split
+
+import skuq
+from skuq import plotting
+from skuq.exceptions import SmallValidationWarning
+
+warnings.simplefilter("ignore", SmallValidationWarning)  # 221 rows are few, indeed
+
+X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
+further_train, further_test = (part > y_train.median() for part in (y_train, y_test))
+NAME, UNIT = "progression", "score"
+
+
+# %%
+# Models. The Gaussian process is there for comparison: displays take any estimator with
+# ``predict(X, return_std=True)``.
+def fit_regressors():
+    kernel = ConstantKernel(1.0) * Matern(np.full(10, 10.0), nu=2.5) + WhiteKernel(0.5)
+    process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    scaled = (X_train - X_train.mean()) / X_train.std()
+    return {
+        "ensemble": (skuq.DeepEnsembleRegressor(random_state=0).fit(X_train, y_train), X_test),
+        "Gaussian process": (
+            process.fit(scaled, y_train),
+            (X_test - X_train.mean()) / X_train.std(),
+        ),
+    }
+
+
+def fit_pool():
+    """An ensemble that trains on 150 rows, and a team of its members chosen on the others."""
+    ensemble = skuq.DeepEnsembleClassifier(10, dropout=0.2, bootstrap=True, random_state=0)
+    ensemble.fit(X_train[:150], further_train[:150])
+    team = skuq.HQEnsembleSelector(ensemble.member_estimators(), cv="prefit", max_team_size=6)
+    return ensemble, team.fit(X_train[150:], further_train[150:])
+
+
+def fit_search():
+    model = skuq.AutoDEUQRegressor(
+        40, n_nodes=2, epochs=30, n_members=6, min_members=6, random_state=0
+    )
+    return model.fit(X_train, y_train)
+
+
+# %%
+# For the regret: the minimum of Forrester's function, -6.02, by a Gaussian process and by chance.
+def forrester(x):
+    return (6 * x - 2) ** 2 * np.sin(12 * x - 4)
+
+
+def optimise(seed, guided, n_evaluations=15):
+    """Values in the order of evaluation; the first three inputs are drawn."""
+    rng = np.random.default_rng(seed)
+    grid = np.linspace(0, 1, 401)
+    x = rng.choice(grid, n_evaluations, replace=False)
+    for k in range(3, n_evaluations if guided else 0):
+        process = GaussianProcessRegressor(RBF(0.1, "fixed"), normalize_y=True, alpha=1e-6)
+        mean, std = process.fit(x[:k, None], forrester(x[:k])).predict(grid[:, None], True)
+        x[k] = grid[np.argmin(np.where(np.isin(grid, x[:k]), np.inf, mean - 2 * std))]
+    return forrester(x)
+
+
+# %%
+# Pictures.
+def draw_regression(axes, models):
+    for name, (model, X_new) in models.items():
+        data = model, X_new, y_test
+        plotting.QuantileCalibrationDisplay.from_estimator(*data, name=name, ax=axes[0, 1])
+        plotting.CoverageWidthDisplay.from_estimator(*data, name=name, unit=UNIT, ax=axes[1, 0])
+        plotting.RetentionDisplay.from_estimator(*data, name=name, ax=axes[1, 2])
+    data = *models["ensemble"], y_test
+    plotting.PITDisplay.from_estimator(*data, name="ensemble", ax=axes[0, 2])
+    plotting.ErrorStdDisplay.from_estimator(*data, name=NAME, unit=UNIT, ax=axes[1, 1])
+    # One feature, and one model of it: bands can be drawn over a single input only.
+    bmi = X_train[["bmi"]].to_numpy()
+    model = skuq.DeepEnsembleRegressor(random_state=0).fit(bmi, y_train)
+    plotting.PredictionBandDisplay.from_estimator(
+        model,
+        np.linspace(12, 50, 200)[:, None],
+        X_train=bmi,
+        y_train=y_train,
+        x_name="body mass index (kg/m²)",
+        name=NAME,
+        unit=UNIT,
+        ax=axes[0, 0],
+    )
+
+
+def draw_classification(axes, ensemble, team):
+    data = X_test, further_test
+    plotting.ReliabilityDisplay.from_estimator(ensemble, *data, name="ten members", ax=axes[0, 0])
+    plotting.ReliabilityDisplay.from_estimator(
+        team, *data, name="team", show_counts=False, ax=axes[0, 0]
+    )
+    plotting.RetentionDisplay.from_estimator(ensemble, *data, name="ten members", ax=axes[0, 1])
+    plotting.RetentionDisplay.from_estimator(team, *data, name="team", ax=axes[0, 1])
+    plotting.TeamDisplay.from_estimator(team, ax=axes[1, 0])
+    plotting.TeamDisplay.from_estimator(team, size=3, ax=axes[1, 1])
+
+
+def draw_search(axes, model):
+    name = "validation NLL"
+    plotting.SearchHistoryDisplay.from_estimator(model, score_name=name, ax=axes[0, 0])
+    plotting.SearchHistoryDisplay.from_estimator(model, by="time", score_name=name, ax=axes[0, 1])
+    plotting.MemberDiversityDisplay.from_estimator(model, kind="distance", ax=axes[1, 0])
+    values = {
+        name: [optimise(seed, guided) for seed in range(15)]
+        for name, guided in (("Gaussian process", True), ("random", False))
+    }
+    plotting.RegretDisplay.from_values(values, optimum=-6.020741, ax=axes[1, 1])
+
+
+def draw_catalog(axes, model):
+    plotting.CatalogDisplay.from_estimator(model, score_name="NLL", ax=axes[0])
+    plotting.CatalogDisplay.from_estimator(model, kind="importance", score_name="NLL", ax=axes[1])
+
+
+def draw_members(axes, model):
+    """Three architectures, ten seeds each; and the members the search selected."""
+    groups = {
+        "one layer of 50": skuq.DeepEnsembleRegressor(10, random_state=0),
+        "two layers of 16": skuq.DeepEnsembleRegressor(10, hidden_units=(16, 16), random_state=0),
+        "one layer, tanh": skuq.DeepEnsembleRegressor(10, activation="tanh", random_state=0),
+    }
+    predictions = [
+        ensemble.fit(X_train, y_train).predict_distribution(X_test).loc
+        for ensemble in groups.values()
+    ]
+    plotting.MemberDiversityDisplay.from_predictions(
+        np.concatenate(predictions), groups=np.repeat(list(groups), 10), ax=axes[0]
+    )
+    plotting.MemberDiversityDisplay.from_estimator(model, X_test, ax=axes[1])
+
+
+# %%
+def main(folder):
+    import matplotlib.pyplot as plt
+
+    def figure(rows, columns, width, height):
+        return plt.subplots(rows, columns, figsize=(width, height), layout="constrained")
+
+    def save(drawn, name):
+        drawn.savefig(Path(folder) / f"plotting_{name}.png", dpi=90)
+        print(f"{time.perf_counter() - started:5.1f} s: plotting_{name}.png")
+
+    started = time.perf_counter()
+    drawn, axes = figure(2, 3, 15, 9)
+    draw_regression(axes, fit_regressors())
+    save(drawn, "regression")
+    drawn, axes = figure(2, 2, 12, 9)
+    draw_classification(axes, *fit_pool())
+    save(drawn, "classification")
+    search = fit_search()
+    drawn, axes = figure(2, 2, 12, 9)
+    draw_search(axes, search)
+    save(drawn, "search")
+    drawn, axes = figure(2, 1, 12, 10)
+    draw_catalog(axes, search)
+    save(drawn, "catalog")
+    drawn, axes = figure(1, 2, 12, 5)
+    draw_members(axes, search)
+    save(drawn, "members")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Draw every display of skuq.plotting.")
+    parser.add_argument("--output-dir", default=".")
+    main(parser.parse_args().output_dir)

@@ -1,0 +1,119 @@
+"""Other people's tools take our estimators as they are."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.calibration import CalibratedClassifierCV, CalibrationDisplay
+from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingRegressor
+from sklearn.feature_selection import SelectFromModel
+from sklearn.frozen import FrozenEstimator
+from sklearn.inspection import partial_dependence, permutation_importance
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import learning_curve, validation_curve
+
+from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
+
+NETWORK = {"hidden_units": (8,), "epochs": 40, "learning_rate": 0.03, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (300, 3))
+    return X, 2 * X[:, 0] + np.sin(3 * X[:, 1]) + 0.2 * rng.normal(size=300)
+
+
+@pytest.fixture(scope="module")
+def regressor(rows):
+    return DeepEnsembleRegressor(2, **NETWORK).fit(rows[0][:150], rows[1][:150])
+
+
+@pytest.fixture(scope="module")
+def classifier(rows):
+    X, y = rows
+    return DeepEnsembleClassifier(2, **NETWORK).fit(X[:150], y[:150] > 0)
+
+
+@pytest.mark.parametrize("score", ["absolute", "std"])
+def test_mapie_conformalises_a_regressor(rows, regressor, score):
+    regression = pytest.importorskip("mapie.regression")
+    from mapie.conformity_scores import StdConformityScore
+
+    X, y = rows
+    conformal = regression.SplitConformalRegressor(
+        regressor,
+        confidence_level=0.9,
+        conformity_score=StdConformityScore() if score == "std" else score,
+    ).conformalize(X[150:], y[150:])
+    point, interval = conformal.predict_interval(X[150:])
+    assert_allclose(point, regressor.predict(X[150:]))
+    held = (interval[:, 0, 0] <= y[150:]) & (y[150:] <= interval[:, 1, 0])
+    assert 0.88 <= held.mean() <= 0.95
+    widths = np.ptp(interval[:, :, 0], axis=1)
+    assert (widths.std() > 1e-3) == (score == "std")
+
+
+def test_mapie_cross_conformalises_a_regressor(rows):
+    regression = pytest.importorskip("mapie.regression")
+    X, y = rows
+    conformal = regression.CrossConformalRegressor(
+        DeepEnsembleRegressor(2, **NETWORK), confidence_level=0.8, cv=3
+    ).fit_conformalize(X[:200], y[:200])
+    _, interval = conformal.predict_interval(X[200:])
+    assert 0.7 <= ((interval[:, 0, 0] <= y[200:]) & (y[200:] <= interval[:, 1, 0])).mean() <= 0.95
+
+
+def test_mapie_makes_prediction_sets(rows, classifier):
+    classification = pytest.importorskip("mapie.classification")
+    X, y = rows
+    conformal = classification.SplitConformalClassifier(classifier, confidence_level=0.9)
+    conformal.conformalize(X[150:], y[150:] > 0)
+    labels, sets = conformal.predict_set(X[150:])
+    assert (labels == classifier.predict(X[150:])).all()
+    true = (y[150:] > 0).astype(int)
+    assert sets[np.arange(150), true, 0].mean() >= 0.88
+
+
+def test_scikit_learn_calibrates_and_draws_a_classifier(rows, classifier):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    X, y = rows
+    calibrated = CalibratedClassifierCV(FrozenEstimator(classifier), method="sigmoid")
+    calibrated.fit(X[150:], y[150:] > 0)
+    assert calibrated.predict_proba(X).shape == (300, 2)
+    display = CalibrationDisplay.from_estimator(classifier, X[150:], y[150:] > 0, n_bins=5)
+    assert len(display.prob_true) <= 5
+    plt.close(display.figure_)
+
+
+def test_scikit_learn_inspects_a_regressor(rows, regressor):
+    X, y = rows
+    importance = permutation_importance(regressor, X, y, n_repeats=3, random_state=0)
+    assert importance.importances_mean.argmin() == 2  # the input y does not depend on
+    curve = partial_dependence(regressor, X, [0], grid_resolution=10)["average"][0]
+    assert (np.diff(curve) > 0).all()
+
+
+def test_scikit_learn_combines_regressors(rows):
+    X, y = rows
+    network = DeepEnsembleRegressor(2, **NETWORK)
+    pair = [("network", network), ("line", LinearRegression())]
+    for combined in (
+        VotingRegressor(pair),
+        StackingRegressor(pair, cv=2),
+        BaggingRegressor(network, n_estimators=2, random_state=0),
+    ):
+        assert combined.fit(X[:200], y[:200]).score(X[200:], y[200:]) > 0.5
+
+
+def test_scikit_learn_draws_curves_of_settings(rows):
+    X, y = rows
+    network = DeepEnsembleRegressor(2, **NETWORK)
+    _, _, scores = learning_curve(network, X, y, train_sizes=[0.3, 1.0], cv=2)
+    assert scores.shape == (2, 2)
+    _, scores = validation_curve(network, X, y, param_name="epochs", param_range=[1, 40], cv=2)
+    assert scores[1].mean() > scores[0].mean()
+    with pytest.raises(ValueError, match="coef_|feature_importances_"):
+        SelectFromModel(network).fit(X, y).transform(X)
