@@ -1,6 +1,7 @@
 """Other people's tools take our estimators as they are."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.calibration import CalibratedClassifierCV, CalibrationDisplay
@@ -117,3 +118,15 @@ def test_scikit_learn_draws_curves_of_settings(rows):
     assert scores[1].mean() > scores[0].mean()
     with pytest.raises(ValueError, match="coef_|feature_importances_"):
         SelectFromModel(network).fit(X, y).transform(X)
+
+
+def test_skpro_wraps_a_regressor(rows):
+    adapters = pytest.importorskip("skpro.regression.adapters.sklearn")
+    X = pd.DataFrame(rows[0], columns=list("abc"))
+    y = pd.DataFrame({"y": rows[1]})
+    network = DeepEnsembleRegressor(2, **NETWORK)
+    wrapped = adapters.SklearnProbaReg(network).fit(X[:150], y[:150])
+    normal = wrapped.predict_proba(X[150:])
+    mean, std = network.fit(X[:150], y[:150]["y"]).predict(X[150:], return_std=True)
+    assert_allclose(normal.mean()["y"], mean)
+    assert_allclose(normal.var()["y"], std**2)
