@@ -86,6 +86,7 @@ def _loaded_by(statement):
         "from skuq import DeepEnsembleClassifier, HyperDeepEnsembleRegressor, MCDropoutRegressor",
         "from skuq import HQEnsembleSelector; HQEnsembleSelector([])",
         "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
+        "from skuq.plotting import *",
         "from skuq.catalog import *; from skuq.tables import *; from skuq.datasets import *",
         "from skuq.search import make_proposer, open_slots, run_search",
         "from skuq.networks import DenseSkipSpace, GaussianHead",

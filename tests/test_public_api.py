@@ -14,6 +14,7 @@ PACKAGES = [
     "estimators",
     "metrics",
     "networks",
+    "plotting",
     "predictive",
     "search",
     "tables",

@@ -9,7 +9,6 @@ from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import check_cv
-from sklearn.pipeline import Pipeline
 from sklearn.utils import indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -21,6 +20,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from skuq._nested import innermost
 from skuq._params import HasMethods, StrOptions, fit_context, safe_split
 from skuq.estimators._base import PassThroughMixin, UncertaintyRegressorMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
@@ -132,15 +132,6 @@ def _fit_and_predict(calibrated, X, y, sample_weight, train, test):
     return calibrated._distribution(model, X_test), test
 
 
-def _innermost(estimator, X):
-    """The estimator at the end of searches and pipelines, and what X is when it arrives."""
-    estimator = getattr(estimator, "best_estimator_", estimator)
-    if isinstance(estimator, Pipeline):
-        X = estimator[:-1].transform(X) if len(estimator) > 1 else X
-        return _innermost(estimator[-1], X)
-    return estimator, X
-
-
 class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncertainty):
     """A regressor whose standard deviations, intervals and quantiles mean what they say.
 
@@ -234,7 +225,7 @@ class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncer
         return y
 
     def _distribution(self, estimator, X) -> GaussianMixture:
-        model, X = _innermost(estimator, X)
+        model, X = innermost(estimator, X)
         if hasattr(model, "predict_distribution"):
             distribution = model.predict_distribution(X)
             if not isinstance(distribution, GaussianMixture):
@@ -394,7 +385,7 @@ class CalibratedUncertaintyClassifier(UncertaintyClassifierMixin, _CalibratedUnc
         return y
 
     def _distribution(self, estimator, X) -> CategoricalMixture:
-        model, X = _innermost(estimator, X)
+        model, X = innermost(estimator, X)
         if hasattr(model, "predict_distribution"):
             mixture = model.predict_distribution(X)
             proba, weights = mixture.proba, mixture.weights

@@ -3,15 +3,49 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
-from skuq.metrics import coverage_score, crps_loss, gaussian_nll_loss
+from skuq.metrics import (
+    crps_loss,
+    crps_mixture_loss,
+    crps_sample_loss,
+    gaussian_nll_loss,
+    mixture_nll_loss,
+)
+
+
+def draw_normals(seed, *shape):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=shape), rng.normal(size=shape), rng.uniform(0.1, 3, shape)
+
+
+def draw_mixtures(seed, *shape, n_members=4):
+    rng = np.random.default_rng(seed)
+    loc, scale = rng.normal(size=(n_members, *shape)), rng.uniform(0.1, 3, (n_members, *shape))
+    return rng.normal(size=shape), loc, scale, rng.dirichlet(np.ones(n_members))
 
 
 def test_nll_is_scipys(global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    y, mean, std = rng.normal(size=20), rng.normal(size=20), rng.uniform(0.1, 3, 20)
-    weight = rng.uniform(size=20)
+    y, mean, std = draw_normals(global_random_seed, 20)
+    weight = np.random.default_rng(1).uniform(size=20)
     expected = np.average(-stats.norm(mean, std).logpdf(y), weights=weight)
     assert_allclose(gaussian_nll_loss(y, mean, std, sample_weight=weight), expected)
+
+
+@pytest.mark.parametrize("shape", [(20,), (20, 3)])
+def test_mixture_nll_is_tensorflow_probabilitys(global_random_seed, shape):
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    y, loc, scale, weights = draw_mixtures(global_random_seed, *shape)
+    normal = tfd.Normal(np.moveaxis(loc, 0, 1), np.moveaxis(scale, 0, 1))
+    if len(shape) == 2:
+        normal = tfd.Independent(normal, reinterpreted_batch_ndims=1)
+    mixture = tfd.MixtureSameFamily(tfd.Categorical(probs=weights), normal)
+    expected = -np.mean(mixture.log_prob(y)) * 20 / y.size
+    assert_allclose(mixture_nll_loss(y, loc, scale, weights), expected, rtol=1e-6)
+
+
+def test_mixture_nll_is_finite_far_away():
+    # Both densities underflow: log of half a normal density at 100, the other is nothing.
+    expected = np.log(2) - stats.norm.logpdf(100)
+    assert_allclose(mixture_nll_loss([100.0], [[0.0], [-50.0]], np.ones((2, 1))), expected)
 
 
 def test_crps_is_the_integral_of_its_definition():
@@ -22,22 +56,102 @@ def test_crps_is_the_integral_of_its_definition():
     assert_allclose(crps_loss([y], [mean], [std]), below + above, rtol=1e-8)
 
 
-def test_coverage_counts_ends_and_weights():
-    assert coverage_score([0, 1, 2], [0, 0, 0], [1, 1, 1]) == pytest.approx(2 / 3)
-    assert coverage_score([0, 9], [0, 0], [1, 1], sample_weight=[3, 1]) == 0.75
+def test_crps_is_scoringrules(global_random_seed):
+    scoringrules = pytest.importorskip("scoringrules")
+    y, mean, std = draw_normals(global_random_seed, 50, 2)
+    assert_allclose(crps_loss(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
 
 
-def test_outputs_are_averaged():
-    y = np.zeros((2, 2))
-    std = np.array([[1.0, 2.0], [1.0, 2.0]])
-    expected = np.mean([gaussian_nll_loss(y[:, k], y[:, k], std[:, k]) for k in (0, 1)])
-    assert_allclose(gaussian_nll_loss(y, y, std), expected)
+def test_crps_of_mixtures_is_the_integral_of_its_definition():
+    y, loc, scale, weights = draw_mixtures(0, 1)
+
+    def cdf(t):
+        return weights @ stats.norm.cdf(t, loc[:, 0], scale[:, 0])
+
+    below, _ = integrate.quad(lambda t: cdf(t) ** 2, -np.inf, y[0])
+    above, _ = integrate.quad(lambda t: (1 - cdf(t)) ** 2, y[0], np.inf)
+    assert_allclose(crps_mixture_loss(y, loc, scale, weights), below + above, rtol=1e-7)
+
+
+def test_crps_of_mixtures_is_scoringrules(global_random_seed):
+    scoringrules = pytest.importorskip("scoringrules")
+    y, loc, scale, weights = draw_mixtures(global_random_seed, 50, 2)
+    members = (np.moveaxis(part, 0, -1) for part in (loc, scale))
+    expected = scoringrules.crps_mixnorm(y, *members, np.broadcast_to(weights, (50, 2, 4)))
+    assert_allclose(crps_mixture_loss(y, loc, scale, weights), expected.mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("fair", "estimator"), [(True, "fair"), (False, "nrg")])
+@pytest.mark.parametrize("shape", [(30,), (30, 2)])
+def test_crps_of_draws_is_scoringrules(global_random_seed, fair, estimator, shape):
+    scoringrules = pytest.importorskip("scoringrules")
+    rng = np.random.default_rng(global_random_seed)
+    y, samples = rng.normal(size=shape), rng.normal(size=(*shape, 11))
+    expected = scoringrules.crps_ensemble(y, samples, estimator=estimator).mean()
+    assert_allclose(crps_sample_loss(y, samples, fair=fair), expected, rtol=1e-9)
+
+
+def test_crps_of_draws_tends_to_the_closed_form():
+    y, mean, std = draw_normals(0, 5)
+    samples = mean[:, None] + std[:, None] * np.random.default_rng(0).normal(size=(5, 200_000))
+    # The standard error of a mean of 1e6 draws of about 1 is 1e-3.
+    assert_allclose(crps_sample_loss(y, samples), crps_loss(y, mean, std), atol=3e-3)
+
+
+def test_fair_crps_does_not_depend_on_the_number_of_draws():
+    y, mean, std = draw_normals(0, 1)
+    draws = mean + std * np.random.default_rng(0).normal(size=(200_000, 2))
+    many = np.full(len(draws), y[0])
+    assert_allclose(crps_sample_loss(many, draws), crps_loss(y, mean, std), atol=0.01)
+    assert crps_sample_loss(many, draws, fair=False) > crps_loss(y, mean, std) + 0.1 * std[0]
+
+
+def test_one_member_or_the_same_again_is_a_normal(global_random_seed):
+    y, mean, std = draw_normals(global_random_seed, 15, 2)
+    for weights in (None, [0.2, 0.8], [0.0, 1.0]):
+        twice = y, np.stack([mean, mean]), np.stack([std, std]), weights
+        assert_allclose(mixture_nll_loss(*twice), gaussian_nll_loss(y, mean, std))
+        assert_allclose(crps_mixture_loss(*twice), crps_loss(y, mean, std))
+
+
+def test_members_of_no_weight_are_left_out():
+    y, loc, scale, _ = draw_mixtures(0, 6)
+    for loss in (mixture_nll_loss, crps_mixture_loss):
+        expected = loss(y, loc[:2], scale[:2])
+        assert_allclose(loss(y, loc, scale, [0.5, 0.5, 0, 0]), expected)
+
+
+def test_crps_tends_to_the_absolute_error_of_a_point_prediction():
+    y, mean, _ = draw_normals(0, 30)
+    error = np.abs(y - mean).mean()
+    assert_allclose(crps_loss(y, mean, np.full(30, 1e-12)), error, rtol=1e-9)
+    assert_allclose(crps_sample_loss(y, mean[:, None], fair=False), error)
 
 
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="`std` must be positive"):
         gaussian_nll_loss([0.0], [0.0], [0.0])
+    with pytest.raises(ValueError, match="`std` must be finite"):
+        gaussian_nll_loss([0.0], [0.0], [np.nan])
     with pytest.raises(ValueError, match="`mean` must have the shape"):
         crps_loss([0.0, 1.0], [[0.0], [1.0]], [1.0, 1.0])
     with pytest.raises(ValueError, match="inconsistent"):
-        coverage_score([0.0], [0.0, 1.0], [0.0, 1.0])
+        crps_loss([0.0], [0.0, 1.0], [0.0, 1.0])
+    with pytest.raises(ValueError, match="`y_true` must have at least one row"):
+        gaussian_nll_loss([], [], [])
+    with pytest.raises(ValueError, match="`y_true` must have shape"):
+        gaussian_nll_loss(*np.ones((3, 1, 1, 1)))
+
+
+def test_bad_members_and_draws_are_refused():
+    with pytest.raises(ValueError, match=r"`loc` must have shape .*here \(n_members, 2\)"):
+        mixture_nll_loss([0.0, 1.0], [[0.0], [1.0]], [[1.0], [1.0]])
+    with pytest.raises(ValueError, match="`scale` must be positive. The smallest is -1.0"):
+        crps_mixture_loss([0.0], [[0.0], [0.0]], [[1.0], [-1.0]])
+    for weights in ([0.5, 0.6], [1.5, -0.5], [1.0], [np.nan, 1.0]):
+        with pytest.raises(ValueError, match="`weights` must be 2 non-negative numbers"):
+            mixture_nll_loss([0.0], [[0.0], [0.0]], [[1.0], [1.0]], weights)
+    with pytest.raises(ValueError, match=r"`samples` must have shape .*Got \(1, 2\)"):
+        crps_sample_loss([[0.0]], [[0.0, 1.0]])
+    with pytest.raises(ValueError, match="needs 2 draws"):
+        crps_sample_loss([0.0], [[1.0]])

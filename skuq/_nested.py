@@ -1,0 +1,20 @@
+"""Estimators inside of pipelines and searches."""
+
+from __future__ import annotations
+
+from sklearn.pipeline import Pipeline
+
+__all__ = ["innermost"]
+
+
+def innermost(estimator, X):
+    """The estimator at the end of searches and pipelines, and what X is when it arrives.
+
+    For what these do not pass on: `predict_distribution`, and of searches, and pipelines
+    under metadata routing, ``predict(X, return_std=True)``.
+    """
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    if isinstance(estimator, Pipeline):
+        X = estimator[:-1].transform(X) if len(estimator) > 1 else X
+        return innermost(estimator[-1], X)
+    return estimator, X

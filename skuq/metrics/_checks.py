@@ -1,0 +1,146 @@
+"""From what a user gives to arrays that scores may trust, and the mean over their rows.
+
+Notation of the package: n rows, m outputs (the last axis is absent where y is 1-D), K
+members of an ensemble, C classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils import check_consistent_length
+
+from skuq._params import check_sample_weight
+
+__all__ = [
+    "average",
+    "check_arrays",
+    "check_choice",
+    "check_member_weights",
+    "check_members",
+    "check_ordered",
+    "check_positive",
+    "check_proba",
+    "check_same_shape",
+    "check_weights",
+    "group_sums",
+]
+
+# Probabilities often come in single or half precision.
+_SUM_TOLERANCE = 1e-3
+
+
+def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
+    """Float arrays of one length, each with a row at least; infinite only if not `finite`."""
+    arrays = {name: np.asarray(values, dtype=float) for name, values in arrays.items()}
+    for name, values in arrays.items():
+        if values.ndim == 0 or not values.size:
+            raise ValueError(f"`{name}` must have at least one row. Got shape {values.shape}.")
+        if finite and not np.isfinite(values).all():
+            raise ValueError(f"`{name}` must be finite. Got NaN or infinity.")
+        if not finite and np.isnan(values).any():
+            raise ValueError(f"`{name}` must be numbers. Got NaN.")
+    check_consistent_length(*arrays.values())
+    return list(arrays.values())
+
+
+def check_same_shape(*, finite=True, **arrays) -> list[np.ndarray]:
+    """Float arrays of shape (n,) or (n, m), all the same; one named `std` is positive."""
+    checked = check_arrays(finite=finite, **arrays)
+    first, *others = arrays
+    shape = checked[0].shape
+    if len(shape) > 2:
+        raise ValueError(
+            f"`{first}` must have shape (n_samples,) or (n_samples, n_outputs). Got {shape}."
+        )
+    for name, values in zip(others, checked[1:]):
+        if values.shape != shape:
+            raise ValueError(
+                f"`{name}` must have the shape of {first}, {shape}. Got {values.shape}."
+            )
+    if "std" in arrays:
+        check_positive("std", checked[list(arrays).index("std")])
+    return checked
+
+
+def check_positive(name: str, values: np.ndarray) -> None:
+    if not (values > 0).all():
+        raise ValueError(f"`{name}` must be positive. The smallest is {values.min()}.")
+
+
+def check_ordered(lower: np.ndarray, upper: np.ndarray) -> None:
+    """Complain of intervals that end before they begin."""
+    wrong = np.flatnonzero((lower > upper).reshape(len(lower), -1).any(axis=1))
+    if len(wrong):
+        raise ValueError(
+            f"`lower` must not exceed `upper`. It does in {len(wrong)} rows, first in "
+            f"row {wrong[0]}: {lower[wrong[0]]} and {upper[wrong[0]]}."
+        )
+
+
+def check_choice(name: str, value, choices) -> None:
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {list(choices)}. Got {value!r}.")
+
+
+def check_weights(sample_weight, rows) -> np.ndarray:
+    """Non-negative weights (n,), not all 0; ones by default."""
+    weight = check_sample_weight(sample_weight, rows, dtype="float64", ensure_non_negative=True)
+    if not weight.any():
+        raise ValueError("`sample_weight` must be positive for one row at least. All are 0.")
+    return weight
+
+
+def average(values: np.ndarray, sample_weight) -> np.ndarray:
+    """Weighted mean over rows, output by output."""
+    return np.average(values, axis=0, weights=check_weights(sample_weight, values))
+
+
+def group_sums(keys, *values):
+    """Distinct keys ascending, the place of each row's key there, and sums over its rows."""
+    distinct, group = np.unique(keys, return_inverse=True)
+    return distinct, group, *(np.bincount(group, weights=column) for column in values)
+
+
+def check_member_weights(weights, n_members: int) -> np.ndarray:
+    """Weights (K,) of the members; equal by default."""
+    if weights is None:
+        return np.full(n_members, 1 / n_members)
+    weights = np.asarray(weights, dtype=float)
+    # Written so that NaN fails.
+    sound = weights.shape == (n_members,) and (weights >= 0).all() and abs(weights.sum() - 1) < 1e-6
+    if not sound:
+        raise ValueError(
+            f"`weights` must be {n_members} non-negative numbers that sum to 1. Got {weights}."
+        )
+    return weights
+
+
+def check_members(y_true, loc, scale, weights):
+    """y (n[, m]); loc and scale (K, n[, m]) and weights (K,), of members that count."""
+    (y,) = check_same_shape(y_true=y_true)
+    loc, scale = check_arrays(loc=loc, scale=scale)
+    for name, values in (("loc", loc), ("scale", scale)):
+        if values.shape[1:] != y.shape:
+            raise ValueError(
+                f"`{name}` must have shape (n_members, *y_true.shape), here (n_members, "
+                f"{', '.join(map(str, y.shape))}). Got {values.shape}."
+            )
+    check_positive("scale", scale)
+    weights = check_member_weights(weights, len(loc))
+    used = weights > 0
+    return (y, loc, scale, weights) if used.all() else (y, loc[used], scale[used], weights[used])
+
+
+def check_proba(proba, *, name: str = "proba", members: bool = False) -> np.ndarray:
+    """Class probabilities (n, C), or (K, n, C) of members."""
+    (proba,) = check_arrays(**{name: proba})
+    axes = ("n_members", "n_samples", "n_classes")[not members :]
+    if proba.ndim != len(axes):
+        raise ValueError(f"`{name}` must have shape ({', '.join(axes)}). Got {proba.shape}.")
+    sums = proba.sum(axis=-1)
+    if (proba < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
+        raise ValueError(
+            f"Each row of `{name}` must be non-negative and sum to 1. The smallest probability "
+            f"is {proba.min()}, the sums are between {sums.min()} and {sums.max()}."
+        )
+    return proba

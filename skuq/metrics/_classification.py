@@ -1,0 +1,239 @@
+"""Scores of class probabilities. Notation: n rows, C classes.
+
+Negative log likelihood is `sklearn.metrics.log_loss`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import special
+from sklearn.utils.validation import column_or_1d
+
+from skuq.metrics._checks import check_choice, check_proba, check_weights, group_sums
+
+__all__ = ["brier_loss", "classwise_ece_loss", "ece_loss", "predictive_entropy"]
+
+
+def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
+    """Brier score of class probabilities: squared distance to what came true.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Labels of any kind.
+    proba : array-like of shape (n_samples, n_classes)
+        Each row sums to 1.
+    labels : array-like of shape (n_classes,), optional
+        Classes in the order of the columns; by default the sorted labels of y_true.
+    sample_weight : array-like of shape (n_samples,), optional
+
+    Returns
+    -------
+    float
+        Between 0 and 2, as Brier defined it: the mean over rows of the sum over classes.
+        (For two classes scikit-learn gives half of it by default.) Smaller is better.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a row is no distribution or a label is unknown.
+
+    References
+    ----------
+    Brier (1950), "Verification of forecasts expressed in terms of probability".
+
+    Examples
+    --------
+    >>> round(brier_loss(["cat", "dog"], [[1.0, 0.0], [0.2, 0.8]]), 4)
+    0.04
+    """
+    proba = check_proba(proba)
+    codes = class_codes(y_true, proba, labels)
+    weight = check_weights(sample_weight, codes)
+    # (p - 1)**2 of the true class and p**2 of all others.
+    losses = np.einsum("nc,nc->n", proba, proba) + 1 - 2 * proba[np.arange(len(codes)), codes]
+    return float(np.average(np.maximum(losses, 0), weights=weight))
+
+
+def ece_loss(y_true, proba, *, n_bins=15, strategy="uniform", labels=None, sample_weight=None):
+    """Expected calibration error of the predicted class.
+
+    Rows are put into bins by confidence, the largest probability. The error is the mean
+    over rows of the gap between accuracy and mean confidence of their bin.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Labels of any kind.
+    proba : array-like of shape (n_samples, n_classes)
+        Each row sums to 1.
+    n_bins : int, default=15
+    strategy : {"uniform", "quantile"}, default="uniform"
+        Bins equally wide (Naeini et al., Guo et al.), or of equal weight (adaptive); rows
+        of the same confidence stay together.
+    labels : array-like of shape (n_classes,), optional
+        Classes in the order of the columns; by default the sorted labels of y_true.
+    sample_weight : array-like of shape (n_samples,), optional
+
+    Returns
+    -------
+    float
+        Between 0 and 1; smaller is better. Not proper: a prediction that ignores X can
+        have 0. Too large for few rows, where accuracies of bins are noisy.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a row is no distribution or a label is unknown.
+
+    References
+    ----------
+    Naeini, Cooper and Hauskrecht (2015), "Obtaining Well Calibrated Probabilities Using
+    Bayesian Binning"; Guo, Pleiss, Sun and Weinberger (2017), "On Calibration of Modern
+    Neural Networks"; Zaidi et al. (2021), "Neural Ensemble Search", section 5. Adaptive
+    bins: Nguyen and O'Connor (2015).
+
+    Examples
+    --------
+    >>> round(ece_loss([0, 1, 1], [[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], n_bins=2), 4)
+    0.0667
+    """
+    proba = check_proba(proba)
+    codes = class_codes(y_true, proba, labels)
+    weight = check_weights(sample_weight, codes)
+    predicted = proba.argmax(axis=1)
+    confidence = proba[np.arange(len(codes)), predicted]
+    return _binned_gap(confidence, predicted == codes, weight, n_bins, strategy)
+
+
+def classwise_ece_loss(
+    y_true, proba, *, n_bins=15, strategy="uniform", labels=None, sample_weight=None
+):
+    """Expected calibration error of each class' probability, averaged over classes.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Labels of any kind.
+    proba : array-like of shape (n_samples, n_classes)
+        Each row sums to 1.
+    n_bins : int, default=15
+    strategy : {"uniform", "quantile"}, default="uniform"
+        Bins equally wide or of equal weight, for each class.
+    labels : array-like of shape (n_classes,), optional
+        Classes in the order of the columns; by default the sorted labels of y_true.
+    sample_weight : array-like of shape (n_samples,), optional
+
+    Returns
+    -------
+    float
+        Between 0 and 1; smaller is better. Not proper, as `ece_loss`.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a row is no distribution or a label is unknown.
+
+    References
+    ----------
+    Kull et al. (2019), "Beyond temperature scaling: Obtaining well-calibrated multiclass
+    probabilities with Dirichlet calibration", section 2.
+
+    Examples
+    --------
+    >>> round(classwise_ece_loss([0, 1], [[0.9, 0.1], [0.3, 0.7]]), 4)
+    0.2
+    """
+    proba = check_proba(proba)
+    codes = class_codes(y_true, proba, labels)
+    weight = check_weights(sample_weight, codes)
+    gaps = [
+        _binned_gap(column, codes == k, weight, n_bins, strategy)
+        for k, column in enumerate(proba.T)
+    ]
+    return float(np.mean(gaps))
+
+
+def predictive_entropy(proba):
+    """Entropy of each row's class probabilities: how unsure a prediction is.
+
+    Parameters
+    ----------
+    proba : array-like of shape (n_samples, n_classes)
+        Each row sums to 1.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        In nats, between 0 and log(n_classes).
+
+    Raises
+    ------
+    ValueError
+        If a row is no distribution.
+
+    Examples
+    --------
+    >>> predictive_entropy([[1.0, 0.0], [0.5, 0.5]]).round(4)
+    array([0.    , 0.6931])
+    """
+    # Rows that sum to just above 1 would be just below 0.
+    return np.maximum(special.entr(check_proba(proba)).sum(axis=1), 0.0)
+
+
+def class_codes(y_true, proba: np.ndarray, labels) -> np.ndarray:
+    """Column (n,) of each row's label among the last axis of proba (.., n, C).
+
+    Raises
+    ------
+    ValueError
+        If rows or columns do not fit, or a label is unknown.
+    """
+    y = column_or_1d(y_true)
+    n, n_classes = proba.shape[-2:]
+    if len(y) != n:
+        raise ValueError(f"`y_true` must have {n} rows, as the probabilities. Got {len(y)}.")
+    given = labels is not None
+    labels = column_or_1d(labels) if given else np.unique(y)
+    if len(labels) != n_classes or len(np.unique(labels)) != n_classes:
+        hint = "" if given else " These are the labels of y_true; give all classes as `labels`."
+        raise ValueError(
+            f"`labels` must name the {n_classes} columns of the probabilities. "
+            f"Got {labels.tolist()}.{hint}"
+        )
+    order = np.argsort(labels)
+    place = np.searchsorted(labels, y, sorter=order)
+    codes = order[np.minimum(place, n_classes - 1)]
+    unknown = np.asarray(labels[codes] != y)
+    if unknown.any():
+        raise ValueError(
+            f"`y_true` has labels that are not in `labels`: {np.unique(y[unknown]).tolist()}. "
+            f"Known are {labels.tolist()}."
+        )
+    return codes
+
+
+def _binned_gap(confidence, correct, weight, n_bins, strategy):
+    """Mean over rows of |accuracy - mean confidence| of their bin."""
+    check_choice("strategy", strategy, ("uniform", "quantile"))
+    if n_bins < 1:
+        raise ValueError(f"`n_bins` must be at least 1. Got {n_bins}.")
+    bins = _BINS[strategy](confidence, weight, n_bins)
+    # In each bin the weights of both means cancel against the weight of the bin.
+    gaps = np.bincount(bins, weights=weight * (correct - confidence))
+    return float(np.abs(gaps).sum() / weight.sum())
+
+
+def _uniform_bins(confidence, weight, n_bins):
+    # Closed on the right, as those of Guo et al.
+    return np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], confidence, side="left")
+
+
+def _quantile_bins(confidence, weight, n_bins):
+    _, group, total = group_sums(confidence, weight)
+    share = np.cumsum(total) / total.sum()
+    # Where a bin ends is a whole number, but for rounding.
+    return (np.ceil(share * n_bins - 1e-9).astype(int) - 1)[group]
+
+
+_BINS = {"uniform": _uniform_bins, "quantile": _quantile_bins}

@@ -1,0 +1,357 @@
+"""Scores of estimators by name, for scikit-learn's cross-validation and searches.
+
+Notation: n rows, m outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import sklearn.metrics
+from scipy import special
+from sklearn.base import is_classifier
+from sklearn.utils.metadata_routing import MetadataRequest
+
+from skuq._nested import innermost
+from skuq.metrics._calibration import (
+    calibration_error,
+    miscalibration_area,
+    pit_values,
+    sharpness,
+)
+from skuq.metrics._checks import average
+from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss
+from skuq.metrics._intervals import coverage_score, interval_loss, mean_width, quantile_loss
+from skuq.metrics._members import ensemble_nll_loss
+from skuq.metrics._regression import crps_loss, crps_mixture_loss, gaussian_nll_loss
+from skuq.metrics._rescaled import coverage_width_auc, nll_min_loss
+
+__all__ = ["get_scorer", "get_scorer_names", "make_scorers"]
+
+# Of a distribution known by its quantiles only: the midpoint rule over so many levels.
+_CRPS_LEVELS = (np.arange(100) + 0.5) / 100
+
+
+def get_scorer(name):
+    """A scorer by its name.
+
+    Parameters
+    ----------
+    name : str
+        One of `get_scorer_names()`, where the coverage at the end may be any whole
+        percentage, or a name of scikit-learn's own scorers.
+
+    Returns
+    -------
+    callable
+        ``scorer(estimator, X, y, sample_weight=None)``, larger is better (of "coverage_90"
+        and its kind neither: best is 0.9). Can be pickled.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+
+    Notes
+    -----
+    Estimators with `predict_distribution(X)` (all of skuq) are scored by what that gives:
+    its `log_prob`, `cdf` and `interval`, and for the CRPS its normals (`loc`, `scale`,
+    `weights`) or, without them, its `quantile`. Others, and for what is missing, by the
+    normal of `predict(X, return_std=True)`. Classifiers are scored by `predict_proba`.
+    Pipelines and searches are scored by the estimator inside.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from sklearn.model_selection import cross_val_score
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> cross_val_score(BayesianRidge(), X, y, scoring=get_scorer("coverage_90"), cv=3).round(2)
+    array([0.91, 0.85, 0.91])
+    """
+    if name in _SCORES or _percentage(name) is not None:
+        return UncertaintyScorer(name)
+    if name in sklearn.metrics.get_scorer_names():
+        return sklearn.metrics.get_scorer(name)
+    raise ValueError(
+        f"`name` must be one of {get_scorer_names()} or one of scikit-learn's. Got {name!r}."
+    )
+
+
+def get_scorer_names():
+    """Names of the scorers, without scikit-learn's own.
+
+    Returns
+    -------
+    list of str
+        Sorted. Those of intervals are listed for a coverage of 50, 80, 90, 95 and 99 %.
+
+    Examples
+    --------
+    >>> "neg_crps" in get_scorer_names(), "coverage_90" in get_scorer_names()
+    (True, True)
+    """
+    intervals = [f"{kind}_{p}" for kind in _INTERVAL_SCORES for p in (50, 80, 90, 95, 99)]
+    return sorted([*_SCORES, *intervals])
+
+
+def make_scorers(*names):
+    """Scorers by their names, for ``cross_validate(.., scoring=..)`` and searches.
+
+    Parameters
+    ----------
+    *names : str
+        Any that `get_scorer` knows.
+
+    Returns
+    -------
+    dict of {str: callable}
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown.
+
+    Examples
+    --------
+    >>> make_scorers("neg_nll", "r2")
+    {'neg_nll': get_scorer('neg_nll'), 'r2': make_scorer(r2_score, response_method='predict')}
+    """
+    return {name: get_scorer(name) for name in names}
+
+
+@dataclass(frozen=True)
+class UncertaintyScorer:
+    """What `get_scorer` gives: ``scorer(estimator, X, y, sample_weight=None)``.
+
+    Parameters
+    ----------
+    name : str
+        Of the score; larger is better.
+    weight_request : bool, str or None, default=None
+        What scikit-learn's metadata routing is told about `sample_weight`.
+    """
+
+    name: str
+    weight_request: bool | str | None = None
+
+    def __call__(self, estimator, X, y, sample_weight=None):
+        """Predict X and score the predictions.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        TypeError
+            If the estimator is of the wrong kind, or does not say how sure it is.
+        """
+        model, X = innermost(estimator, X)
+        if is_classifier(model):
+            if self.name not in _CLASS_SCORES:
+                raise TypeError(
+                    f"{self.name!r} is a score of regressors; of classifiers there are "
+                    f"{sorted(_CLASS_SCORES)}. Got {model!r}."
+                )
+            return _CLASS_SCORES[self.name](*_classes(model, X, y), sample_weight)
+        if self.name in _NUMBER_SCORES:
+            score = _NUMBER_SCORES[self.name]
+        elif (level := _percentage(self.name)) is not None:
+            score = partial(_INTERVAL_SCORES[self.name.rpartition("_")[0]], coverage=level / 100)
+        else:
+            raise TypeError(f"{self.name!r} is a score of classifiers. Got {model!r}.")
+        return score(_Predicted(model, X, y), sample_weight)
+
+    def set_score_request(self, *, sample_weight):
+        """A scorer that asks metadata routing for weights.
+
+        Parameters
+        ----------
+        sample_weight : bool, str or None
+            As in scikit-learn's `set_score_request`.
+
+        Returns
+        -------
+        UncertaintyScorer
+        """
+        return replace(self, weight_request=sample_weight)
+
+    def get_metadata_routing(self):
+        """What scikit-learn's metadata routing may pass.
+
+        Returns
+        -------
+        MetadataRequest
+        """
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="sample_weight", alias=self.weight_request)
+        return request
+
+    def _accept_sample_weight(self):
+        # Asked by scikit-learn where several scorers share weights without routing.
+        return True
+
+    def __repr__(self):
+        return f"get_scorer({self.name!r})"
+
+
+def _percentage(name):
+    """The coverage at the end of the name of an interval's score, or None."""
+    kind, _, digits = str(name).rpartition("_")
+    known = kind in _INTERVAL_SCORES and digits.isdecimal() and 0 < int(digits) < 100
+    return int(digits) if known else None
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """Rows, and what a regressor says about them."""
+
+    model: object
+    X: object
+    target: object
+
+    @cached_property
+    def distribution(self):
+        """The predictive distribution, None for a regressor that has none."""
+        predict = getattr(self.model, "predict_distribution", None)
+        return None if predict is None else predict(self.X)
+
+    def offers(self, *names):
+        """Whether the distribution has attributes of these names."""
+        return all(hasattr(self.distribution, name) for name in names)
+
+    @cached_property
+    def normal(self):
+        """Mean and standard deviation, (n[, m])."""
+        try:
+            predicted = self.model.predict(self.X, return_std=True)
+        except TypeError as error:
+            if "return_std" not in str(error):
+                raise
+            predicted = None
+        if not isinstance(predicted, tuple) or len(predicted) != 2:
+            raise TypeError(
+                "To be scored, a regressor must have `predict(X, return_std=True)` or "
+                f"`predict_distribution(X)`. {self.model!r} does not say how sure it is; "
+                "skuq.CalibratedUncertaintyRegressor may help."
+            )
+        return tuple(np.asarray(values, dtype=float) for values in predicted)
+
+    @cached_property
+    def y(self):
+        """Targets (n[, m]), with the output axis of the prediction: some drop one of length 1."""
+        y = np.asarray(self.target, dtype=float)
+        mean = (
+            self.normal[0] if self.distribution is None else getattr(self.distribution, "mean", y)
+        )
+        shape = np.shape(mean() if callable(mean) else mean)
+        return y.reshape(shape) if y.size == np.prod(shape) else y
+
+    def interval(self, coverage):
+        """Lower and upper ends of central intervals, each (n[, m])."""
+        if self.offers("interval"):
+            return np.moveaxis(np.asarray(self.distribution.interval(coverage)), 1, 0)
+        mean, std = self.normal
+        reach = special.ndtri((1 + coverage) / 2) * std
+        return mean - reach, mean + reach
+
+    def pit(self):
+        """Values of the predicted cdf at y, (n[, m])."""
+        if self.offers("cdf"):
+            return np.clip(self.distribution.cdf(self.y), 0, 1)
+        return pit_values(self.y, *self.normal)
+
+
+def _nll(predicted, weight):
+    if not predicted.offers("log_prob"):
+        return -gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
+    # Per output, as `mixture_nll_loss`.
+    n_outputs = predicted.y[0].size
+    return float(average(predicted.distribution.log_prob(predicted.y), weight)) / n_outputs
+
+
+def _crps(predicted, weight):
+    y, distribution = predicted.y, predicted.distribution
+    if predicted.offers("loc", "scale", "weights"):
+        mixture = distribution.loc, distribution.scale, distribution.weights
+        return -crps_mixture_loss(y, *mixture, sample_weight=weight)
+    if predicted.offers("quantile"):
+        quantiles = distribution.quantile(_CRPS_LEVELS)
+        return -2 * quantile_loss(y, quantiles, _CRPS_LEVELS, sample_weight=weight)
+    return -crps_loss(y, *predicted.normal, sample_weight=weight)
+
+
+def _of_normal(loss):
+    return lambda predicted, weight: -loss(predicted.y, *predicted.normal, sample_weight=weight)
+
+
+def _of_pit(loss):
+    return lambda predicted, weight: -loss(pit=predicted.pit(), sample_weight=weight)
+
+
+def _coverage(predicted, weight, coverage):
+    return coverage_score(predicted.y, *predicted.interval(coverage), sample_weight=weight)
+
+
+def _coverage_error(predicted, weight, coverage):
+    return -abs(_coverage(predicted, weight, coverage) - coverage)
+
+
+def _interval(predicted, weight, coverage):
+    ends = predicted.interval(coverage)
+    return -interval_loss(predicted.y, *ends, coverage, sample_weight=weight)
+
+
+def _width(predicted, weight, coverage):
+    return -mean_width(*predicted.interval(coverage), sample_weight=weight)
+
+
+def _classes(model, X, y):
+    """Labels, probabilities and the classes that these are of."""
+    if not hasattr(model, "predict_proba"):
+        raise TypeError(f"To be scored, a classifier must have `predict_proba`. {model!r} has not.")
+    return y, np.asarray(model.predict_proba(X)), model.classes_
+
+
+def _of_proba(loss):
+    return lambda y, proba, classes, weight: -loss(y, proba, labels=classes, sample_weight=weight)
+
+
+_NUMBER_SCORES = {
+    "neg_nll": _nll,
+    "neg_gaussian_nll": _of_normal(gaussian_nll_loss),
+    "neg_nll_min": _of_normal(nll_min_loss),
+    "neg_crps": _crps,
+    "neg_coverage_width_auc": _of_normal(coverage_width_auc),
+    "neg_calibration_error": _of_pit(calibration_error),
+    "neg_miscalibration_area": _of_pit(miscalibration_area),
+    "neg_sharpness": lambda predicted, weight: (
+        -sharpness(predicted.normal[1], sample_weight=weight)
+    ),
+}
+# Each with a percentage after its name.
+_INTERVAL_SCORES = {
+    "coverage": _coverage,
+    "neg_coverage_error": _coverage_error,
+    "neg_interval": _interval,
+    "neg_mean_width": _width,
+}
+_CLASS_SCORES = {
+    "neg_nll": lambda y, proba, classes, weight: (
+        -ensemble_nll_loss(y, proba[None], labels=classes, sample_weight=weight)
+    ),
+    "neg_brier": _of_proba(brier_loss),
+    "neg_ece": _of_proba(ece_loss),
+    "neg_classwise_ece": _of_proba(classwise_ece_loss),
+}
+_SCORES = {**_NUMBER_SCORES, **_CLASS_SCORES}

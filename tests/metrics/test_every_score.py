@@ -1,0 +1,212 @@
+"""What holds for every score: weights repeat rows, outputs are averaged."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skuq import metrics
+from skuq.metrics import (
+    aurc_loss,
+    average_member_nll_loss,
+    brier_loss,
+    calibration_error,
+    classwise_ece_loss,
+    coverage_score,
+    coverage_width_auc,
+    coverage_width_curve,
+    crps_loss,
+    crps_mixture_loss,
+    crps_sample_loss,
+    disagreement_score,
+    ece_loss,
+    ensemble_nll_loss,
+    error_retention_curve,
+    gaussian_nll_loss,
+    interval_loss,
+    mean_width,
+    miscalibration_area,
+    mixture_nll_loss,
+    nll_min_loss,
+    oracle_nll_loss,
+    quantile_calibration_curve,
+    quantile_loss,
+    retention_auc,
+    sharpness,
+)
+
+N, N_DRAWS = 20, 6
+
+
+def normals(rng, *outputs):
+    return rng.normal(size=(N, *outputs)), rng.normal(size=(N, *outputs)), stds(rng, *outputs)
+
+
+def stds(rng, *outputs):
+    return rng.uniform(0.2, 2, (N, *outputs))
+
+
+def mixtures(rng, *outputs):
+    shape = (3, N, *outputs)
+    return rng.normal(size=shape[1:]), rng.normal(size=shape), rng.uniform(0.2, 2, shape)
+
+
+def intervals(rng, *outputs):
+    lower = rng.normal(size=(N, *outputs))
+    return lower, lower + stds(rng, *outputs)
+
+
+def y_and_intervals(rng, *outputs):
+    return rng.normal(size=(N, *outputs)), *intervals(rng, *outputs)
+
+
+def quantiles(rng, *outputs):
+    return rng.normal(size=(N, *outputs)), rng.normal(size=(N, 2, *outputs))
+
+
+def draws(rng, *outputs):
+    return rng.normal(size=(N, *outputs)), rng.normal(size=(N, *outputs, N_DRAWS))
+
+
+def two_lists(rng):
+    return rng.exponential(size=N), rng.integers(5, size=N)
+
+
+def classes(rng):
+    return rng.integers(3, size=N), rng.dirichlet(np.ones(3), N)
+
+
+def members(rng):
+    return rng.integers(3, size=N), rng.dirichlet(np.ones(3), (4, N))
+
+
+def winkler(*args, **kwargs):
+    return interval_loss(*args, 0.8, **kwargs)
+
+
+def pinball(*args, **kwargs):
+    return quantile_loss(*args, [0.3, 0.8], **kwargs)
+
+
+def interval_error(*args, **kwargs):
+    return calibration_error(*args, kind="interval", **kwargs)
+
+
+def adaptive_ece(*args, **kwargs):
+    return ece_loss(*args, strategy="quantile", n_bins=4, labels=range(3), **kwargs)
+
+
+def curve_end(*args, **kwargs):
+    return error_retention_curve(*args, **kwargs)[1][-1]
+
+
+def labels_known(loss):
+    def known(*args, **kwargs):
+        return loss(*args, labels=range(3), **kwargs)
+
+    known.__name__ = loss.__name__
+    return known
+
+
+NUMBERS = [
+    (gaussian_nll_loss, normals),
+    (crps_loss, normals),
+    (coverage_width_auc, normals),
+    (nll_min_loss, normals),
+    (calibration_error, normals),
+    (interval_error, normals),
+    (miscalibration_area, normals),
+    (mixture_nll_loss, mixtures),
+    (crps_mixture_loss, mixtures),
+    (coverage_score, y_and_intervals),
+    (winkler, y_and_intervals),
+    (mean_width, intervals),
+    (pinball, quantiles),
+    (crps_sample_loss, draws),
+    (sharpness, lambda rng, *outputs: (stds(rng, *outputs),)),
+]
+OTHERS = [
+    (aurc_loss, two_lists),
+    (retention_auc, two_lists),
+    (curve_end, two_lists),
+    (labels_known(brier_loss), classes),
+    (labels_known(ece_loss), classes),
+    (labels_known(classwise_ece_loss), classes),
+    (adaptive_ece, classes),
+    (labels_known(ensemble_nll_loss), members),
+    (labels_known(average_member_nll_loss), members),
+    (labels_known(oracle_nll_loss), members),
+    (disagreement_score, lambda rng: (members(rng)[1],)),
+]
+
+
+def name_of(value):
+    return getattr(value, "__name__", "")
+
+
+def rows_of(array, rows):
+    # Rows are the second axis of arrays of members, else the first.
+    return array[rows] if len(array) == N else array[:, rows]
+
+
+def output_of(array, k):
+    # The last axis, but for draws, which come after it.
+    return array[..., k, :] if array.shape[-1] == N_DRAWS else array[..., k]
+
+
+@pytest.mark.parametrize(("score", "data"), NUMBERS + OTHERS, ids=name_of)
+def test_weights_are_repeated_rows(score, data, global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    given = data(rng)
+    repeats = rng.integers(0, 4, size=N)  # 0 leaves a row out
+    rows = np.repeat(np.arange(N), repeats)
+    expected = score(*(rows_of(array, rows) for array in given))
+    assert_allclose(score(*given, sample_weight=repeats), expected, rtol=1e-10)
+    # Only ratios count.
+    assert_allclose(score(*given, sample_weight=0.01 * repeats), expected, rtol=1e-10)
+    unweighted = score(*given)
+    assert isinstance(unweighted, float)
+    assert_allclose(score(*given, sample_weight=np.full(N, 0.3)), unweighted, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("score", "data"), NUMBERS, ids=name_of)
+def test_outputs_are_averaged(score, data):
+    given = data(np.random.default_rng(0), 2)
+    if score is mixture_nll_loss:
+        # A joint density: of one member only is it the product of the marginals.
+        given = given[0], *(part[:1] for part in given[1:])
+    alone = [score(*(output_of(array, k) for array in given)) for k in range(2)]
+    assert_allclose(score(*given), np.mean(alone))
+
+
+@pytest.mark.parametrize(("score", "data"), NUMBERS + OTHERS, ids=name_of)
+def test_order_of_rows_does_not_matter(score, data):
+    rng = np.random.default_rng(0)
+    given, order = data(rng), rng.permutation(N)
+    shuffled = score(*(rows_of(array, order) for array in given))
+    assert_allclose(shuffled, score(*given), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("score", "data"), NUMBERS + OTHERS, ids=name_of)
+def test_bad_weights_are_refused(score, data):
+    given = data(np.random.default_rng(0))
+    with pytest.raises(ValueError, match="sample_weight"):
+        score(*given, sample_weight=np.ones(N + 1))
+    with pytest.raises(ValueError, match="[Nn]egative"):
+        score(*given, sample_weight=-np.ones(N))
+    with pytest.raises(ValueError, match="sample_weight|Sample weights"):
+        score(*given, sample_weight=np.zeros(N))
+
+
+@pytest.mark.parametrize("curve", [coverage_width_curve, quantile_calibration_curve])
+def test_weights_of_curves_are_repeated_rows(curve):
+    rng = np.random.default_rng(0)
+    given, repeats = normals(rng), rng.integers(0, 4, size=N)
+    expected = curve(*(np.repeat(array, repeats, axis=0) for array in given))
+    for found, wanted in zip(curve(*given, sample_weight=repeats), expected):
+        assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_every_public_name_has_its_sections():
+    for name in metrics.__all__:
+        text = getattr(metrics, name).__doc__
+        assert "Returns\n" in text and "Examples\n" in text, name

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from skuq.metrics import coverage_score, crps_loss, interval_loss, mean_width, quantile_loss
+
+
+def test_coverage_counts_ends_and_weights():
+    assert coverage_score([0, 1, 2], [0, 0, 0], [1, 1, 1]) == pytest.approx(2 / 3)
+    assert coverage_score([0, 9], [0, 0], [1, 1], sample_weight=[3, 1]) == 0.75
+
+
+def test_intervals_may_be_unbounded():
+    assert coverage_score([0.0, 1.0], [-np.inf, 2.0], [np.inf, 3.0]) == 0.5
+    assert mean_width([-np.inf], [0.0]) == np.inf
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+def test_interval_loss_is_scoringrules(global_random_seed, coverage):
+    scoringrules = pytest.importorskip("scoringrules")
+    rng = np.random.default_rng(global_random_seed)
+    y, centre, half = 2 * rng.normal(size=(3, 40, 2))
+    ends = centre - abs(half), centre + abs(half)
+    expected = scoringrules.interval_score(y, *ends, 1 - coverage).mean()
+    assert_allclose(interval_loss(y, *ends, coverage), expected)
+
+
+def test_interval_loss_is_its_pinball_losses(global_random_seed):
+    # W = 2 / alpha (pinball at alpha / 2 + pinball at 1 - alpha / 2).
+    rng = np.random.default_rng(global_random_seed)
+    y, lower = rng.normal(size=(2, 40))
+    upper = lower + rng.uniform(0, 2, 40)
+    pinball = quantile_loss(y, np.stack([lower, upper], axis=1), [0.1, 0.9])
+    assert_allclose(interval_loss(y, lower, upper, 0.8), 2 * pinball * 2 / 0.2)
+
+
+@pytest.mark.parametrize("shape", [(30,), (30, 2)])
+def test_quantile_loss_is_scoringrules(global_random_seed, shape):
+    scoringrules = pytest.importorskip("scoringrules")
+    rng = np.random.default_rng(global_random_seed)
+    levels = [0.1, 0.5, 0.7]
+    y, quantiles = rng.normal(size=shape), rng.normal(size=(30, 3, *shape[1:]))
+    expected = np.mean(
+        [scoringrules.quantile_score(y, quantiles[:, k], level) for k, level in enumerate(levels)]
+    )
+    assert_allclose(quantile_loss(y, quantiles, levels), expected)
+
+
+def test_twice_the_quantile_loss_tends_to_the_crps(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    y, mean, std = rng.normal(size=20), rng.normal(size=20), rng.uniform(0.5, 2, 20)
+    levels = (np.arange(2000) + 0.5) / 2000
+    quantiles = stats.norm.ppf(levels, mean[:, None], std[:, None])
+    assert_allclose(2 * quantile_loss(y, quantiles, levels), crps_loss(y, mean, std), rtol=1e-4)
+
+
+def test_limits():
+    y = np.array([1.0, 2.0])
+    assert coverage_score(y, y, y) == 1
+    assert interval_loss(y, y, y, 0.9) == mean_width(y, y) == 0
+    assert quantile_loss([3.0], [[3.0]], [0.2]) == 0
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="inconsistent"):
+        coverage_score([0.0], [0.0, 1.0], [0.0, 1.0])
+    with pytest.raises(ValueError, match="It does in 1 rows, first in row 1: 2.0 and 1.0"):
+        mean_width([0.0, 2.0], [1.0, 1.0])
+    with pytest.raises(ValueError, match="`lower` must be numbers. Got NaN"):
+        coverage_score([0.0], [np.nan], [1.0])
+    with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\). Got 90"):
+        interval_loss([0.0], [0.0], [1.0], 90)
+    with pytest.raises(ValueError, match=r"`y_quantiles` must have shape \(1, 2\). Got \(1, 1\)"):
+        quantile_loss([0.0], [[0.0]], [0.1, 0.9])
+    with pytest.raises(ValueError, match="`probabilities` must be"):
+        quantile_loss([0.0], [[0.0]], [1.0])

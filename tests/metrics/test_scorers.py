@@ -1,0 +1,324 @@
+import pickle
+
+import numpy as np
+import pytest
+import sklearn
+from numpy.testing import assert_allclose
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.datasets import load_iris, make_regression
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skuq.metrics import (
+    brier_loss,
+    calibration_error,
+    classwise_ece_loss,
+    coverage_score,
+    coverage_width_auc,
+    crps_loss,
+    crps_mixture_loss,
+    ece_loss,
+    ensemble_nll_loss,
+    gaussian_nll_loss,
+    get_scorer,
+    get_scorer_names,
+    interval_loss,
+    make_scorers,
+    mean_width,
+    miscalibration_area,
+    mixture_nll_loss,
+    nll_min_loss,
+    sharpness,
+)
+from skuq.predictive import GaussianMixture, RecalibratedMixture
+
+CLASS_SCORES = ("neg_brier", "neg_classwise_ece", "neg_ece", "neg_nll")
+NUMBER_SCORES = sorted(set(get_scorer_names()) - {*CLASS_SCORES[:3]})
+
+
+class TwoLines(RegressorMixin, BaseEstimator):
+    """A mixture of two normals, one above and one below the least squares line."""
+
+    def __init__(self, apart=1.0, recalibrated=False):
+        self.apart = apart
+        self.recalibrated = recalibrated
+
+    def fit(self, X, y, sample_weight=None):
+        self.line_ = LinearRegression().fit(X, y, sample_weight)
+        self.scale_ = np.std(y - self.line_.predict(X), axis=0)
+        return self
+
+    def predict_distribution(self, X):
+        line, step = self.line_.predict(X), self.apart * self.scale_
+        loc = np.stack([line - step, line + step])
+        mixture = GaussianMixture(loc, np.broadcast_to(self.scale_, loc.shape))
+        knots = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
+        return RecalibratedMixture(mixture, *knots) if self.recalibrated else mixture
+
+    def predict(self, X, return_std=False):
+        mixture = self.predict_distribution(X)
+        return (mixture.mean, mixture.std) if return_std else mixture.mean
+
+
+@pytest.fixture(scope="module")
+def table():
+    X, y = make_regression(80, 3, noise=10, random_state=0)
+    return X, y / y.std()
+
+
+@pytest.fixture(scope="module")
+def weight():
+    return np.random.default_rng(0).uniform(size=80)
+
+
+def test_names():
+    assert {"neg_nll", "neg_crps", "coverage_90", "neg_ece"} <= set(get_scorer_names())
+    assert get_scorer_names() == sorted(get_scorer_names())
+    assert get_scorer("coverage_73").name == "coverage_73"
+    assert list(make_scorers("neg_crps", "r2")) == ["neg_crps", "r2"]
+    assert get_scorer("neg_crps") == get_scorer("neg_crps") != get_scorer("neg_nll")
+
+
+@pytest.mark.parametrize("name", ["neg_crsp", "coverage_", "coverage_100", "r2_90", 3, None])
+def test_unknown_names_are_refused(name):
+    with pytest.raises(ValueError, match=r"`name` must be one of \['coverage_50'.* Got "):
+        get_scorer(name)
+
+
+def test_a_regressor_with_std_is_scored_as_a_normal(table, weight):
+    X, y = table
+    model = BayesianRidge().fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    ends = mean - 1.2815515655446004 * std, mean + 1.2815515655446004 * std
+    w = {"sample_weight": weight}
+    coverage = coverage_score(y, *ends, **w)
+    expected = {
+        "neg_nll": -gaussian_nll_loss(y, mean, std, **w),
+        "neg_gaussian_nll": -gaussian_nll_loss(y, mean, std, **w),
+        "neg_nll_min": -nll_min_loss(y, mean, std, **w),
+        "neg_crps": -crps_loss(y, mean, std, **w),
+        "neg_coverage_width_auc": -coverage_width_auc(y, mean, std, **w),
+        "neg_calibration_error": -calibration_error(y, mean, std, **w),
+        "neg_miscalibration_area": -miscalibration_area(y, mean, std, **w),
+        "neg_sharpness": -sharpness(std, **w),
+        "coverage_80": coverage,
+        "neg_coverage_error_80": -abs(coverage - 0.8),
+        "neg_interval_80": -interval_loss(y, *ends, 0.8, **w),
+        "neg_mean_width_80": -mean_width(*ends, **w),
+    }
+    for name, value in expected.items():
+        assert_allclose(get_scorer(name)(model, X, y, sample_weight=weight), value, err_msg=name)
+
+
+def test_a_distribution_is_scored_by_its_own(table, weight):
+    X, y = table
+    model = TwoLines(3.0).fit(X, y)
+    mixture, w = model.predict_distribution(X), {"sample_weight": weight}
+    lower, upper = mixture.interval(0.9).T
+    expected = {
+        "neg_nll": -mixture_nll_loss(y, mixture.loc, mixture.scale, **w),
+        "neg_gaussian_nll": -gaussian_nll_loss(y, mixture.mean, mixture.std, **w),
+        "neg_crps": -crps_mixture_loss(y, mixture.loc, mixture.scale, **w),
+        "neg_calibration_error": -calibration_error(pit=mixture.cdf(y), **w),
+        "neg_interval_90": -interval_loss(y, lower, upper, 0.9, **w),
+    }
+    for name, value in expected.items():
+        assert_allclose(get_scorer(name)(model, X, y, sample_weight=weight), value, err_msg=name)
+
+
+def test_crps_of_a_distribution_known_by_its_quantiles(table):
+    X, y = table
+    scorer, plain = get_scorer("neg_crps"), TwoLines().fit(X, y)
+
+    class ByQuantiles(TwoLines):
+        def predict_distribution(self, X):
+            mixture = super().predict_distribution(X)
+            return type("", (), {"quantile": mixture.quantile, "mean": mixture.mean})()
+
+    model = ByQuantiles()
+    model.__dict__.update(plain.__dict__)
+    assert_allclose(scorer(model, X, y), scorer(plain, X, y), rtol=1e-3)
+    recalibrated = TwoLines(recalibrated=True).fit(X, y)
+    assert scorer(recalibrated, X, y) != pytest.approx(scorer(plain, X, y), rel=1e-3)
+
+
+def test_what_a_distribution_lacks_comes_from_the_normal(table):
+    X, y = table
+
+    class OnlyMean(TwoLines):
+        def predict_distribution(self, X):
+            return object()
+
+        def predict(self, X, return_std=False):
+            return TwoLines.predict_distribution(self, X).mean, np.ones(len(X))
+
+    model = OnlyMean().fit(X, y)
+    mean, std = model.predict(X)
+    assert_allclose(get_scorer("neg_nll")(model, X, y), -gaussian_nll_loss(y, mean, std))
+    assert_allclose(get_scorer("neg_crps")(model, X, y), -crps_loss(y, mean, std))
+
+
+@pytest.mark.parametrize("name", NUMBER_SCORES)
+def test_several_outputs_are_averaged(table, name):
+    X, y = table
+    y = np.stack([y, y[::-1]], axis=1)
+    alone = [get_scorer(name)(TwoLines(0.0).fit(X, y[:, k]), X, y[:, k]) for k in (0, 1)]
+    found = get_scorer(name)(TwoLines(0.0).fit(X, y), X, y)
+    if name.startswith("neg_coverage_error"):
+        assert found >= np.mean(alone)  # errors of the two may cancel in the mean coverage
+    else:
+        assert_allclose(found, np.mean(alone))
+
+
+def test_a_column_of_targets_is_one_output(table):
+    X, y = table
+    for model in (BayesianRidge().fit(X, y), TwoLines().fit(X, y)):
+        for name in NUMBER_SCORES:
+            scorer = get_scorer(name)
+            assert scorer(model, X, y[:, None]) == scorer(model, X, y)
+
+
+@pytest.mark.parametrize("model", [BayesianRidge(), TwoLines()], ids=["normal", "mixture"])
+def test_pipelines_and_searches_are_scored_by_what_is_inside(table, model):
+    X, y = table
+    inside = clone(model).fit(StandardScaler().fit_transform(X), y)
+    pipeline = make_pipeline(StandardScaler(), model).fit(X, y)
+    nested = make_pipeline("passthrough", pipeline).fit(X, y)
+    search = GridSearchCV(pipeline, {"standardscaler__with_mean": [True]}).fit(X, y)
+    for name in ("neg_nll", "neg_interval_90", "neg_miscalibration_area"):
+        expected = get_scorer(name)(inside, StandardScaler().fit_transform(X), y)
+        for outer in (pipeline, nested, search):
+            assert_allclose(get_scorer(name)(outer, X, y), expected)
+        assert_allclose(
+            get_scorer(name)(make_pipeline(inside), pipeline[:-1].transform(X), y), expected
+        )
+
+
+def test_cross_validation_and_searches(table):
+    X, y = table
+    process = GaussianProcessRegressor(RBF() + WhiteKernel(0.1), normalize_y=True)
+    scores = cross_validate(
+        process, X, y, scoring=make_scorers("neg_nll", "coverage_90", "r2"), error_score="raise"
+    )
+    assert {"test_neg_nll", "test_coverage_90", "test_r2"} <= set(scores)
+    single = cross_val_score(process, X, y, scoring=get_scorer("neg_nll"))
+    assert_allclose(single, scores["test_neg_nll"])
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), TwoLines()),
+        {"twolines__apart": [0.0, 5.0]},
+        scoring=make_scorers("neg_crps", "neg_coverage_error_90"),
+        refit="neg_crps",
+        error_score="raise",
+    ).fit(X, y)
+    assert search.best_params_ == {"twolines__apart": 0.0}
+    assert check_scoring(process, get_scorer("neg_crps")) == get_scorer("neg_crps")
+
+
+def test_scorers_travel_to_other_processes(table):
+    X, y = table
+    for scorer in make_scorers("neg_crps", "coverage_90").values():
+        assert pickle.loads(pickle.dumps(scorer)) == scorer
+        here = cross_val_score(BayesianRidge(), X, y, scoring=scorer, cv=2)
+        assert_allclose(
+            cross_val_score(BayesianRidge(), X, y, scoring=scorer, cv=2, n_jobs=2), here
+        )
+
+
+def test_metadata_routing_passes_weights(table, weight):
+    X, y = table
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = make_pipeline(
+            StandardScaler().set_fit_request(sample_weight=False),
+            BayesianRidge().set_fit_request(sample_weight=False),
+        )
+        scorer = get_scorer("neg_nll").set_score_request(sample_weight=True)
+        folds = [(np.arange(40), np.arange(40, 80))]
+        params = {"sample_weight": weight}
+        (found,) = cross_val_score(model, X, y, scoring=scorer, cv=folds, params=params)
+        model.fit(X[:40], y[:40])
+        expected = scorer(model, X[40:], y[40:], sample_weight=weight[40:])
+        assert_allclose(found, expected)
+        both = {"a": scorer, "b": get_scorer("neg_crps").set_score_request(sample_weight=False)}
+        found = cross_validate(model, X, y, scoring=both, cv=folds, params=params)
+        assert_allclose(found["test_a"], [expected])
+    several = check_scoring(model, {"a": get_scorer("neg_nll")})
+    assert_allclose(several(model, X[40:], y[40:], sample_weight=weight[40:])["a"], expected)
+
+
+def test_classifiers():
+    X, y = load_iris(return_X_y=True)
+    y = np.array(["setosa", "versicolor", "virginica"])[y]
+    weight = np.random.default_rng(0).uniform(size=150)
+    model = LogisticRegression(C=0.01).fit(X, y)
+    given = y, model.predict_proba(X)
+    expected = {
+        "neg_nll": -ensemble_nll_loss(y, given[1][None], sample_weight=weight),
+        "neg_brier": -brier_loss(*given, sample_weight=weight),
+        "neg_ece": -ece_loss(*given, sample_weight=weight),
+        "neg_classwise_ece": -classwise_ece_loss(*given, sample_weight=weight),
+    }
+    assert sorted(expected) == sorted(CLASS_SCORES)
+    for name, value in expected.items():
+        assert_allclose(get_scorer(name)(model, X, y, sample_weight=weight), value)
+    sklearns = get_scorer("neg_log_loss")(model, X, y)
+    assert_allclose(get_scorer("neg_nll")(model, X, y), sklearns)
+    # Rows of one class only, where scikit-learn's own would ask for labels.
+    assert np.isfinite(get_scorer("neg_nll")(model, X[:50], y[:50]))
+
+
+def test_the_wrong_kind_of_estimator_is_refused(table):
+    X, y = table
+    forest = make_pipeline(RandomForestRegressor(n_estimators=2)).fit(X, y)
+    with pytest.raises(TypeError, match=r"must have `predict\(X, return_std=True\)`.*RandomForest"):
+        get_scorer("neg_crps")(forest, X, y)
+
+    class Forgetful(LinearRegression):
+        def predict(self, X, **options):
+            return super().predict(X)
+
+    with pytest.raises(TypeError, match="does not say how sure it is"):
+        get_scorer("coverage_90")(Forgetful().fit(X, y), X, y)
+    labels = (y > 0).astype(int)
+    with pytest.raises(TypeError, match="'neg_crps' is a score of regressors; .*'neg_brier'"):
+        get_scorer("neg_crps")(LogisticRegression().fit(X, labels), X, labels)
+    with pytest.raises(TypeError, match="'neg_ece' is a score of classifiers"):
+        get_scorer("neg_ece")(BayesianRidge().fit(X, y), X, y)
+    with pytest.raises(TypeError, match="must have `predict_proba`"):
+        get_scorer("neg_ece")(LinearSVC().fit(X, labels), X, labels)
+
+
+def test_errors_of_the_estimator_itself_are_shown(table):
+    class Broken(LinearRegression):
+        def predict(self, X, return_std=False):
+            raise TypeError("something else")
+
+    with pytest.raises(TypeError, match="something else"):
+        get_scorer("neg_nll")(Broken().fit(*table), *table)
+
+
+def test_estimators_of_skuq(table):
+    X, y = table
+    model = DeepEnsembleRegressor(n_members=2, epochs=3, random_state=0)
+    found = cross_validate(
+        make_pipeline(StandardScaler(), model),
+        X,
+        y,
+        scoring=make_scorers(*NUMBER_SCORES),
+        cv=2,
+        error_score="raise",
+    )
+    assert all(np.isfinite(found[f"test_{name}"]).all() for name in NUMBER_SCORES)
+    model.fit(X, y)
+    assert_allclose(get_scorer("neg_nll")(model, X, y), model.log_prob(X, y).mean())
+    classifier = DeepEnsembleClassifier(n_members=2, epochs=3, random_state=0)
+    classifier.fit(X, y > 0)
+    expected = classifier.log_prob(X, y > 0).mean()
+    assert_allclose(get_scorer("neg_nll")(classifier, X, y > 0), expected)
