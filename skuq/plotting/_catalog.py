@@ -1,0 +1,267 @@
+"""Which configurations a search tried, and which decisions mattered."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skuq.metrics._checks import check_choice
+from skuq.plotting._axes import BLUE, Display, style, upper_fence
+from skuq.plotting._frames import (
+    Axis,
+    catalog_frame,
+    decision_importances,
+    decisions_of,
+    varied,
+)
+
+__all__ = ["CatalogDisplay"]
+
+_MOST_AXES = 8  # parallel axes that still can be read
+_MOST_TICKS = 6
+
+
+class CatalogDisplay(Display):
+    """Configurations of a search as parallel coordinates, or the importance of decisions.
+
+    ``kind="parallel"``: one line a trial, one axis a decision, dark and on top where the
+    score is good. Numbers over more than one and a half decades are on a log scale;
+    categories stand side by side. ``kind="importance"``: permutation importance in a
+    random forest that predicts the ranks of the scores, on trials it was not fitted to.
+
+    Parameters
+    ----------
+    configurations : DataFrame of shape (n_trials, n_decisions)
+        Of the completed trials.
+    scores : array-like of shape (n_trials,)
+        What the search minimises.
+    importances : DataFrame of shape (n_decisions, 2), optional
+        By decision, largest first: `mean` and standard `error`.
+    r2 : float, optional
+        Of the forest on trials it was not fitted to, shown above the importances: where
+        it is not well above 0 they mean nothing.
+    score_name : str, default="score"
+
+    Attributes
+    ----------
+    lines_ : matplotlib LineCollection or None
+        Trials, worst first, for ``kind="parallel"``.
+    colorbar_ : matplotlib Colorbar or None
+    bars_ : matplotlib BarContainer or None
+        For ``kind="importance"``.
+    decisions_ : list of str
+        What is shown, in order.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Notes
+    -----
+    The importance of a decision is how much R2 of the ranks falls when it is shuffled
+    among held-out trials. It speaks of the trials made: what a search soon fixed cannot
+    matter, and of two decisions that go together either may take the credit. With few
+    trials it is mostly chance.
+    """
+
+    def __init__(self, configurations, scores, *, importances=None, r2=None, score_name="score"):
+        self.configurations = configurations
+        self.scores = scores
+        self.importances = importances
+        self.r2 = r2
+        self.score_name = score_name
+
+    @classmethod
+    def from_catalog(
+        cls,
+        catalog,
+        *,
+        kind="parallel",
+        decisions=None,
+        score_name="score",
+        random_state=0,
+        ax=None,
+        **plot_options,
+    ):
+        """From a catalog or its frame.
+
+        Parameters
+        ----------
+        catalog : Catalog or DataFrame
+            With the columns `status`, `score` and those of the decisions.
+        kind : {"parallel", "importance"}, default="parallel"
+        decisions : sequence of str, optional
+            Which to look at. By default all that vary; of more than eight, parallel
+            coordinates show the most important.
+        score_name : str, default="score"
+        random_state : int, RandomState instance or None, default=0
+            Of the forest and its shuffles.
+        ax : matplotlib Axes, optional
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        CatalogDisplay
+
+        Raises
+        ------
+        ValueError
+            If there is no such decision, or there are too few trials.
+        """
+        check_choice("kind", kind, ("parallel", "importance"))
+        frame = catalog_frame(catalog)
+        frame = frame[(frame["status"] == "completed") & np.isfinite(frame["score"])]
+        if not len(frame):
+            raise ValueError("The catalog has no completed trial.")
+        configurations = decisions_of(frame)
+        if decisions is not None:
+            if unknown := [name for name in decisions if name not in configurations]:
+                raise ValueError(
+                    f"`decisions` has unknown names {unknown}. Known are {list(configurations)}."
+                )
+            configurations = configurations[list(decisions)]
+        elif len(names := varied(configurations)):
+            configurations = configurations[names]
+        scores, importances, r2 = frame["score"].to_numpy(dtype=float), None, None
+        if kind == "importance" or decisions is None and configurations.shape[1] > _MOST_AXES:
+            importances, r2 = decision_importances(configurations, scores, random_state)
+        display = cls(configurations, scores, importances=importances, r2=r2, score_name=score_name)
+        return display.plot(ax, kind=kind, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None, **options):
+        """From a fitted estimator with a `catalog_`.
+
+        Parameters
+        ----------
+        estimator : AutoDEUQRegressor or another with `catalog_`
+        ax : matplotlib Axes, optional
+        **options
+            Passed to `from_catalog`.
+
+        Returns
+        -------
+        CatalogDisplay
+        """
+        return cls.from_catalog(estimator.catalog_, ax=ax, **options)
+
+    def plot(self, ax=None, *, kind="parallel", line_kwargs=None, bar_kwargs=None):
+        """Draw the catalog.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default.
+        kind : {"parallel", "importance"}, default="parallel"
+        line_kwargs : dict, optional
+            For parallel coordinates: keywords of `LineCollection`.
+        bar_kwargs : dict, optional
+            For importances: keywords of `Axes.barh`.
+
+        Returns
+        -------
+        CatalogDisplay
+            Itself.
+        """
+        check_choice("kind", kind, ("parallel", "importance"))
+        if kind == "importance" and self.importances is None:
+            raise ValueError(
+                'There are no `importances`. Use `from_catalog(..., kind="importance")`.'
+            )
+        ax = self._open(ax)
+        self.lines_ = self.colorbar_ = self.bars_ = None
+        if kind == "parallel":
+            self._draw_parallel(ax, line_kwargs)
+        else:
+            self._draw_importance(ax, bar_kwargs)
+        return self
+
+    def _draw_parallel(self, ax, given):
+        from matplotlib.collections import LineCollection
+        from matplotlib.colors import Normalize
+
+        names = list(self.configurations)
+        if self.importances is not None:
+            shown = set(self.importances.index[:_MOST_AXES])
+            names = [name for name in names if name in shown]
+        self.decisions_ = names
+        axes = [Axis(self.configurations[name]) for name in names]
+        scores = np.asarray(self.scores, dtype=float)
+        worst_first = np.argsort(-scores, kind="stable")
+        heights = np.stack([axis.positions for axis in axes], axis=1)[worst_first]
+        lines = np.stack([np.broadcast_to(np.arange(len(axes)), heights.shape), heights], axis=2)
+        fence = upper_fence(scores)
+        defaults = {
+            "cmap": "cividis",
+            "norm": Normalize(scores.min(), fence),
+            # Good trials are also thicker: colour is not all there is to see.
+            "linewidth": np.linspace(0.8, 2.2, len(scores)),
+            "alpha": 0.8,
+        }
+        self.lines_ = LineCollection(
+            lines, array=scores[worst_first], **style("area", defaults, given)
+        )
+        ax.add_collection(self.lines_)
+        self.colorbar_ = ax.figure.colorbar(
+            self.lines_, ax=ax, extend="max" if fence < scores.max() else "neither", pad=0.08
+        )
+        self.colorbar_.set_label(f"{self.score_name} (smaller is better)")
+        for k, axis in enumerate(axes):
+            _draw_axis(ax, k, axis)
+        labels = [f"{name} (log)" if axis.log else name for name, axis in zip(names, axes)]
+        ax.set(xlim=(-0.05, len(axes) - 0.6), ylim=(-0.04, 1.04), yticks=[])
+        ax.set_xticks(range(len(axes)), labels, rotation=30, ha="right", fontsize="small")
+        ax.tick_params(axis="x", length=0)
+        ax.spines[:].set_visible(False)
+        n_all = self.configurations.shape[1]
+        if len(names) < n_all:
+            title = f"{len(names)} of {n_all} decisions, the most important"
+            ax.set_title(title, fontsize="medium")
+
+    def _draw_importance(self, ax, given):
+        self.decisions_ = list(self.importances.index)
+        defaults = {"color": BLUE, "alpha": 0.8, "ecolor": "black", "capsize": 2}
+        self.bars_ = ax.barh(
+            self.decisions_,
+            self.importances["mean"],
+            xerr=self.importances["error"],
+            **style("area", defaults, given),
+        )
+        ax.invert_yaxis()
+        ax.axvline(0, color="black", linewidth=0.8)
+        ax.set(xlabel=f"importance: fall in R² of ranks of {self.score_name} (± standard error)")
+        ax.tick_params(axis="y", labelsize="small")
+        if self.r2 is not None:
+            title = f"forest on held-out trials: R² = {self.r2:.2f}"
+            if self.r2 <= 0:
+                title += ", so importances are chance"
+            ax.set_title(title, fontsize="medium")
+
+
+def _draw_axis(ax, x, axis):
+    """A vertical axis with its own ticks."""
+    ax.axvline(x, color="black", linewidth=0.8, zorder=3)
+    for height, text in _ticks(axis):
+        ax.text(
+            x + 0.04,
+            height,
+            text,
+            va="center",
+            fontsize="x-small",
+            zorder=4,
+            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.5},
+        )
+
+
+def _ticks(axis):
+    """Heights and texts of a few ticks."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if len(axis.values) <= _MOST_TICKS or not axis.numeric:
+        few = np.linspace(0, len(axis.values) - 1, min(_MOST_TICKS, len(axis.values)))
+        values = [axis.values[k] for k in few.round().astype(int)]
+    else:
+        low, high = axis.values[0], axis.values[-1]
+        locator = LogLocator() if axis.log else MaxNLocator(_MOST_TICKS - 1)
+        inner = [v for v in locator.tick_values(low, high) if low < v < high]
+        # The ends say what was tried; a round number too near would be printed over them.
+        values = [low, *(v for v in inner if 0.08 < axis.at([v])[0] < 0.92), high]
+    texts = [f"{v:.3g}" if axis.numeric else str(v) for v in values]
+    return zip(axis.at(values), texts)

@@ -1,0 +1,289 @@
+"""How members differ: in what they predict, and in what they are."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.spatial.distance import pdist, squareform
+from sklearn.manifold import TSNE
+
+from skuq.ensembles import architecture_diversity
+from skuq.metrics._checks import check_choice
+from skuq.networks._resolve import resolve_search_space
+from skuq.plotting._axes import COLOURS, MARKERS, Display, legend, style
+from skuq.plotting._predictions import member_predictions
+
+__all__ = ["MemberDiversityDisplay"]
+
+_MOST_NUMBERS = 12  # members up to which distances are written into the matrix
+
+
+class MemberDiversityDisplay(Display):
+    """Members as points by what they predict, or distances between their architectures.
+
+    ``kind="tsne"``: members whose predictions are alike are near each other (t-SNE). If
+    several seeds of an architecture form a cluster, architectures differ in more than
+    seeds do. Distances between clusters and their sizes mean nothing. ``kind="distance"``:
+    Euclidean distances between architectures as vectors of decisions, and AutoDEUQ's
+    diversity score.
+
+    Parameters
+    ----------
+    coordinates : array-like of shape (n_members, 2), optional
+        Where t-SNE put the members.
+    distances : array-like of shape (n_members, n_members), optional
+        Between architectures.
+    diversity : float, optional
+        Score of the architectures, shown as a title.
+    names : sequence of str, optional
+        Of the members; numbers by default.
+    groups : sequence, optional
+        What each member belongs to, for example its architecture: a colour and a marker.
+
+    Attributes
+    ----------
+    scatters_ : list of matplotlib PathCollection
+        One a group.
+    image_ : matplotlib AxesImage or None
+    colorbar_ : matplotlib Colorbar or None
+    ax_, figure_ : matplotlib Axes and Figure
+
+    References
+    ----------
+    Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift",
+    Figure 1; Egele et al., "AutoDEUQ", section III.B.2.
+
+    Examples
+    --------
+    >>> from skuq.plotting import MemberDiversityDisplay
+    >>> display = MemberDiversityDisplay.from_embeddings([[0, 0], [3, 0], [0, 4]])
+    >>> round(display.diversity, 3)
+    1.697
+    """
+
+    def __init__(
+        self, *, coordinates=None, distances=None, diversity=None, names=None, groups=None
+    ):
+        self.coordinates = coordinates
+        self.distances = distances
+        self.diversity = diversity
+        self.names = names
+        self.groups = groups
+
+    @classmethod
+    def from_predictions(
+        cls,
+        predictions,
+        *,
+        names=None,
+        groups=None,
+        perplexity=None,
+        random_state=0,
+        ax=None,
+        **plot_options,
+    ):
+        """Points by t-SNE.
+
+        Parameters
+        ----------
+        predictions : array-like of shape (n_members, n_samples) or (n_members, n_samples, ..)
+            Means, or probabilities, of the same rows; at least three members.
+        names, groups : sequence of n_members, optional
+        perplexity : float, optional
+            By default a third of the members, at most 30: about how many neighbours
+            count.
+        random_state : int, RandomState instance or None, default=0
+        ax : matplotlib Axes, optional
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        MemberDiversityDisplay
+
+        Raises
+        ------
+        ValueError
+            If there are fewer than three members.
+        """
+        rows = np.asarray(predictions, dtype=float)
+        if rows.ndim < 2 or len(rows) < 3:
+            raise ValueError(
+                "`predictions` must have shape (n_members, n_samples, ..), with three members or "
+                f"more. Got {rows.shape}."
+            )
+        rows = rows.reshape(len(rows), -1)
+        if perplexity is None:
+            perplexity = min(30.0, max(1.0, (len(rows) - 1) / 3))
+        tsne = TSNE(
+            perplexity=perplexity,
+            init="pca" if rows.shape[1] > 1 else "random",
+            random_state=random_state,
+        )
+        display = cls(coordinates=tsne.fit_transform(rows), names=names, groups=groups)
+        return display.plot(ax, kind="tsne", **plot_options)
+
+    @classmethod
+    def from_embeddings(cls, embeddings, *, names=None, ax=None, **plot_options):
+        """Distances between architectures.
+
+        Parameters
+        ----------
+        embeddings : array-like of shape (n_members, n_decisions)
+            One integer a decision: the position of the value taken.
+        names : sequence of n_members, optional
+        ax : matplotlib Axes, optional
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        MemberDiversityDisplay
+        """
+        vectors = np.asarray(embeddings, dtype=float)
+        if vectors.ndim != 2 or not vectors.size:
+            raise ValueError(
+                f"`embeddings` must have shape (n_members, n_decisions). Got {vectors.shape}."
+            )
+        display = cls(
+            distances=squareform(pdist(vectors)),
+            diversity=architecture_diversity(vectors),
+            names=names,
+        )
+        return display.plot(ax, kind="distance", **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X=None, *, kind="tsne", ax=None, **options):
+        """Members of a fitted ensemble.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            For ``kind="tsne"`` with `predict_distribution(X)`, a mixture of members. For
+            ``kind="distance"`` an `AutoDEUQRegressor`: its selected members.
+        X : array-like of shape (n_samples, n_features), optional
+            What t-SNE sees predictions of.
+        kind : {"tsne", "distance"}, default="tsne"
+        ax : matplotlib Axes, optional
+        **options
+            Passed to `from_predictions` or `from_embeddings`.
+
+        Returns
+        -------
+        MemberDiversityDisplay
+        """
+        check_choice("kind", kind, ("tsne", "distance"))
+        if kind == "tsne":
+            if X is None:
+                raise ValueError('`kind="tsne"` needs `X` to predict.')
+            return cls.from_predictions(
+                member_predictions(estimator, X), ax=ax, **{"names": _trials(estimator), **options}
+            )
+        if not hasattr(estimator, "selection_"):
+            raise TypeError(
+                '`kind="distance"` needs members of different architectures, as those of a fitted '
+                f"AutoDEUQRegressor. Got {estimator!r}; see `from_embeddings`."
+            )
+        return cls.from_embeddings(
+            _architectures(estimator), ax=ax, **{"names": _trials(estimator), **options}
+        )
+
+    def plot(self, ax=None, *, kind=None, scatter_kwargs=None, image_kwargs=None):
+        """Draw the members.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default.
+        kind : {"tsne", "distance"}, optional
+            By default what there are data for, t-SNE first.
+        scatter_kwargs, image_kwargs : dict, optional
+            Keywords of `Axes.scatter` and `Axes.imshow`.
+
+        Returns
+        -------
+        MemberDiversityDisplay
+            Itself.
+        """
+        there = {"tsne": self.coordinates, "distance": self.distances}
+        there = {name: data for name, data in there.items() if data is not None}
+        if kind is not None:
+            check_choice("kind", kind, ("tsne", "distance"))
+        if not there or kind not in (None, *there):
+            raise ValueError(f"There are no data for kind={kind!r}. Data are for {list(there)}.")
+        kind = kind or next(iter(there))
+        data = np.asarray(there[kind])
+        names = self.names or [str(k) for k in range(len(data))]
+        ax = self._open(ax)
+        self.scatters_, self.image_, self.colorbar_ = [], None, None
+        if kind == "tsne":
+            self._draw_points(ax, data, names, scatter_kwargs)
+        else:
+            self._draw_matrix(ax, data, names, image_kwargs)
+        return self
+
+    def _draw_points(self, ax, points, names, given):
+        groups = np.zeros(len(points)) if self.groups is None else np.asarray(self.groups)
+        for k, group in enumerate(dict.fromkeys(groups.tolist())):
+            defaults = {
+                "color": COLOURS[k % len(COLOURS)],
+                "marker": MARKERS[k % len(MARKERS)],
+                "alpha": 0.8,
+                "label": None if self.groups is None else str(group),
+            }
+            here = points[groups == group]
+            self.scatters_.append(ax.scatter(*here.T, **style("points", defaults, given)))
+        if self.groups is None and len(points) <= 20:
+            for point, name in zip(points, names):
+                ax.annotate(
+                    name, point, xytext=(5, 3), textcoords="offset points", fontsize="small"
+                )
+        ax.set(xlabel="t-SNE dimension 1", ylabel="t-SNE dimension 2")
+        ax.margins(0.1)
+        legend(ax)
+
+    def _draw_matrix(self, ax, distances, names, given):
+        self.image_ = ax.imshow(distances, **{"cmap": "cividis", "vmin": 0, **(given or {})})
+        self.colorbar_ = ax.figure.colorbar(self.image_, ax=ax)
+        self.colorbar_.set_label("distance between architectures")
+        ax.set_xticks(range(len(names)), names, rotation=90, fontsize="small")
+        ax.set_yticks(range(len(names)), names, fontsize="small")
+        if len(names) <= _MOST_NUMBERS:
+            _write_numbers(ax, distances)
+        if self.diversity is not None:
+            most = np.sqrt(len(names) * (len(names) - 1) / 2)
+            ax.set_title(
+                f"diversity score {self.diversity:.2f} (at most {most:.2f})", fontsize="medium"
+            )
+
+
+def _write_numbers(ax, distances):
+    half = distances.max() / 2
+    for row, column in np.ndindex(*distances.shape):
+        ax.text(
+            column,
+            row,
+            f"{distances[row, column]:.3g}",
+            ha="center",
+            va="center",
+            fontsize="x-small",
+            color="black" if distances[row, column] > half else "white",
+        )
+
+
+def _trials(estimator):
+    """Names of members that a search found, or None."""
+    if not hasattr(estimator, "catalog_"):
+        return None
+    return [f"trial {k}" for k in estimator.selection_.indices]
+
+
+def _architectures(estimator):
+    """Decision vectors of the selected members (AutoDEUQ III.B.2)."""
+    catalog = estimator.catalog_
+    space = resolve_search_space(
+        estimator.search_space, estimator.n_nodes, estimator.max_batch_size
+    )
+    n_raw = 2 * catalog.held_out.y.shape[1]
+    architecture = space.decisions((estimator.n_features_in_,), n_raw).architecture
+    chosen = [catalog[k].configuration for k in estimator.selection_.indices]
+    return architecture.embed([architecture.restrict(c) for c in chosen])

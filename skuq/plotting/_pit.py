@@ -1,0 +1,157 @@
+"""Histogram of the probability integral transform."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import binom
+
+from skuq.metrics import pit_values
+from skuq.plotting._axes import BLUE, GREY, Display, legend, style
+from skuq.plotting._predictions import check_pit, pit_of_estimator
+
+__all__ = ["PITDisplay"]
+
+
+class PITDisplay(Display):
+    """Histogram of where targets fall in their predictive distributions.
+
+    Of a calibrated regressor all bars are equally high, but for chance. A hump says that
+    predictions are too wide, a trough (high ends) that they are too narrow, a slope that
+    the mean is off.
+
+    Parameters
+    ----------
+    pit : array-like
+        Predicted probability of a value up to the target, of each target.
+    n_bins : int, default=10
+        Bars, equally wide.
+    name : str, optional
+        Of the estimator, for the legend.
+
+    Attributes
+    ----------
+    bars_ : matplotlib BarContainer
+        Heights are densities: 1 where calibrated.
+    line_ : matplotlib Line2D
+        Height 1.
+    band_ : matplotlib Polygon
+        Where a bar of a calibrated regressor is with probability `chance`.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Notes
+    -----
+    The band is that of a single bar, binomial: of twenty bars one may stick out at 95 %.
+
+    References
+    ----------
+    Gneiting, Balabdaoui and Raftery, "Probabilistic forecasts, calibration and
+    sharpness", 2007.
+
+    Examples
+    --------
+    >>> from skuq.plotting import PITDisplay
+    >>> display = PITDisplay([0.1, 0.3, 0.6, 0.9], n_bins=2).plot()
+    >>> [float(bar.get_height()) for bar in display.bars_]
+    [1.0, 1.0]
+    """
+
+    def __init__(self, pit, *, n_bins=10, name=None):
+        self.pit = pit
+        self.n_bins = n_bins
+        self.name = name
+
+    @classmethod
+    def from_predictions(cls, y, mean, std, *, n_bins=10, name=None, ax=None, **plot_options):
+        """From predicted normals.
+
+        Parameters
+        ----------
+        y, mean, std : array-like of shape (n_samples,)
+        n_bins : int, default=10
+        name : str, optional
+        ax : matplotlib Axes, optional
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        PITDisplay
+        """
+        return cls(pit_values(y, mean, std), n_bins=n_bins, name=name).plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, n_bins=10, name=None, ax=None, **plot_options):
+        """Predict, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor
+            With `predict_distribution(X)`, whose `cdf` is used, or else with
+            `predict(X, return_std=True)`, taken as normals.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        n_bins, name, ax, **plot_options
+            As in `from_predictions`; the name is that of the class by default.
+
+        Returns
+        -------
+        PITDisplay
+        """
+        name = type(estimator).__name__ if name is None else name
+        pit = pit_of_estimator(estimator, X, y)
+        return cls(pit, n_bins=n_bins, name=name).plot(ax, **plot_options)
+
+    def plot(self, ax=None, *, chance=0.95, bar_kwargs=None, line_kwargs=None, band_kwargs=None):
+        """Draw the histogram.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default.
+        chance : float, default=0.95
+            Probability with which a bar of a calibrated regressor is inside the band.
+        bar_kwargs, line_kwargs, band_kwargs : dict, optional
+            Keywords of `Axes.bar`, `Axes.axhline` and `Axes.axhspan`.
+
+        Returns
+        -------
+        PITDisplay
+            Itself.
+        """
+        if not 0 < chance < 1:
+            raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
+        values = check_pit(self.pit)
+        counts, edges = np.histogram(values, bins=self.n_bins, range=(0, 1))
+        density = self.n_bins / len(values)
+        low, high = binom.interval(chance, len(values), 1 / self.n_bins)
+        ax = self._open(ax)
+        defaults = {"color": BLUE, "alpha": 0.6, "edgecolor": "white", "label": self.name}
+        self.bars_ = ax.bar(
+            edges[:-1],
+            counts * density,
+            width=1 / self.n_bins,
+            align="edge",
+            **style("area", defaults, bar_kwargs),
+        )
+        defaults = {
+            "facecolor": "none",
+            "edgecolor": GREY,
+            "hatch": "////",
+            "linewidth": 0,
+            "alpha": 0.7,
+            "zorder": 2,
+            "label": f"{chance:.0%} of bars by chance, n = {len(values)}",
+        }
+        self.band_ = ax.axhspan(
+            low * density, high * density, **style("area", defaults, band_kwargs)
+        )
+        defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "calibrated"}
+        self.line_ = ax.axhline(1, **style("line", defaults, line_kwargs))
+        ax.set(
+            xlabel="probability integral transform",
+            ylabel="density",
+            xlim=(0, 1),
+            ylim=(0, 1.05 * max(counts.max() * density, high * density)),
+        )
+        legend(ax, headroom=0.25, loc="upper left", ncols=2)
+        return self

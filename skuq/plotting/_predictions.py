@@ -1,0 +1,102 @@
+"""From an estimator, or from what a user gives, to checked arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skuq.metrics import pit_values
+from skuq.metrics._checks import check_same_shape
+
+__all__ = [
+    "check_pit",
+    "check_rows",
+    "classifies",
+    "member_predictions",
+    "normal_of",
+    "pit_of_estimator",
+]
+
+
+def check_rows(**arrays) -> list[np.ndarray]:
+    """Finite arrays of the same shape (n_samples,); one named `std` is positive.
+
+    Raises
+    ------
+    ValueError
+        If one is not.
+    """
+    checked = check_same_shape(**arrays)
+    if checked[0].ndim > 1:
+        raise ValueError(
+            f"`{next(iter(arrays))}` must have shape (n_samples,): a picture is of one output. "
+            f"Got {checked[0].shape}."
+        )
+    return checked
+
+
+def classifies(estimator) -> bool:
+    """Whether a fitted estimator, or one that only behaves so, gives classes."""
+    return hasattr(estimator, "classes_")
+
+
+def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of a regressor's prediction.
+
+    Raises
+    ------
+    TypeError
+        If the estimator is a classifier or gives no standard deviation.
+    """
+    if classifies(estimator):
+        raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
+    try:
+        return estimator.predict(X, return_std=True)
+    except TypeError as error:
+        if "return_std" not in str(error):
+            raise
+        raise TypeError(
+            f"The estimator must have `predict(X, return_std=True)`. {estimator!r} has not."
+        ) from error
+
+
+def pit_of_estimator(estimator, X, y) -> np.ndarray:
+    """Probability integral transform: of the predictive distribution where there is one."""
+    if hasattr(estimator, "predict_distribution") and not classifies(estimator):
+        distribution = estimator.predict_distribution(X)
+        if hasattr(distribution, "cdf"):
+            y, _ = check_same_shape(y=y, mean=distribution.mean)
+            # Sums of weights may be above 1 by rounding.
+            return np.minimum(distribution.cdf(y), 1.0)
+    return pit_values(y, *normal_of(estimator, X))
+
+
+def member_predictions(estimator, X) -> np.ndarray:
+    """What each member predicts: means, or probabilities, of shape (n_members, n_samples, ..).
+
+    Raises
+    ------
+    TypeError
+        If the estimator shows no members.
+    """
+    distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
+    for name in ("loc", "proba"):
+        if hasattr(distribution, name):
+            return getattr(distribution, name)
+    raise TypeError(
+        "The estimator must have `predict_distribution(X)` that gives a mixture of members. "
+        f"Got {estimator!r}; use `from_predictions` with arrays instead."
+    )
+
+
+def check_pit(pit) -> np.ndarray:
+    """Numbers in [0, 1], as one row.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or others.
+    """
+    values = np.asarray(pit, dtype=float).ravel()
+    if not len(values) or not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"`pit` must be one or more numbers in [0, 1]. Got {pit!r}.")
+    return values

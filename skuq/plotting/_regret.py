@@ -1,0 +1,190 @@
+"""How fast optimisers get to good values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy import stats
+
+from skuq.metrics._checks import check_choice
+from skuq.plotting._axes import (
+    Display,
+    curve_style,
+    legend,
+    style,
+    whole_numbers_below,
+    with_unit,
+)
+
+__all__ = ["RegretDisplay"]
+
+_INTERVALS = {"median": 0.5, "mean": 0.95}
+
+
+class RegretDisplay(Display):
+    """Simple regret, or the best value so far, against the number of evaluations.
+
+    One line a method, over several seeds: their median with a central interval of the
+    seeds, or their mean with its confidence interval.
+
+    Parameters
+    ----------
+    curves : dict of str to ndarray of shape (n_seeds, n_evaluations)
+        Of each method what is drawn: regret or best value after each evaluation.
+    regret : bool, default=True
+        Whether it is regret: never negative, best at 0.
+    unit : str, optional
+        Of the values.
+
+    Attributes
+    ----------
+    lines_ : list of matplotlib Line2D
+    bands_ : list of matplotlib PolyCollection
+        One a method with two seeds or more.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Examples
+    --------
+    >>> from skuq.plotting import RegretDisplay
+    >>> display = RegretDisplay.from_values({"random": [[3.0, 5.0, 2.0]]}, optimum=1.0)
+    >>> display.curves["random"].tolist()
+    [[2.0, 2.0, 1.0]]
+    """
+
+    def __init__(self, curves, *, regret=True, unit=None):
+        self.curves = curves
+        self.regret = regret
+        self.unit = unit
+
+    @classmethod
+    def from_values(
+        cls, values, *, optimum=None, maximize=False, unit=None, ax=None, **plot_options
+    ):
+        """From the values found, in the order of evaluation.
+
+        Parameters
+        ----------
+        values : dict of str to array-like of shape (n_evaluations,) or (n_seeds, n_evaluations)
+            By method. NaN is an evaluation that failed.
+        optimum : float, optional
+            The best value there is. With it regret is drawn, without it the best value
+            so far.
+        maximize : bool, default=False
+            Whether large values are good.
+        unit : str, optional
+        ax : matplotlib Axes, optional
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        RegretDisplay
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `values` has another form, or a value is better than the optimum.
+        """
+        if not isinstance(values, Mapping) or not values:
+            raise TypeError(f"`values` must be a dict of method to values. Got {values!r}.")
+        curves = {name: _best_so_far(name, runs, maximize) for name, runs in values.items()}
+        if optimum is not None:
+            sign = -1 if maximize else 1
+            curves = {name: sign * (best - optimum) for name, best in curves.items()}
+            if any((curve < 0).any() for curve in curves.values()):
+                raise ValueError(f"A value is better than the optimum, {optimum}.")
+        return cls(curves, regret=optimum is not None, unit=unit).plot(ax, **plot_options)
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        average="median",
+        interval=None,
+        log=None,
+        line_kwargs=None,
+        band_kwargs=None,
+    ):
+        """Draw the curves.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default.
+        average : {"median", "mean"}, default="median"
+            Over seeds.
+        interval : float, optional
+            Of the band. For the median the share of seeds inside, by default 0.5 (from
+            the lower to the upper quartile); for the mean the level of its confidence
+            interval by Student's t, by default 0.95.
+        log : bool, optional
+            Logarithmic values; by default for regret.
+        line_kwargs, band_kwargs : dict, optional
+            Keywords of `Axes.plot` and `Axes.fill_between`.
+
+        Returns
+        -------
+        RegretDisplay
+            Itself.
+        """
+        check_choice("average", average, tuple(_INTERVALS))
+        interval = _INTERVALS[average] if interval is None else interval
+        if not 0 < interval < 1:
+            raise ValueError(f"`interval` must lie strictly in (0, 1). Got {interval}.")
+        ax = self._open(ax)
+        self.lines_, self.bands_ = [], []
+        for name, curve in self.curves.items():
+            runs = np.atleast_2d(np.asarray(curve, dtype=float))
+            middle, low, high = _summary(runs, average, interval)
+            x = np.arange(1, runs.shape[1] + 1)
+            defaults = {**curve_style(ax), "drawstyle": "steps-post", "label": name}
+            self.lines_ += ax.plot(x, middle, **style("line", defaults, line_kwargs))
+            if len(runs) > 1:
+                defaults = {
+                    "color": self.lines_[-1].get_color(),
+                    "alpha": 0.2,
+                    "linewidth": 0,
+                    "step": "post",
+                }
+                band = style("area", defaults, band_kwargs)
+                self.bands_.append(ax.fill_between(x, low, high, **band))
+        if self.regret if log is None else log:
+            ax.set_yscale("log", nonpositive="clip")
+        ax.set(
+            xlabel="evaluations",
+            ylabel=with_unit("simple regret" if self.regret else "best value so far", self.unit),
+        )
+        whole_numbers_below(ax)
+        legend(ax, title=self._caption(average, interval))
+        return self
+
+    def _caption(self, average, interval):
+        counts = sorted({len(np.atleast_2d(curve)) for curve in self.curves.values()})
+        if counts == [1]:
+            return None
+        seeds = f"{'-'.join(map(str, counts))} seeds"
+        if average == "mean":
+            return f"mean of {seeds}, {interval:.0%} confidence"
+        return f"median of {seeds}, band holds {interval:.0%} of them"
+
+
+def _best_so_far(name, runs, maximize):
+    runs = np.atleast_2d(np.asarray(runs, dtype=float))
+    if runs.ndim != 2 or not runs.size:
+        raise ValueError(
+            f"Values of {name!r} must have shape (n_seeds, n_evaluations). Got {runs.shape}."
+        )
+    # fmin and fmax pass over NaN; what comes before the first success stays NaN.
+    return (np.fmax if maximize else np.fmin).accumulate(runs, axis=1)
+
+
+def _summary(runs, average, interval):
+    """Middle, lower and upper end (n_evaluations,) over seeds."""
+    if average == "median":
+        return np.quantile(runs, [0.5, (1 - interval) / 2, (1 + interval) / 2], axis=0)
+    mean = runs.mean(axis=0)
+    if len(runs) < 2:
+        return mean, mean, mean
+    error = stats.sem(runs, axis=0) * stats.t.ppf((1 + interval) / 2, len(runs) - 1)
+    return mean, mean - error, mean + error

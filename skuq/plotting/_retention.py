@@ -1,0 +1,164 @@
+"""What is left of the error if uncertain rows are handed to somebody else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skuq.metrics import error_retention_curve, retention_auc
+from skuq.plotting._axes import Display, curve_style, legend, style, with_name, with_unit
+from skuq.plotting._predictions import check_rows, classifies, normal_of
+
+__all__ = ["RetentionDisplay"]
+
+
+class RetentionDisplay(Display):
+    """Error-retention curve: keep the most certain rows, replace the others by the truth.
+
+    The curve rises from 0, where nothing is predicted, to the error of all rows. It is a
+    straight line if rows are kept at random, and as low as can be if those with the
+    smallest errors are kept first (oracle). The area under it falls with the error *and*
+    with a better order.
+
+    Parameters
+    ----------
+    errors : array-like of shape (n_samples,)
+        Loss of each row, not negative.
+    uncertainty : array-like of shape (n_samples,)
+        Rows are kept in ascending order of it, those of equal uncertainty in random order.
+    name : str, optional
+        Of the estimator, for the legend.
+    error_name : str, default="mean error"
+        Of the vertical axis.
+    unit : str, optional
+        Of the errors.
+
+    Attributes
+    ----------
+    line_, random_, oracle_ : matplotlib Line2D
+    ax_, figure_ : matplotlib Axes and Figure
+
+    References
+    ----------
+    Malinin et al., "Shifts: A dataset of real distributional shift across multiple
+    large-scale tasks", 2021.
+
+    Examples
+    --------
+    >>> from skuq.plotting import RetentionDisplay
+    >>> display = RetentionDisplay([0.0, 3.0, 1.0, 0.0], [0.1, 0.9, 0.3, 0.2]).plot()
+    >>> display.line_.get_ydata().tolist()
+    [0.0, 0.0, 0.0, 0.25, 1.0]
+    """
+
+    def __init__(self, errors, uncertainty, *, name=None, error_name="mean error", unit=None):
+        self.errors = errors
+        self.uncertainty = uncertainty
+        self.name = name
+        self.error_name = error_name
+        self.unit = unit
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y,
+        mean,
+        std,
+        *,
+        name=None,
+        unit=None,
+        ax=None,
+        **plot_options,
+    ):
+        """Squared errors of a regression, retained by standard deviation.
+
+        Parameters
+        ----------
+        y, mean, std : array-like of shape (n_samples,)
+        name : str, optional
+        unit : str, optional
+            Of the *squared* errors.
+        ax : matplotlib Axes, optional
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        RetentionDisplay
+        """
+        y, mean, std = check_rows(y=y, mean=mean, std=std)
+        display = cls((y - mean) ** 2, std, name=name, error_name="mean squared error", unit=unit)
+        return display.plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, name=None, unit=None, ax=None, **plot_options):
+        """Predict, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor or classifier
+            A regressor with `predict(X, return_std=True)`: squared errors by standard
+            deviation. A classifier: wrong labels, by `predict_uncertainty(X).total` if it
+            has that, else by one minus the largest of `predict_proba(X)`.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        name, unit, ax, **plot_options
+            As in `from_predictions`; the name is that of the class by default.
+
+        Returns
+        -------
+        RetentionDisplay
+        """
+        name = type(estimator).__name__ if name is None else name
+        if not classifies(estimator):
+            mean, std = normal_of(estimator, X)
+            return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
+        errors = (estimator.predict(X) != np.asarray(y)).astype(float)
+        display = cls(errors, _class_uncertainty(estimator, X), name=name, error_name="error rate")
+        return display.plot(ax, **plot_options)
+
+    def plot(self, ax=None, *, line_kwargs=None, random_kwargs=None, oracle_kwargs=None):
+        """Draw the curve between its bounds.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default; several displays may share the same.
+        line_kwargs, random_kwargs, oracle_kwargs : dict, optional
+            Keywords of `Axes.plot`.
+
+        Returns
+        -------
+        RetentionDisplay
+            Itself.
+        """
+        errors, uncertainty = check_rows(errors=self.errors, uncertainty=self.uncertainty)
+        if (errors < 0).any():
+            raise ValueError(f"`errors` must not be negative. The smallest is {errors.min()}.")
+        retained, left = error_retention_curve(errors, uncertainty)
+        ax = self._open(ax)
+        area = retention_auc(errors, uncertainty)
+        label = with_name(self.name, f"area {area:.4g}")
+        defaults = {**curve_style(ax), "label": label}
+        (self.line_,) = ax.plot(retained, left, **style("line", defaults, line_kwargs))
+        # In the curve's colour: other models have other errors, hence other bounds.
+        bound = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
+        defaults = {**bound, "linestyle": ":", "label": "random order"}
+        (self.random_,) = ax.plot([0, 1], [0, left[-1]], **style("line", defaults, random_kwargs))
+        defaults = {**bound, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
+        (self.oracle_,) = ax.plot(
+            *error_retention_curve(errors, errors), **style("line", defaults, oracle_kwargs)
+        )
+        ax.set(
+            xlabel="share of rows predicted, most certain first",
+            ylabel=with_unit(f"{self.error_name}, others exact", self.unit),
+            xlim=(0, 1),
+        )
+        ax.set_ylim(bottom=0)
+        legend(ax, loc="upper left")
+        return self
+
+
+def _class_uncertainty(estimator, X):
+    if hasattr(estimator, "predict_uncertainty"):
+        return estimator.predict_uncertainty(X).total
+    return 1 - np.max(estimator.predict_proba(X), axis=1)

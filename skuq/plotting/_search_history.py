@@ -1,0 +1,174 @@
+"""How a search went: score of each trial, and the best so far."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skuq.metrics._checks import check_choice
+from skuq.plotting._axes import (
+    BLUE,
+    GREY,
+    VERMILION,
+    Display,
+    legend,
+    style,
+    upper_fence,
+    whole_numbers_below,
+)
+from skuq.plotting._frames import catalog_frame
+
+__all__ = ["SearchHistoryDisplay"]
+
+
+class SearchHistoryDisplay(Display):
+    """Score of each trial and the best so far, by trial or by time.
+
+    Failed trials are crosses at the foot. Scores far above the others, of networks that
+    did not learn, are triangles at the upper edge, so that the rest can be seen.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n_trials,)
+        What the search minimises, in the order of trials; NaN where one failed.
+    seconds : array-like of shape (n_trials,), optional
+        Time of each trial.
+    score_name : str, default="score"
+
+    Attributes
+    ----------
+    scatter_ : matplotlib PathCollection
+        Trials that were completed and are within the axis.
+    beyond_, failed_ : matplotlib Line2D or None
+        Trials with scores beyond the axis, and failed ones.
+    line_ : matplotlib Line2D
+        Best so far.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.plotting import SearchHistoryDisplay
+    >>> display = SearchHistoryDisplay([3.0, np.nan, 1.0, 2.0]).plot()
+    >>> display.line_.get_ydata().tolist()
+    [3.0, 3.0, 1.0, 1.0]
+    """
+
+    def __init__(self, scores, *, seconds=None, score_name="score"):
+        self.scores = scores
+        self.seconds = seconds
+        self.score_name = score_name
+
+    @classmethod
+    def from_catalog(cls, catalog, *, score_name="score", ax=None, **plot_options):
+        """From a catalog or its frame.
+
+        Parameters
+        ----------
+        catalog : Catalog or DataFrame
+            With the columns `status`, `score` and, for times, `seconds`.
+        score_name : str, default="score"
+        ax : matplotlib Axes, optional
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        SearchHistoryDisplay
+        """
+        frame = catalog_frame(catalog)
+        scores = frame["score"].where(frame["status"] == "completed").to_numpy(dtype=float)
+        seconds = frame["seconds"].to_numpy() if "seconds" in frame else None
+        return cls(scores, seconds=seconds, score_name=score_name).plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None, **options):
+        """From a fitted estimator with a `catalog_`.
+
+        Parameters
+        ----------
+        estimator : AutoDEUQRegressor or another with `catalog_`
+        ax : matplotlib Axes, optional
+        **options
+            Passed to `from_catalog`.
+
+        Returns
+        -------
+        SearchHistoryDisplay
+        """
+        return cls.from_catalog(estimator.catalog_, ax=ax, **options)
+
+    def plot(
+        self, ax=None, *, by="trial", scatter_kwargs=None, line_kwargs=None, failed_kwargs=None
+    ):
+        """Draw the history.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default.
+        by : {"trial", "time"}, default="trial"
+            The horizontal axis: number of the trial, or seconds of all trials up to it,
+            added up (of parallel trials more than the time that passed).
+        scatter_kwargs : dict, optional
+            For the trials: keywords of `Axes.scatter`.
+        line_kwargs, failed_kwargs : dict, optional
+            Keywords of `Axes.plot`.
+
+        Returns
+        -------
+        SearchHistoryDisplay
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            If no trial was completed, or there are no times to draw by.
+        """
+        check_choice("by", by, ("trial", "time"))
+        scores = np.asarray(self.scores, dtype=float)
+        done = np.isfinite(scores)
+        if not done.any():
+            raise ValueError(f"No trial was completed: all {len(scores)} scores are NaN.")
+        if by == "time" and self.seconds is None:
+            raise ValueError('`by="time"` needs `seconds` of the trials.')
+        x = np.cumsum(self.seconds) if by == "time" else np.arange(len(scores))
+        fence = upper_fence(scores[done])
+        within = done & (scores <= fence)
+        ax = self._open(ax)
+        defaults = {"color": BLUE, "s": 18, "alpha": 0.7, "linewidth": 0, "label": "trial"}
+        self.scatter_ = ax.scatter(
+            x[within], scores[within], **style("points", defaults, scatter_kwargs)
+        )
+        defaults = {
+            "color": "black",
+            "drawstyle": "steps-post",
+            "label": "best so far",
+        }
+        best = np.minimum.accumulate(np.where(done, scores, np.inf))
+        begun = np.isfinite(best)
+        (self.line_,) = ax.plot(x[begun], best[begun], **style("line", defaults, line_kwargs))
+        low = scores[done].min()
+        margin = 0.08 * (fence - low or abs(low) or 1.0)
+        look = {"marker": "^", "color": GREY}
+        beyond = x[done & ~within]
+        self.beyond_ = _mark(ax, beyond, fence + margin, look, f"above {fence:.3g}", None)
+        look = {"marker": "x", "color": VERMILION}
+        self.failed_ = _mark(ax, x[~done], low - margin, look, "failed", failed_kwargs)
+        ax.set_ylim(low - 2 * margin, fence + 2 * margin)
+        ax.set(
+            xlabel="seconds of trials, added up" if by == "time" else "trial",
+            ylabel=f"{self.score_name} (smaller is better)",
+        )
+        if by == "trial":
+            whole_numbers_below(ax)
+        legend(ax, headroom=0.2, loc="upper left", ncols=2)
+        return self
+
+
+def _mark(ax, x, height, defaults, label, given):
+    """Marks in one row: where these trials were, not what they scored."""
+    if not len(x):
+        return None
+    defaults = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}
+    (marks,) = ax.plot(x, np.full(len(x), height), **style("line", defaults, given))
+    return marks

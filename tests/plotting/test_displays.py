@@ -1,0 +1,165 @@
+"""What all displays promise: one suite, run on each."""
+
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import colors
+from matplotlib import pyplot as plt
+
+from skuq import plotting
+from skuq.ensembles import select_teams
+
+plt.switch_backend("Agg")
+
+RNG = np.random.default_rng(0)
+Y, STD = RNG.normal(size=30), RNG.uniform(0.5, 2, size=30)
+ROWS = Y, Y + 0.5 * RNG.normal(size=30), STD
+PROBA = RNG.dirichlet(np.ones(3), size=30)
+LABELS = RNG.integers(0, 3, size=30)
+
+
+def _frame():
+    frame = pd.DataFrame(
+        {
+            "trial_number": range(12),
+            "status": "completed",
+            "score": RNG.normal(size=12),
+            "seconds": 1.0,
+            "learning_rate": np.logspace(-4, -1, 12),
+            "optimizer": ["adam", "sgd", "nadam"] * 4,
+        }
+    )
+    frame.loc[3, ["status", "score"]] = "failed", np.nan
+    return frame
+
+
+def _teams():
+    right = RNG.random((5, 80)) < 0.7
+    y = RNG.integers(0, 2, size=80)
+    return select_teams(np.where(right, y, 1 - y), y)
+
+
+# Each: a function of `ax` and keywords that draws, the artist its first keyword reaches.
+DRAW = {
+    "PredictionBandDisplay": (
+        lambda **k: plotting.PredictionBandDisplay(Y, Y, STD, aleatoric=STD / 2).plot(**k),
+        "line_",
+    ),
+    "QuantileCalibrationDisplay": (
+        partial(plotting.QuantileCalibrationDisplay.from_predictions, *ROWS),
+        "line_",
+    ),
+    "ReliabilityDisplay": (
+        partial(plotting.ReliabilityDisplay.from_predictions, LABELS, PROBA),
+        "line_",
+    ),
+    "CoverageWidthDisplay": (
+        partial(plotting.CoverageWidthDisplay.from_predictions, *ROWS),
+        "line_",
+    ),
+    "PITDisplay": (partial(plotting.PITDisplay.from_predictions, *ROWS), "line_"),
+    "ErrorStdDisplay": (partial(plotting.ErrorStdDisplay.from_predictions, *ROWS), "line_"),
+    "RetentionDisplay": (partial(plotting.RetentionDisplay.from_predictions, *ROWS), "line_"),
+    "SearchHistoryDisplay": (
+        partial(plotting.SearchHistoryDisplay.from_catalog, _frame()),
+        "line_",
+    ),
+    "CatalogDisplay": (partial(plotting.CatalogDisplay.from_catalog, _frame()), "lines_"),
+    "MemberDiversityDisplay": (
+        partial(plotting.MemberDiversityDisplay.from_predictions, RNG.normal(size=(4, 9))),
+        "scatters_",
+    ),
+    "TeamDisplay": (partial(plotting.TeamDisplay.from_teams, _teams()), "scatters_"),
+    "RegretDisplay": (
+        partial(plotting.RegretDisplay.from_values, {"one": RNG.random((3, 6))}, optimum=0.0),
+        "lines_",
+    ),
+}
+KEYWORD = {"scatters_": "scatter_kwargs"}
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def test_every_display_is_in_the_suite():
+    assert set(DRAW) == {name for name in plotting.__all__ if name.endswith("Display")}
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_display_draws_on_given_axes_and_opens_no_figure(name):
+    figure, (ax, other) = plt.subplots(1, 2)
+    display = DRAW[name][0](ax=ax)
+    assert type(display).__name__ == name
+    assert display.ax_ is ax
+    assert display.figure_ is figure
+    assert len(plt.get_fignums()) == 1
+    assert not other.has_data()
+    figure.canvas.draw()
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_display_opens_one_figure_and_labels_it(name):
+    display = DRAW[name][0]()
+    assert plt.get_fignums() == [display.figure_.number]
+    ax = display.ax_
+    labelled = ax.get_xlabel() and ax.get_ylabel()
+    assert labelled or name == "CatalogDisplay"  # its axes are labelled by ticks
+    assert display.figure_.axes[0] is ax
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_plot_again_returns_itself_and_draws_the_same(name):
+    display = DRAW[name][0]()
+    assert display.plot() is display
+    assert len(plt.get_fignums()) == 2
+
+
+@pytest.mark.parametrize("name", DRAW)
+@pytest.mark.parametrize("width", ["linewidth", "lw"])
+def test_keywords_reach_the_artist_under_any_name(name, width):
+    draw, artist = DRAW[name]
+    colour = {} if name == "CatalogDisplay" else {"color": "#123456"}
+    display = draw(**{KEYWORD.get(artist, "line_kwargs"): {width: 3.5, **colour}})
+    found = getattr(display, artist)
+    found = found["kept"] if isinstance(found, dict) else found
+    found = found[0] if isinstance(found, list) else found
+    assert np.ravel(found.get_linewidth())[0] == 3.5
+    if colour:
+        shown = found.get_color() if hasattr(found, "get_color") else found.get_facecolor()[0]
+        assert colors.to_hex(shown) == "#123456"
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_no_global_style_is_touched(name):
+    before = dict(plt.rcParams)
+    DRAW[name][0]()
+    assert dict(plt.rcParams) == before
+
+
+def test_two_displays_on_the_same_axes_differ_and_share_a_legend():
+    draw = DRAW["QuantileCalibrationDisplay"][0]
+    first = draw(name="one")
+    second = draw(name="two", ax=first.ax_)
+    assert first.line_.get_color() != second.line_.get_color()
+    assert first.line_.get_linestyle() != second.line_.get_linestyle()
+    texts = [text.get_text() for text in first.ax_.get_legend().get_texts()]
+    assert len(texts) == len(set(texts)) == 3  # the diagonal once
+
+
+def test_import_loads_no_matplotlib_and_no_backend():
+    code = "from skuq.plotting import *; import sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(run.stdout.split()) & {"matplotlib", "tensorflow", "keras"}
+
+
+def test_missing_matplotlib_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r'pip install "skuq\[plot\]"'):
+        plotting.PITDisplay([0.5]).plot()

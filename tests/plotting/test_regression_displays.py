@@ -1,0 +1,230 @@
+"""What the displays of a regressor's predictions draw."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import LinearRegression
+from sklearn.naive_bayes import GaussianNB
+
+from skuq import DeepEnsembleRegressor
+from skuq.plotting import (
+    CoverageWidthDisplay,
+    ErrorStdDisplay,
+    PITDisplay,
+    PredictionBandDisplay,
+    QuantileCalibrationDisplay,
+    RetentionDisplay,
+)
+from skuq.predictive import GaussianMixture
+
+plt.switch_backend("Agg")
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def process():
+    X = np.linspace(0, 5, 12)[:, None]
+    return GaussianProcessRegressor(alpha=0.1).fit(X, np.sin(X[:, 0])), X
+
+
+class TwoMembers:
+    """A regressor of skuq as far as displays can see."""
+
+    def predict_distribution(self, X):
+        x = np.asarray(X)[:, 0]
+        return GaussianMixture(np.stack([x, x + 2]), np.ones((2, len(x))))
+
+    def predict_uncertainty(self, X):
+        return self.predict_distribution(X).uncertainty()
+
+    def predict(self, X, return_std=False):
+        parts = self.predict_uncertainty(X)
+        return (parts.mean, parts.total) if return_std else parts.mean
+
+
+def _edges(band):
+    """Lower and upper ends of a band by input."""
+    points = band.get_paths()[0].vertices
+    x = np.unique(points[:, 0])
+    return np.array(
+        [[points[points[:, 0] == v, 1].min(), points[points[:, 0] == v, 1].max()] for v in x]
+    )
+
+
+def test_band_of_mixture_shows_both_parts_in_order_of_the_input():
+    X = np.array([[2.0], [0.0], [1.0]])
+    display = PredictionBandDisplay.from_estimator(
+        TwoMembers(), X, X_train=X, y_train=[1.0, 2.0, 3.0], unit="kW", n_stds=3
+    )
+    mean = np.array([1.0, 2.0, 3.0])
+    assert_allclose(display.line_.get_xdata(), [0, 1, 2])
+    assert_allclose(display.line_.get_ydata(), mean)
+    # Both variances are 1: the aleatoric band is 3 wide, the total one 3 sqrt(2).
+    assert_allclose(_edges(display.aleatoric_band_), np.stack([mean - 3, mean + 3], axis=1))
+    width = 3 * np.sqrt(2)
+    assert_allclose(_edges(display.total_band_), np.stack([mean - width, mean + width], axis=1))
+    assert_allclose(display.scatter_.get_offsets(), [[2, 1], [0, 2], [1, 3]])
+    assert display.ax_.get_ylabel() == "y (kW)"
+
+
+def test_band_of_other_regressors_is_the_total_one_only(process):
+    model, X = process
+    display = PredictionBandDisplay.from_estimator(model, X)
+    mean, std = model.predict(X, return_std=True)
+    assert display.aleatoric_band_ is None and display.scatter_ is None
+    assert_allclose(_edges(display.total_band_), np.stack([mean - 2 * std, mean + 2 * std], axis=1))
+
+
+def test_quantile_calibration_counts_targets_below_each_level():
+    display = QuantileCalibrationDisplay.from_predictions(pit=[0.1, 0.4, 0.4, 0.9], n_levels=5)
+    assert_allclose(display.line_.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
+    assert_allclose(display.line_.get_ydata(), [0, 0.25, 0.75, 0.75, 1])
+
+
+def test_quantile_calibration_of_uniform_pit_has_no_area_and_of_one_half_has_a_quarter():
+    even = (np.arange(1000) + 0.5) / 1000
+    assert QuantileCalibrationDisplay.from_predictions(pit=even).area < 1e-3
+    # All mass in the middle: two triangles of 1/8 each.
+    middle = QuantileCalibrationDisplay.from_predictions(pit=[0.5], n_levels=1001)
+    assert_allclose(middle.area, 0.25)
+    assert "0.25" in middle.ax_.get_legend().get_texts()[1].get_text()
+
+
+def test_pit_is_that_of_the_mixture_where_there_is_one():
+    X, y = np.zeros((3, 1)), np.array([0.0, 1.0, 5.0])
+    expected = (norm.cdf(y) + norm.cdf(y - 2)) / 2
+    assert_allclose(PITDisplay.from_estimator(TwoMembers(), X, y).pit, expected)
+
+
+def test_pit_of_other_regressors_is_normal(process):
+    model, X = process
+    y = np.cos(X[:, 0])
+    mean, std = model.predict(X, return_std=True)
+    assert_allclose(PITDisplay.from_estimator(model, X, y).pit, norm.cdf(y, mean, std))
+
+
+def test_pit_band_is_binomial():
+    display = PITDisplay(np.linspace(0, 1, 100), n_bins=10).plot(chance=0.9)
+    # 90 % of Binomial(100, 0.1) are from 5 to 15.
+    band = display.band_.get_extents().transformed(display.ax_.transData.inverted())
+    assert_allclose([band.y0, band.y1], [0.5, 1.5])
+    assert_allclose(sum(bar.get_height() for bar in display.bars_), 10)
+
+
+def test_coverage_width_by_hand():
+    # |error| / std is 2, 0.5 and 1; the mean std is 2.
+    y, mean, std = [2.0, 1.0, -3.0], [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]
+    display = CoverageWidthDisplay.from_predictions(y, mean, std, mark=1.5, unit="m")
+    assert_allclose(display.line_.get_xdata(), [0, 1 / 3, 2 / 3, 1])
+    assert_allclose(display.line_.get_ydata(), [0, 2, 4, 8])
+    assert_allclose(np.ravel(display.marker_.get_data()), [2 / 3, 6])
+    assert display.ax_.get_ylabel() == "mean width of intervals (m)"
+
+
+def test_coverage_width_has_no_mark_beyond_its_end():
+    assert CoverageWidthDisplay.from_predictions([1.0], [0.0], [1.0]).marker_ is None
+
+
+def test_error_std_bins_are_root_mean_squares(process):
+    error, std = np.array([3.0, -4.0, 0.0, 2.0]), np.array([1.0, 1.0, 5.0, 7.0])
+    display = ErrorStdDisplay(error, std, n_bins=2).plot()
+    assert_allclose(display.line_.get_ydata(), np.sqrt([12.5, 2]))
+    assert_allclose(display.line_.get_xdata(), np.sqrt([1, 37]))
+    assert_allclose(display.scatter_.get_offsets(), np.stack([std, abs(error)], axis=1))
+    assert_array_equal(display.ideal_.get_xdata(), display.ideal_.get_ydata())
+    model, X = process
+    assert ErrorStdDisplay.from_estimator(model, X, np.zeros(12), unit="K").unit == "K"
+
+
+def test_retention_by_hand():
+    display = RetentionDisplay([4.0, 0.0, 2.0, 2.0], [0.1, 0.4, 0.2, 0.3]).plot()
+    assert_allclose(display.line_.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
+    assert_allclose(display.line_.get_ydata(), [0, 1, 1.5, 2, 2])
+    retained = np.linspace(0, 1, 5)
+    assert_allclose(np.interp(retained, *display.oracle_.get_data()), [0, 0, 0.5, 1, 2])
+    assert_allclose(display.random_.get_ydata(), [0, 2])
+
+
+def test_retention_of_classifiers_counts_wrong_labels():
+    X, y = np.array([[0.0], [0.4], [3.0], [3.6]]), np.array([0, 0, 1, 1])
+    model = GaussianNB().fit(X, y)
+    display = RetentionDisplay.from_estimator(model, X, 1 - y)
+    assert_allclose(display.errors, 1)
+    assert_allclose(display.uncertainty, 1 - model.predict_proba(X).max(axis=1))
+    model.predict_uncertainty = lambda X: SimpleNamespace(total=np.arange(4.0))
+    assert_allclose(RetentionDisplay.from_estimator(model, X, y).uncertainty, np.arange(4))
+
+
+def test_displays_of_a_trained_ensemble(wave):
+    X, y = wave
+    model = DeepEnsembleRegressor(2, epochs=3, random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    for display in (CoverageWidthDisplay, ErrorStdDisplay, RetentionDisplay):
+        given = display.from_estimator(model, X, y)
+        same = display.from_predictions(y, mean, std)
+        assert_allclose(given.line_.get_ydata(), same.line_.get_ydata())
+    pit = model.predict_distribution(X).cdf(y)
+    assert_allclose(PITDisplay.from_estimator(model, X, y).pit, pit)
+
+
+@pytest.mark.parametrize(
+    "draw, error, message",
+    [
+        (
+            lambda m, X: PredictionBandDisplay.from_estimator(m, np.zeros((3, 2))),
+            ValueError,
+            "n_samples, 1",
+        ),
+        (
+            lambda m, X: CoverageWidthDisplay.from_predictions([1, 2], [1, 2], [1]),
+            ValueError,
+            "inconsistent numbers",
+        ),
+        (
+            lambda m, X: CoverageWidthDisplay.from_predictions([1, 2], [1, 2], [1, 0]),
+            ValueError,
+            "positive",
+        ),
+        (
+            lambda m, X: RetentionDisplay.from_predictions([1, np.nan], [1, 2], [1, 1]),
+            ValueError,
+            "finite",
+        ),
+        (
+            lambda m, X: ErrorStdDisplay(np.ones((2, 2)), np.ones(2)).plot(),
+            ValueError,
+            "must have the shape of error",
+        ),
+        (lambda m, X: RetentionDisplay([-1.0], [1.0]).plot(), ValueError, "negative"),
+        (lambda m, X: PITDisplay([1.5]).plot(), ValueError, r"\[0, 1\]"),
+        (lambda m, X: PITDisplay([0.5]).plot(chance=1), ValueError, "chance"),
+        (
+            lambda m, X: PITDisplay.from_estimator(LinearRegression().fit(X, X[:, 0]), X, X[:, 0]),
+            TypeError,
+            "return_std",
+        ),
+        (
+            lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, X),
+            ValueError,
+            "shape of y",
+        ),
+        (
+            lambda m, X: PITDisplay.from_estimator(GaussianNB().fit(X, X[:, 0] > 2), X, X[:, 0]),
+            TypeError,
+            "regressor is needed",
+        ),
+    ],
+)
+def test_regression_displays_say_what_is_wrong(process, draw, error, message):
+    with pytest.raises(error, match=message):
+        draw(*process)

@@ -1,0 +1,305 @@
+"""What the displays of searches, members and teams draw."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import colors
+from matplotlib import pyplot as plt
+from numpy.testing import assert_allclose
+from scipy.stats import t as student
+
+from skuq.catalog import Catalog, HeldOut, TrialRecord
+from skuq.ensembles import Selection, architecture_diversity, select_teams
+from skuq.networks import DenseSkipSpace
+from skuq.plotting import (
+    CatalogDisplay,
+    MemberDiversityDisplay,
+    RegretDisplay,
+    SearchHistoryDisplay,
+    TeamDisplay,
+)
+from skuq.predictive import CategoricalMixture
+
+plt.switch_backend("Agg")
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def _catalog(n=30):
+    """Trials whose score is decided by the learning rate alone; two failed."""
+    rng = np.random.default_rng(0)
+    records = []
+    for k in range(n):
+        configuration = {
+            "learning_rate": float(10 ** rng.uniform(-4, -1)),
+            "units": int(rng.integers(1, 5)) * 16,
+            "activation": str(rng.choice(["relu", "tanh", "elu"])),
+            "fixed": 1,
+        }
+        score = abs(np.log10(configuration["learning_rate"]) + 2)
+        outcome = {"status": "failed", "message": "no"} if k in (1, 7) else {"score": score}
+        member = SimpleNamespace(history={"loss": [1.0]}, best_epoch=0)
+        records.append(TrialRecord(k, configuration, seconds=0.5, result=member, **outcome))
+    return Catalog(records)
+
+
+def test_search_history_by_trial_and_time():
+    catalog = _catalog()
+    frame = catalog.to_frame()
+    display = SearchHistoryDisplay.from_catalog(catalog)
+    best = frame["score"].fillna(np.inf).cummin()
+    assert_allclose(display.line_.get_ydata(), best)
+    assert display.failed_.get_xdata().tolist() == [1, 7]
+    done = frame["score"].notna()
+    n_shown = len(display.scatter_.get_offsets())
+    n_beyond = 0 if display.beyond_ is None else len(display.beyond_.get_xdata())
+    assert n_shown + n_beyond == done.sum()
+    by_time = SearchHistoryDisplay.from_estimator(SimpleNamespace(catalog_=catalog), by="time")
+    assert_allclose(by_time.line_.get_xdata(), 0.5 * np.arange(1, 31))
+
+
+def test_search_history_keeps_outliers_as_triangles():
+    display = SearchHistoryDisplay([1.0, 1.1, 1e9, 0.9, 1.2, 1.0]).plot()
+    assert display.beyond_.get_xdata().tolist() == [2]
+    assert display.ax_.get_ylim()[1] < 3
+    assert display.failed_ is None
+
+
+def test_search_history_before_the_first_success_has_no_best():
+    display = SearchHistoryDisplay([np.nan, 2.0, 3.0]).plot()
+    assert display.line_.get_xdata().tolist() == [1, 2]
+
+
+def test_parallel_coordinates_put_values_where_they_belong():
+    frame = pd.DataFrame(
+        {
+            "status": "completed",
+            "score": [3.0, 1.0, 2.0],
+            "rate": [1e-4, 1e-2, 1e-3],
+            "layer": ["128-relu", "16-relu", "64-relu"],
+            "skip": [0, 1, 0],
+            "same": "x",
+        }
+    )
+    display = CatalogDisplay.from_catalog(frame)
+    assert display.decisions_ == ["rate", "layer", "skip"]
+    worst, middle, best = (segment[:, 1] for segment in display.lines_.get_segments())
+    assert_allclose(worst, [0, 1, 0])
+    assert_allclose(middle, [0.5, 0.5, 0], atol=1e-12)  # logarithms; 16 < 64 < 128
+    assert_allclose(best, [1, 0, 1])
+    assert display.lines_.get_array().tolist() == [3, 2, 1]
+    assert [text.get_text() for text in display.ax_.get_xticklabels()][0] == "rate (log)"
+
+
+def test_importance_finds_the_decision_that_decides():
+    display = CatalogDisplay.from_estimator(
+        SimpleNamespace(catalog_=_catalog(60)), kind="importance"
+    )
+    assert display.decisions_[0] == "learning_rate"
+    means = display.importances["mean"]
+    assert means["learning_rate"] > 5 * means.drop("learning_rate").abs().max()
+    assert display.r2 > 0.5
+    assert_allclose([bar.get_width() for bar in display.bars_], means)
+    assert "fixed" not in display.decisions_
+
+
+def test_parallel_coordinates_show_the_eight_most_important():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.random((20, 12)), columns=[f"d{k}" for k in range(12)])
+    frame = frame.assign(status="completed", score=frame["d11"])
+    display = CatalogDisplay.from_catalog(frame)
+    assert len(display.decisions_) == 8 and "d11" in display.decisions_
+    assert "8 of 12 decisions" in display.ax_.get_title()
+    chosen = CatalogDisplay.from_catalog(frame, decisions=["d3", "d1"])
+    assert chosen.decisions_ == ["d3", "d1"] and chosen.importances is None
+
+
+def test_members_far_apart_in_prediction_are_apart_in_the_picture():
+    rng = np.random.default_rng(0)
+    centres = np.repeat([0.0, 50.0], 10)[:, None]
+    groups = np.repeat(["a", "b"], 10)
+    display = MemberDiversityDisplay.from_predictions(
+        centres + rng.normal(size=(20, 30)), groups=groups
+    )
+    first, second = (np.asarray(scatter.get_offsets()) for scatter in display.scatters_)
+    spread = max(first.std(axis=0).max(), second.std(axis=0).max())
+    assert np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)) > 2 * spread
+    faces = {colors.to_hex(scatter.get_facecolor()[0]) for scatter in display.scatters_}
+    assert len(faces) == 2
+
+
+def test_member_predictions_come_from_the_mixture():
+    proba = np.random.default_rng(0).dirichlet(np.ones(3), size=(4, 6))
+    model = SimpleNamespace(predict_distribution=lambda X: CategoricalMixture(proba))
+    display = MemberDiversityDisplay.from_estimator(model, np.zeros((6, 1)))
+    assert display.coordinates.shape == (4, 2)
+
+
+def test_distances_are_those_of_the_search_space():
+    space = DenseSkipSpace(n_nodes=1)
+    parts = space.decisions()
+    configurations = (parts.architecture + parts.hyperparameters).sample_many(
+        np.random.default_rng(0), 4
+    )
+    model = SimpleNamespace(
+        search_space=None,
+        n_nodes=1,
+        max_batch_size=256,
+        n_features_in_=2,
+        selection_=Selection(np.array([3, 0, 2]), np.full(3, 1 / 3)),
+        catalog_=Catalog(
+            [TrialRecord(k, c) for k, c in enumerate(configurations)],
+            HeldOut(None, np.zeros((5, 1)), np.ones(5)),
+        ),
+    )
+    display = MemberDiversityDisplay.from_estimator(model, kind="distance")
+    vectors = parts.architecture.embed([configurations[k] for k in (3, 0, 2)])
+    expected = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
+    assert_allclose(display.image_.get_array(), expected)
+    assert display.diversity == architecture_diversity(vectors)
+    assert display.ax_.get_xticklabels()[0].get_text() == "trial 3"
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, size=300)
+    right = rng.random((6, 300)) < np.linspace(0.65, 0.8, 6)[:, None]
+    return select_teams(np.where(right, y, 1 - y), y)
+
+
+def _offsets(scatter):
+    return np.asarray(scatter.get_offsets())
+
+
+def test_teams_are_drawn_by_what_became_of_them(chosen):
+    display = TeamDisplay.from_teams(chosen)
+    teams = chosen.teams_.dropna()
+    for fate, rows in (
+        ("alpha", ~teams["alpha"]),
+        ("kmeans", teams["alpha"] & ~teams["kept"]),
+        ("kept", teams["kept"]),
+    ):
+        scatter = display.scatters_[fate]
+        assert_allclose(_offsets(scatter), teams.loc[rows, ["hq", "accuracy"]])
+    served = teams[teams["team"] == chosen.selected_].iloc[0]
+    assert_allclose(np.ravel(display.served_.get_data()), [served["hq"], served["accuracy"]])
+    assert_allclose(display.best_.get_ydata(), chosen.accuracies_.max())
+    assert_allclose(display.average_.get_ydata(), chosen.accuracies_.mean())
+    assert display.colorbar_ is not None
+
+
+def test_threshold_divides_teams_of_one_size(chosen):
+    display = TeamDisplay.from_teams(chosen, size=3)
+    (line,) = display.thresholds_
+    at = line.get_xdata()[0]
+    # The threshold is known to four digits.
+    assert (_offsets(display.scatters_["kept"])[:, 0] < at + 1e-4).all()
+    assert (_offsets(display.scatters_["kmeans"])[:, 0] > at - 1e-4).all()
+    assert display.colorbar_ is None
+    assert not TeamDisplay.from_teams(chosen, size=3, score="q").thresholds_
+
+
+def test_teams_by_q_with_the_mean_as_the_threshold():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, size=100)
+    labels = np.where(rng.random((4, 100)) < 0.7, y, 1 - y)
+    chosen = select_teams(labels, y, score="q", filters=("mean",))
+    display = TeamDisplay.from_teams(chosen, score="q")
+    (line,) = display.thresholds_
+    assert_allclose(line.get_xdata(), chosen.teams_["q"].mean(), rtol=1e-3)
+    assert set(display.scatters_) == {"mean", "kept"}
+
+
+def test_frame_of_teams_has_no_single_models(chosen):
+    display = TeamDisplay.from_teams(chosen.teams_)
+    assert display.best_ is display.average_ is display.served_ is None
+
+
+def test_regret_is_distance_of_the_best_so_far():
+    values = {"a": [[5.0, np.nan, 3.0, 4.0], [2.0, 6.0, 2.0, 1.0], [9.0, 9.0, 9.0, 0.5]]}
+    display = RegretDisplay.from_values(values, optimum=0.5)
+    expected = np.array([[4.5, 4.5, 2.5, 2.5], [1.5, 1.5, 1.5, 0.5], [8.5, 8.5, 8.5, 0]])
+    assert_allclose(display.curves["a"], expected)
+    assert_allclose(display.lines_[0].get_ydata(), np.median(expected, axis=0))
+    assert display.lines_[0].get_xdata().tolist() == [1, 2, 3, 4]
+    assert display.ax_.get_yscale() == "log"
+
+
+def test_regret_of_the_mean_has_its_confidence_interval():
+    runs = np.array([[3.0, 2.0], [5.0, 2.0], [4.0, 2.0]])
+    display = RegretDisplay.from_values({"a": -runs}, maximize=True, average="mean")
+    assert_allclose(display.lines_[0].get_ydata(), [-4, -2])
+    half = student.ppf(0.975, 2) * 1 / np.sqrt(3)
+    ends = display.bands_[0].get_paths()[0].vertices[:, 1]
+    assert_allclose([ends.min(), ends.max()], [-4 - half, -2 if half < 2 else -4 + half])
+    assert display.ax_.get_ylabel() == "best value so far"
+
+
+def test_regret_of_one_seed_has_no_band():
+    display = RegretDisplay.from_values({"a": [3.0, 1.0], "b": [2.0, 2.0, 1.5]})
+    assert display.bands_ == [] and len(display.lines_) == 2
+
+
+@pytest.mark.parametrize(
+    "draw, error, message",
+    [
+        (lambda c: SearchHistoryDisplay([np.nan]).plot(), ValueError, "No trial was completed"),
+        (lambda c: SearchHistoryDisplay([1.0]).plot(by="time"), ValueError, "seconds"),
+        (lambda c: SearchHistoryDisplay([1.0]).plot(by="hour"), ValueError, "`by` must be one of"),
+        (lambda c: SearchHistoryDisplay.from_catalog([1]), TypeError, "Catalog or its frame"),
+        (lambda c: CatalogDisplay.from_catalog(pd.DataFrame()), ValueError, "lacks the columns"),
+        (lambda c: CatalogDisplay.from_catalog(_catalog(), decisions=["x"]), ValueError, "unknown"),
+        (
+            lambda c: CatalogDisplay.from_catalog(_catalog(9), kind="importance"),
+            ValueError,
+            "at least 10",
+        ),
+        (
+            lambda c: CatalogDisplay.from_catalog(_catalog()).plot(kind="importance"),
+            ValueError,
+            "no `importances`",
+        ),
+        (
+            lambda c: MemberDiversityDisplay.from_predictions(np.ones((2, 3))),
+            ValueError,
+            "three members",
+        ),
+        (lambda c: MemberDiversityDisplay.from_embeddings([1, 2]), ValueError, "n_decisions"),
+        (lambda c: MemberDiversityDisplay.from_estimator(c), ValueError, "needs `X`"),
+        (
+            lambda c: MemberDiversityDisplay.from_estimator(c, [[0]]),
+            TypeError,
+            "predict_distribution",
+        ),
+        (
+            lambda c: MemberDiversityDisplay.from_estimator(c, kind="distance"),
+            TypeError,
+            "AutoDEUQ",
+        ),
+        (
+            lambda c: MemberDiversityDisplay(distances=np.eye(2)).plot(kind="tsne"),
+            ValueError,
+            "no data",
+        ),
+        (lambda c: TeamDisplay.from_teams([1]), TypeError, "TeamSelection"),
+        (lambda c: TeamDisplay.from_teams(c, size=9), ValueError, "No team of size 9"),
+        (lambda c: TeamDisplay.from_teams(c, score="x"), ValueError, "`score` must be one of"),
+        (lambda c: RegretDisplay.from_values([1.0]), TypeError, "dict"),
+        (
+            lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2),
+            ValueError,
+            "better than the optimum",
+        ),
+        (lambda c: RegretDisplay.from_values({"a": [1.0]}, interval=2), ValueError, "interval"),
+    ],
+)
+def test_search_displays_say_what_is_wrong(chosen, draw, error, message):
+    with pytest.raises(error, match=message):
+        draw(chosen)
