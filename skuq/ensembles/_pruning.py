@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ from skuq.ensembles._diversity import MEASURES, PairCounts, count_pairs
 from skuq.ensembles._selection import Selection
 from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams
 
-__all__ = ["FILTERS", "Pool", "Rules", "TeamSelection", "prune"]
+__all__ = ["FILTERS", "Pool", "Rules", "TeamSelection", "Threshold", "prune"]
 
 FILTERS = ("alpha", "kmeans", "mean")
 
@@ -148,6 +149,18 @@ class Rules:
         return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
 
 
+class Threshold(NamedTuple):
+    """Where a filter cut: teams that score so or more were pruned.
+
+    `size` is that of the teams it was applied to, None for all sizes.
+    """
+
+    filter: str
+    score: str
+    size: int | None
+    value: float
+
+
 @dataclass(frozen=True, eq=False)
 class TeamSelection:
     """The teams of a pool, which of them were kept, and the one to serve.
@@ -170,6 +183,8 @@ class TeamSelection:
         Teams there are, up to the largest size allowed.
     n_scored_ : int
         Teams that were looked at.
+    thresholds_ : tuple of Threshold
+        Where filters cut.
     """
 
     teams_: pd.DataFrame
@@ -178,6 +193,7 @@ class TeamSelection:
     accuracies_: np.ndarray
     n_possible_: int
     n_scored_: int
+    thresholds_: tuple
 
     @property
     def selection(self) -> Selection:
@@ -214,9 +230,10 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     scored = pd.concat(rounds, ignore_index=True)
     scored["kept"] = scored["alpha"]
     scored["reason"] = np.where(scored["alpha"], "", "alpha: among the least diverse of its size")
+    thresholds = []
     for name in rules.filters:
         if name != "alpha":
-            _FILTERS[name](scored, rules.score)
+            thresholds += _FILTERS[name](scored, rules.score)
     selected = _choose(scored, rules)
     n_possible = n_teams(n_models, max_size)
     frame = scored
@@ -224,7 +241,9 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
         frame = _with_unscored(scored, everyone, n_models, max_size, rules)
     support = np.zeros(n_models, bool)
     support[list(selected)] = True
-    return TeamSelection(frame, selected, support, pool.model_strength, n_possible, len(scored))
+    return TeamSelection(
+        frame, selected, support, pool.model_strength, n_possible, len(scored), tuple(thresholds)
+    )
 
 
 def _count(pool, rules, rng) -> tuple[PairCounts, PairCounts]:
@@ -295,14 +314,19 @@ def _alpha(scored, rules):
 
 
 def _mean_filter(scored, score):
-    """Keep the teams below the mean score of all that are left (Algorithm 1)."""
+    """Keep the teams below the mean score of all that are left (Algorithm 1).
+
+    Filters return their thresholds.
+    """
     left = scored.index[scored["kept"]]
-    _cut(scored, left, score, scored.loc[left, score].mean(), "mean")
+    threshold = scored.loc[left, score].mean()
+    return _cut(scored, left, Threshold("mean", score, None, threshold))
 
 
 def _kmeans_filter(scored, score):
     """Of each size, keep what scores below the weak cluster (section 2.3, Figure 3)."""
-    for _, group in scored[scored["kept"]].groupby("size"):
+    thresholds = []
+    for size, group in scored[scored["kept"]].groupby("size"):
         points = np.stack([_unit(group[score]), _unit(group["accuracy"])], axis=1)
         if len(group) < 3:
             _skip(scored, group.index, "kmeans", "fewer than three teams")
@@ -312,20 +336,24 @@ def _kmeans_filter(scored, score):
             corners = np.array([[0.0, 1.0], [1.0, 0.0]])  # diverse and strong; neither
             clusters = KMeans(2, init=corners, n_init=1).fit(points)
             weak = clusters.labels_ == np.argmin(clusters.cluster_centers_[:, 1])
-            _cut(scored, group.index, score, group[score][weak].min(), "kmeans")
+            threshold = group[score][weak].min()
+            thresholds += _cut(scored, group.index, Threshold("kmeans", score, size, threshold))
+    return thresholds
 
 
 _FILTERS = {"mean": _mean_filter, "kmeans": _kmeans_filter}
 
 
-def _cut(scored, index, score, threshold, name):
-    """Drop the teams at and above a threshold, unless nothing would stay."""
-    dropped = index[scored.loc[index, score] >= threshold]
+def _cut(scored, index, threshold):
+    """Drop the teams at and above a threshold, which is returned; none if all would go."""
+    name, score, _, value = threshold
+    dropped = index[scored.loc[index, score] >= value]
     if len(dropped) == len(index):
         _skip(scored, index, name, "nothing would be left")
-        return
+        return []
     scored.loc[dropped, "kept"] = False
-    scored.loc[dropped, "reason"] = f"{name}: {score} not below {threshold:.4g}"
+    scored.loc[dropped, "reason"] = f"{name}: {score} not below {value:.4g}"
+    return [threshold]
 
 
 def _skip(scored, index, name, why):

@@ -112,6 +112,8 @@ class HQEnsembleSelector(
         Of the pool's models, on the rows that teams are judged on.
     n_possible_, n_scored_ : int
         Teams there are, and teams that were looked at.
+    thresholds_ : tuple of (filter, score, size, value)
+        Where filters cut; size is None for all sizes.
     estimators_ : list of classifiers
         The members of the team, fitted, in the order of `selected_`.
     named_estimators_ : Bunch
@@ -269,6 +271,7 @@ class HQEnsembleSelector(
         self.teams_, self.selected_ = chosen.teams_, chosen.selected_
         self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
         self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
+        self.thresholds_ = chosen.thresholds_
         team = {self.names_[k]: pool[self.names_[k]] for k in self.selected_}
         if self.cv != "prefit":
             fitted = Parallel(self.n_jobs)(

@@ -16,7 +16,13 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "quantile_calibration_curve",
             "sharpness",
         ],
-        "_classification": ["brier_loss", "classwise_ece_loss", "ece_loss", "predictive_entropy"],
+        "_classification": [
+            "brier_loss",
+            "classwise_ece_loss",
+            "ece_loss",
+            "predictive_entropy",
+            "reliability_curve",
+        ],
         "_intervals": ["coverage_score", "interval_loss", "mean_width", "quantile_loss"],
         "_members": [
             "average_member_nll_loss",

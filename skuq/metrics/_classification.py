@@ -11,7 +11,13 @@ from sklearn.utils.validation import column_or_1d
 
 from skuq.metrics._checks import check_choice, check_proba, check_weights, group_sums
 
-__all__ = ["brier_loss", "classwise_ece_loss", "ece_loss", "predictive_entropy"]
+__all__ = [
+    "brier_loss",
+    "classwise_ece_loss",
+    "ece_loss",
+    "predictive_entropy",
+    "reliability_curve",
+]
 
 
 def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
@@ -98,12 +104,65 @@ def ece_loss(y_true, proba, *, n_bins=15, strategy="uniform", labels=None, sampl
     >>> round(ece_loss([0, 1, 1], [[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], n_bins=2), 4)
     0.0667
     """
+    confidence, correct, weight = _predicted_class(y_true, proba, labels, sample_weight)
+    return _binned_gap(confidence, correct, weight, n_bins, strategy)
+
+
+def reliability_curve(
+    y_true, proba, *, n_bins=15, strategy="uniform", labels=None, sample_weight=None
+):
+    """Confidence and accuracy of the predicted class, bin by bin: what `ece_loss` compares.
+
+    Parameters
+    ----------
+    y_true, proba, n_bins, strategy, labels, sample_weight
+        As in `ece_loss`.
+
+    Returns
+    -------
+    edges : ndarray of shape (n_held + 1,)
+        Ends of the bins; with "quantile" of those only that hold rows.
+    confidence, accuracy : ndarray of shape (n_held,)
+        Means over the rows of each bin; NaN for a bin without any.
+    weight : ndarray of shape (n_held,)
+        Total weight of each bin, its number of rows if there are no weights.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a row is no distribution or a label is unknown.
+
+    Examples
+    --------
+    >>> proba = [[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]
+    >>> edges, confidence, accuracy, weight = reliability_curve([0, 1, 1], proba, n_bins=2)
+    >>> confidence.round(2), accuracy.round(2), weight
+    (array([ nan, 0.73]), array([ nan, 0.67]), array([0., 3.]))
+    """
+    confidence, correct, weight = _predicted_class(y_true, proba, labels, sample_weight)
+    bins = _bin(confidence, weight, n_bins, strategy)
+    if strategy == "uniform":
+        edges = np.linspace(0, 1, n_bins + 1)
+    else:
+        _, bins = np.unique(bins, return_inverse=True)
+        ends = np.zeros(bins.max() + 1)
+        np.maximum.at(ends, bins, confidence)
+        edges = np.concatenate([[confidence.min()], ends])
+    total, *sums = (
+        np.bincount(bins, weights=values, minlength=len(edges) - 1)
+        for values in (weight, weight * confidence, weight * correct)
+    )
+    with np.errstate(invalid="ignore"):
+        return edges, sums[0] / total, sums[1] / total, total
+
+
+def _predicted_class(y_true, proba, labels, sample_weight):
+    """Confidence in the predicted class, whether it is right, and weight, each (n,)."""
     proba = check_proba(proba)
     codes = class_codes(y_true, proba, labels)
-    weight = check_weights(sample_weight, codes)
     predicted = proba.argmax(axis=1)
     confidence = proba[np.arange(len(codes)), predicted]
-    return _binned_gap(confidence, predicted == codes, weight, n_bins, strategy)
+    return confidence, predicted == codes, check_weights(sample_weight, codes)
 
 
 def classwise_ece_loss(
@@ -215,25 +274,20 @@ def class_codes(y_true, proba: np.ndarray, labels) -> np.ndarray:
 
 def _binned_gap(confidence, correct, weight, n_bins, strategy):
     """Mean over rows of |accuracy - mean confidence| of their bin."""
-    check_choice("strategy", strategy, ("uniform", "quantile"))
-    if n_bins < 1:
-        raise ValueError(f"`n_bins` must be at least 1. Got {n_bins}.")
-    bins = _BINS[strategy](confidence, weight, n_bins)
+    bins = _bin(confidence, weight, n_bins, strategy)
     # In each bin the weights of both means cancel against the weight of the bin.
     gaps = np.bincount(bins, weights=weight * (correct - confidence))
     return float(np.abs(gaps).sum() / weight.sum())
 
 
-def _uniform_bins(confidence, weight, n_bins):
-    # Closed on the right, as those of Guo et al.
-    return np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], confidence, side="left")
-
-
-def _quantile_bins(confidence, weight, n_bins):
+def _bin(confidence, weight, n_bins, strategy):
+    """The bin (n,) of each row."""
+    check_choice("strategy", strategy, ("uniform", "quantile"))
+    if n_bins < 1:
+        raise ValueError(f"`n_bins` must be at least 1. Got {n_bins}.")
+    if strategy == "uniform":  # closed on the right, as those of Guo et al.
+        return np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], confidence, side="left")
     _, group, total = group_sums(confidence, weight)
     share = np.cumsum(total) / total.sum()
     # Where a bin ends is a whole number, but for rounding.
     return (np.ceil(share * n_bins - 1e-9).astype(int) - 1)[group]
-
-
-_BINS = {"uniform": _uniform_bins, "quantile": _quantile_bins}

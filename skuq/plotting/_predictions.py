@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from skuq._nested import innermost
 from skuq.metrics import pit_values
 from skuq.metrics._checks import check_same_shape
 
@@ -47,6 +48,7 @@ def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
     TypeError
         If the estimator is a classifier or gives no standard deviation.
     """
+    estimator, X = innermost(estimator, X)
     if classifies(estimator):
         raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
     try:
@@ -61,6 +63,7 @@ def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
 
 def pit_of_estimator(estimator, X, y) -> np.ndarray:
     """Probability integral transform: of the predictive distribution where there is one."""
+    estimator, X = innermost(estimator, X)
     if hasattr(estimator, "predict_distribution") and not classifies(estimator):
         distribution = estimator.predict_distribution(X)
         if hasattr(distribution, "cdf"):
@@ -78,6 +81,7 @@ def member_predictions(estimator, X) -> np.ndarray:
     TypeError
         If the estimator shows no members.
     """
+    estimator, X = innermost(estimator, X)
     distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
     for name in ("loc", "proba"):
         if hasattr(distribution, name):

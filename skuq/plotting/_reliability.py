@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 
-from skuq.metrics import ece_loss
-from skuq.metrics._checks import check_proba
-from skuq.metrics._classification import class_codes
+from skuq.metrics import ece_loss, reliability_curve
 from skuq.plotting._axes import (
     GREY,
     Display,
@@ -103,11 +100,9 @@ class ReliabilityDisplay(Display):
         -------
         ReliabilityDisplay
         """
-        ece = ece_loss(y, proba, n_bins=n_bins, strategy=strategy, labels=labels)
-        proba = check_proba(proba)
-        correct = proba.argmax(axis=1) == class_codes(y, proba, labels)
-        bins = _bins(proba.max(axis=1), correct, n_bins, strategy)
-        display = cls(*bins, ece=ece, name=name)
+        bins = {"n_bins": n_bins, "strategy": strategy, "labels": labels}
+        ece = ece_loss(y, proba, **bins)
+        display = cls(*reliability_curve(y, proba, **bins), ece=ece, name=name)
         return display.plot(ax, **plot_options)
 
     @classmethod
@@ -200,23 +195,3 @@ class ReliabilityDisplay(Display):
         self.counts_ax_.set_ylabel("rows in bin", loc="bottom")
         ax.set_zorder(self.counts_ax_.get_zorder() + 1)
         ax.patch.set_visible(False)
-
-
-def _bins(confidence, correct, n_bins, strategy):
-    """Edges (n_bins + 1,); mean confidence, accuracy and count of each bin, as ECE has them."""
-    if strategy == "uniform":
-        edges = np.linspace(0, 1, n_bins + 1)
-        which = np.searchsorted(edges[1:-1], confidence, side="left")
-    else:  # rows of the same confidence stay together, so bins may be missing
-        shares = rankdata(confidence, method="max") / len(confidence)
-        which = np.ceil(shares * n_bins - 1e-9).astype(int) - 1
-        _, which = np.unique(which, return_inverse=True)
-        ends = [confidence[which == k].max() for k in range(which.max() + 1)]
-        edges = np.array([confidence.min(), *ends])
-    counts = np.bincount(which, minlength=len(edges) - 1)
-    sums = [
-        np.bincount(which, weights=values, minlength=len(counts))
-        for values in (confidence, correct)
-    ]
-    with np.errstate(invalid="ignore"):
-        return edges, *(values / counts for values in sums), counts

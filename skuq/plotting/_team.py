@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pandas as pd
 
@@ -13,15 +11,13 @@ from skuq.plotting._axes import BLUE, VERMILION, Display, legend, style
 __all__ = ["TeamDisplay"]
 
 _ONE_SIZE = BLUE
-_TITLES = {"kmeans": "K-means"}
+_TITLES = {"kmeans": "K-means", "mean": "mean"}
 _LOOKS = {
     "alpha": {"marker": "x", "label": "pruned by alpha"},
     "kmeans": {"marker": "o", "facecolor": "none", "label": "pruned by K-means"},
     "mean": {"marker": "s", "facecolor": "none", "label": "pruned by mean"},
     "kept": {"marker": "o", "label": "kept"},
 }
-
-_CUT = re.compile(r"(?:^|; )(kmeans|mean): (hq|q) not below (\S+)$")
 
 
 class TeamDisplay(Display):
@@ -42,6 +38,8 @@ class TeamDisplay(Display):
         Of the single models.
     selected : tuple of int, optional
         The team that is served.
+    thresholds : tuple of (filter, score, size, value), optional
+        Where filters cut: `thresholds_` of a `skuq.ensembles.TeamSelection`.
 
     Attributes
     ----------
@@ -72,10 +70,11 @@ class TeamDisplay(Display):
     >>> display = TeamDisplay.from_teams(select_teams(labels, y), size=3)
     """
 
-    def __init__(self, teams, *, accuracies=None, selected=None):
+    def __init__(self, teams, *, accuracies=None, selected=None, thresholds=()):
         self.teams = teams
         self.accuracies = accuracies
         self.selected = selected
+        self.thresholds = thresholds
 
     @classmethod
     def from_teams(cls, teams, *, ax=None, **plot_options):
@@ -84,8 +83,8 @@ class TeamDisplay(Display):
         Parameters
         ----------
         teams : HQEnsembleSelector, TeamSelection or DataFrame
-            Fitted; or the `teams_` of either, without the marks for single models and
-            the team served.
+            Fitted; or the `teams_` of either, without the marks for single models, the
+            team served and thresholds.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -101,7 +100,12 @@ class TeamDisplay(Display):
                 "`teams` must be a fitted HQEnsembleSelector, a TeamSelection or its frame "
                 f"`teams_`. Got {teams!r}."
             )
-        display = cls(teams.teams_, accuracies=teams.accuracies_, selected=teams.selected_)
+        display = cls(
+            teams.teams_,
+            accuracies=teams.accuracies_,
+            selected=teams.selected_,
+            thresholds=teams.thresholds_,
+        )
         return display.plot(ax, **plot_options)
 
     @classmethod
@@ -173,17 +177,7 @@ class TeamDisplay(Display):
             for fate, look in _LOOKS.items()
             if fate in fates
         }
-        self.thresholds_ = [
-            ax.axvline(
-                at,
-                **style(
-                    "line",
-                    {"linestyle": "--", "color": colour, "linewidth": 1.2, "label": label},
-                    threshold_kwargs,
-                ),
-            )
-            for at, colour, label in _cuts(scored, score, colours)
-        ]
+        self.thresholds_ = self._draw_thresholds(ax, score, colours, threshold_kwargs)
         self.best_, self.average_ = self._draw_single(ax, reference_kwargs)
         self.served_ = self._draw_served(ax, scored, score, served_kwargs)
         self.colorbar_ = colours.draw(ax)
@@ -202,6 +196,21 @@ class TeamDisplay(Display):
             title=f"{len(scored)} of {len(teams)} teams scored",
         )
         return self
+
+    def _draw_thresholds(self, ax, score, colours, given):
+        lines = []
+        for name, of, size, value in self.thresholds:
+            if of != score or size not in (None, *colours.sizes):
+                continue
+            alone = size is None or len(colours.sizes) == 1
+            look = {
+                "linestyle": "--",
+                "color": "black" if alone else colours.of([size])[0],
+                "linewidth": 1.2,
+                "label": f"{_TITLES[name]} threshold",
+            }
+            lines.append(ax.axvline(value, **style("line", look, given)))
+        return lines
 
     def _draw_single(self, ax, given):
         if self.accuracies is None:
@@ -280,15 +289,3 @@ class _SizeColours:
         bar.ax.set_yticklabels(self.sizes)
         bar.ax.minorticks_off()
         return bar
-
-
-def _cuts(scored, score, colours):
-    """Where a filter cut on this score: position, colour, label; from the reasons given."""
-    found = {}
-    for size, reason in zip(scored["size"], scored["reason"]):
-        cut = _CUT.search(reason)
-        if cut and cut[2] == score:
-            found[cut[1], size if cut[1] == "kmeans" else None, float(cut[3])] = None
-    for name, size, at in found:
-        colour = "black" if size is None or len(colours.sizes) == 1 else colours.of([size])[0]
-        yield at, colour, f"{_TITLES.get(name, name)} threshold"

@@ -152,6 +152,8 @@ def test_mean_filter_is_algorithm_1(global_random_seed):
     teams = select_teams(proba, y, score="q", filters=("mean",)).teams_
     assert_array_equal(teams["kept"], teams["q"] < teams["q"].mean())
     assert set(teams["reason"][~teams["kept"]]) == {f"mean: q not below {teams['q'].mean():.4g}"}
+    cut = select_teams(proba, y, score="q", filters=("mean",)).thresholds_
+    assert cut == (("mean", "q", None, teams["q"].mean()),)
 
 
 def lloyd(points, centroids):
@@ -166,7 +168,8 @@ def lloyd(points, centroids):
 def test_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed):
     proba, y = pool(global_random_seed, n_models=7)
     before = select_teams(proba, y, filters=("alpha",)).teams_
-    after = select_teams(proba, y).teams_
+    chosen = select_teams(proba, y)
+    after, cuts = chosen.teams_, {cut.size: cut.value for cut in chosen.thresholds_}
     for size, group in before[before["kept"]].groupby("size"):
         kept = after["kept"][group.index]
         reasons = after["reason"][group.index]
@@ -180,6 +183,7 @@ def test_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed):
         )
         threshold = group["hq"][labels == centres[:, 1].argmin()].min()
         below = group["hq"] < threshold
+        assert cuts.get(size) == (threshold if below.any() else None)
         assert_array_equal(kept, below if below.any() else True)
         assert below.any() or set(reasons) == {"kmeans skipped: nothing would be left"}
 
