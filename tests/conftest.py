@@ -58,7 +58,8 @@ class TooSure(RegressorMixin, BaseEstimator):
     def fit(self, X, y, sample_weight=None):
         X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
         self.line_ = LinearRegression().fit(X, y, sample_weight)
-        self.std_ = self.share * np.std(y - self.line_.predict(X), axis=0)
+        used = np.ones(len(y), bool) if sample_weight is None else np.asarray(sample_weight) > 0
+        self.std_ = self.share * np.std(y[used] - self.line_.predict(X[used]), axis=0)
         return self
 
     def predict(self, X, return_std=False):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from skuq.ensembles._teams import check_teams
+from skuq.ensembles._teams import check_teams, row_weights
 
 __all__ = ["MEASURES", "PairCounts", "architecture_diversity", "count_pairs", "diversity_score"]
 
@@ -86,9 +86,12 @@ class PairCounts:
     def _yule(self):
         n = self.n[:, None, None]
         only = self.wrong[:, :, None] - self.both  # the first is wrong, the second right
-        alike = (n - only - self.wrong[:, None, :]) * self.both  # N11 N00
-        apart = only * np.swapaxes(only, 1, 2)  # N01 N10
-        return _ratio(alike - apart, alike + apart, 0.0, n**2)
+        neither = n - only - self.wrong[:, None, :]
+        # Cells are differences: what is left of rounding is 0.
+        cells = (neither, self.both, only, np.swapaxes(only, 1, 2))
+        n11, n00, n10, n01 = (np.where(cell > _ROUNDING * n, cell, 0.0) for cell in cells)
+        alike, apart = n11 * n00, n10 * n01
+        return _ratio(alike - apart, alike + apart, 0.0, 0.0)
 
 
 _TABLES = {"ck": PairCounts._cohen, "qs": PairCounts._yule}
@@ -96,7 +99,7 @@ _TABLES = {"ck": PairCounts._cohen, "qs": PairCounts._yule}
 
 def _ratio(numerator, denominator, undefined, size):
     """Their quotient; `undefined` where the denominator is 0 beside `size`."""
-    defined = denominator > _ROUNDING * np.maximum(size, 1e-300)
+    defined = denominator > _ROUNDING * size
     return np.divide(
         numerator, denominator, out=np.full(np.shape(denominator), undefined), where=defined
     )
@@ -124,7 +127,7 @@ def count_pairs(wrong, sets, weight, labels=None) -> PairCounts:
         What `agree` and `chance` are about; by default being right or wrong.
     """
     n_models = len(wrong)
-    ratings = wrong.astype(int) if labels is None else labels
+    ratings = wrong if labels is None else labels
     n, single, both, agree, chance = [], [], [], [], []
     for rows in sets:
         w = weight[rows]
@@ -217,6 +220,11 @@ def diversity_score(
         y = np.asarray(y)
         if y.shape != (n_samples,):
             raise ValueError(f"`y` must have shape ({n_samples},). Got {y.shape}.")
+        if (y.dtype.kind in "US") != (predictions.dtype.kind in "US"):
+            raise ValueError(
+                f"`predictions` are of type {predictions.dtype}, `y` of type {y.dtype}: no label "
+                "could be right."
+            )
         wrong = predictions != y
     elif predictions.dtype == bool:
         wrong = ~predictions
@@ -225,13 +233,7 @@ def diversity_score(
             "Without `y`, `predictions` must be booleans: is the model right? "
             f"Got {predictions.dtype}."
         )
-    weight = np.ones(n_samples)
-    if sample_weight is not None:
-        weight = np.asarray(sample_weight, dtype=float)
-        if weight.shape != (n_samples,) or not (weight >= 0).all():
-            raise ValueError(
-                f"`sample_weight` must be {n_samples} non-negative numbers. Got {sample_weight!r}."
-            )
+    weight = row_weights(sample_weight, n_samples)
     counts = count_pairs(wrong, [np.arange(n_samples)], weight, labels)
     wanted = [range(n_models)] if teams is None else list(teams)
     scores = np.array(

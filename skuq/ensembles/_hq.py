@@ -10,7 +10,12 @@ from sklearn.utils import check_random_state
 
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
 from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
-from skuq.ensembles._teams import hard_vote_accuracy, negative_loss, soft_vote_accuracy
+from skuq.ensembles._teams import (
+    hard_vote_accuracy,
+    negative_loss,
+    row_weights,
+    soft_vote_accuracy,
+)
 
 __all__ = ["prune_classifiers", "select_hq", "select_teams"]
 
@@ -33,7 +38,8 @@ def prune_classifiers(codes, proba, y, weight, rules: Rules, random_state) -> Te
     weight : ndarray of shape (N,)
     """
     wrong = codes != y
-    accuracy = ~wrong @ weight / weight.sum()
+    # What is equal has to stay equal: ties are told apart by it.
+    accuracy = np.round(~wrong @ weight / weight.sum(), 12)
     if proba is None:
         strength = hard_vote_accuracy(codes, y, weight, accuracy)
     else:
@@ -118,7 +124,7 @@ def select_teams(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "
             f"({predictions.shape[1]},). Got {y.shape}."
         )
-    weight = _row_weights(sample_weight, len(y))
+    weight = row_weights(sample_weight, len(y))
     if predictions.ndim == 3:
         codes, y = _probability_codes(predictions, y, classes)
         proba = None if voting == "hard" else predictions.astype(float)
@@ -144,17 +150,6 @@ def _stacked(predictions):
             f"Got shape {array.shape}."
         )
     return array
-
-
-def _row_weights(sample_weight, n):
-    if sample_weight is None:
-        return np.ones(n)
-    weight = np.asarray(sample_weight, dtype=float)
-    if weight.shape != (n,) or not np.isfinite(weight).all() or not (weight >= 0).all():
-        raise ValueError(f"`sample_weight` must be {n} finite numbers >= 0. Got {sample_weight!r}.")
-    if not weight.sum() > 0:
-        raise ValueError("All `sample_weight` are zero.")
-    return weight
 
 
 def _probability_codes(proba, y, classes):
@@ -183,7 +178,7 @@ def _probability_codes(proba, y, classes):
 
 
 def _label_codes(labels, y):
-    textual = [array.dtype.kind in "USO" for array in (labels, y)]
+    textual = [isinstance(array.ravel()[0], str) for array in (labels, y)]
     if textual[0] != textual[1]:
         raise ValueError(
             f"`predictions` are labels of type {labels.dtype}, `y` of type {y.dtype}: no label "
@@ -253,7 +248,7 @@ def select_hq(
     if n_members < 2:
         raise ValueError(f"A team of HQ pruning has at least 2 members. Got n_members={n_members}.")
     statistics = normal_statistics(y, loc, scale)
-    weight = _row_weights(sample_weight, len(statistics[0][0]))
+    weight = row_weights(sample_weight, len(statistics[0][0]))
     every = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
     best = np.argsort(np.where(np.isfinite(every), -every, np.inf), kind="stable")
     best = best[: min(pool_size, int(np.isfinite(every).sum()))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -78,18 +79,19 @@ class Rules:
     on: str = "correctness"
 
     def __post_init__(self):
+        if not (isinstance(self.metric, str) or _is_list(self.metric)):
+            raise ValueError(f"`metric` must be a name or several. Got {self.metric!r}.")
+        if not _is_list(self.filters):
+            raise ValueError(f"`filters` must be a sequence of names. Got {self.filters!r}.")
         for name, given, known in (
             ("metric", self.measures, MEASURES),
             ("filters", self.filters, FILTERS),
         ):
-            given = () if isinstance(given, str) else tuple(given)
-            if set(given) - set(known) or len(set(given)) < len(given):
+            if not all(g in known for g in given) or len(set(given)) < len(given):
                 raise ValueError(
                     f"`{name}` must be distinct names out of {list(known)}. "
                     f"Got {getattr(self, name)!r}."
                 )
-        if isinstance(self.filters, str):
-            raise ValueError(f"`filters` must be a sequence of names. Got {self.filters!r}.")
         if not self.measures:
             raise ValueError("`metric` must name at least one measure.")
         for name, options in (
@@ -101,12 +103,14 @@ class Rules:
                 raise ValueError(
                     f"`{name}` must be one of {list(options)}. Got {getattr(self, name)!r}."
                 )
-        if not 0 <= self.beta < 1:
+        if not (isinstance(self.beta, Real) and 0 <= self.beta < 1):
             raise ValueError(f"`beta` must be in [0, 1). Got {self.beta!r}.")
         for name, least in (("max_team_size", 2), ("n_negatives", 1)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"`{name}` must be at least {least}, or None. Got {value!r}.")
+            if value is not None and not (isinstance(value, Integral) and value >= least):
+                raise ValueError(
+                    f"`{name}` must be an integer of at least {least}, or None. Got {value!r}."
+                )
         if self.choose != "accuracy" and not callable(self.choose):
             raise ValueError(f"`choose` must be 'accuracy' or callable. Got {self.choose!r}.")
 
@@ -147,6 +151,10 @@ class Rules:
     def measures(self) -> tuple:
         """The metrics, one or several."""
         return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+
+
+def _is_list(value):
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 class Threshold(NamedTuple):
@@ -222,7 +230,7 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
         scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
         scored["q"] = _q(everyone, rules, teams)
         scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
-        scored["accuracy"] = pool.strength(teams)
+        scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal ones stay equal
         pruned = _alpha(scored, rules)
         scored["alpha"] = ~pruned
         rounds.append(scored)
@@ -335,7 +343,8 @@ def _kmeans_filter(scored, score):
         else:
             corners = np.array([[0.0, 1.0], [1.0, 0.0]])  # diverse and strong; neither
             clusters = KMeans(2, init=corners, n_init=1).fit(points)
-            weak = clusters.labels_ == np.argmin(clusters.cluster_centers_[:, 1])
+            strong, weak = clusters.cluster_centers_[:, 1]  # in the order of the corners
+            weak = clusters.labels_ == (0 if strong < weak else 1)
             threshold = group[score][weak].min()
             thresholds += _cut(scored, group.index, Threshold("kmeans", score, size, threshold))
     return thresholds

@@ -20,6 +20,7 @@ __all__ = [
     "hard_vote_accuracy",
     "n_teams",
     "negative_loss",
+    "row_weights",
     "soft_vote_accuracy",
     "tie_weights",
 ]
@@ -102,6 +103,26 @@ def check_teams(teams, n_models: int) -> list[np.ndarray]:
     return checked
 
 
+def row_weights(sample_weight, n: int) -> np.ndarray:
+    """Weights (n,) of at most 1: only ratios count, and squares of huge sums overflow.
+
+    Raises
+    ------
+    ValueError
+        If they are not n finite numbers >= 0, one at least positive.
+    """
+    if sample_weight is None:
+        return np.ones(n)
+    weight = np.asarray(sample_weight, dtype=float)
+    if weight.shape != (n,) or not np.isfinite(weight).all() or not (weight >= 0).all():
+        raise ValueError(
+            f"`sample_weight` must be {n} finite, non-negative numbers. Got {sample_weight!r}."
+        )
+    if n and not weight.max() > 0:
+        raise ValueError("All `sample_weight` are zero.")
+    return weight / weight.max(initial=1e-300)
+
+
 def tie_weights(accuracy: np.ndarray) -> np.ndarray:
     """Weights (S,) of members' votes, summing to 1, with which no vote is tied.
 
@@ -129,8 +150,9 @@ def hard_vote_accuracy(codes, y, weight, accuracy) -> Strength:
     place = np.argsort(order)  # model -> its place, the most accurate first
     codes = codes[order]
     # Rows in which the same models side with each other and the same are right are one row.
-    side = [(codes == own).argmax(axis=0) for own in codes]  # the first that says the same
-    pattern = np.concatenate([side, codes == y]).astype(np.min_scalar_type(len(codes)))
+    small = np.min_scalar_type(len(codes))
+    side = [(codes == own).argmax(axis=0).astype(small) for own in codes]  # the first to say so
+    pattern = np.concatenate([side, codes == y], dtype=small)
     pattern, row = np.unique(pattern, axis=1, return_inverse=True)
     weight = np.bincount(row.ravel(), weight)
     side, right = pattern[: len(codes)], pattern[len(codes) :].astype(bool)

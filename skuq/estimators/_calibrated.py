@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from inspect import signature
+from numbers import Integral
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import check_cv
 from sklearn.utils import indexable
@@ -16,14 +17,14 @@ from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
     column_or_1d,
-    has_fit_parameter,
     validate_data,
 )
 
 from skuq._nested import innermost
-from skuq._params import HasMethods, StrOptions, fit_context, safe_split
+from skuq._params import HasMethods, StrOptions, check_sample_weight, fit_context, safe_split
 from skuq.estimators._base import PassThroughMixin, UncertaintyRegressorMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators._folds import check_takes_weights, class_probabilities, fit_fold
 from skuq.estimators._rows import check_weights
 from skuq.predictive import (
     CategoricalMixture,
@@ -35,16 +36,16 @@ from skuq.predictive._calibration import fit_levels, fit_scale, fit_temperature,
 
 __all__ = ["CalibratedUncertaintyClassifier", "CalibratedUncertaintyRegressor"]
 
-_SMALLEST_STD = 1e-9  # of y's, where a model claims to be certain
+_SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
 
 
-class _CalibratedUncertainty(PassThroughMixin, BaseEstimator):
+class _CalibratedUncertainty(BaseEstimator):
     """Predict rows out of fold, learn from them, and fit on everything."""
 
     _parameter_constraints: dict = {
         "estimator": [HasMethods(["fit", "predict"])],
         "cv": ["cv_object", StrOptions({"prefit"})],
-        "n_jobs": [int, None],
+        "n_jobs": [Integral, None],
     }
 
     @fit_context(prefer_skip_nested_validation=False)
@@ -71,25 +72,26 @@ class _CalibratedUncertainty(PassThroughMixin, BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        y = self._check_y(y)
         (X,) = indexable(X)
         check_consistent_length(X, y)
         validate_data(self, X, skip_check_array=True)
         weight = check_weights(sample_weight, X)
         if sample_weight is not None:
-            sample_weight = np.asarray(sample_weight)
+            sample_weight = check_sample_weight(sample_weight, X)
+        y = self._check_y(y)
+        # Rows of no weight say nothing, and their predictions may be wild.
         if prefit:
-            fitted = self.estimator
-            folds = [(self._distribution(fitted, X), np.arange(len(y)))]
+            fitted, used = self.estimator, np.flatnonzero(weight > 0)
+            folds = [(self._distribution(fitted, safe_split(fitted, X, y, used)[0]), used)]
         else:
             splitter = check_cv(self.cv, y, classifier=is_classifier(self))
-            splits = list(splitter.split(X, y))
+            splits = [(train, test[weight[test] > 0]) for train, test in splitter.split(X, y)]
+            splits = [(train, test) for train, test in splits if len(test)]
             every = (np.arange(len(y)), None)
             *folds, fitted = Parallel(self.n_jobs)(
                 delayed(_fit_and_predict)(self, X, y, sample_weight, train, test)
                 for train, test in [*splits, every]
             )
-        # Rows of no weight say nothing, and their predictions may be wild.
         mixtures, rows = zip(*folds)
         self._calibrate(mixtures, [y[r] for r in rows], [weight[r] for r in rows])
         self.estimator_ = fitted
@@ -106,8 +108,8 @@ class _CalibratedUncertainty(PassThroughMixin, BaseEstimator):
                     "With cv='prefit' the estimator must be fitted. Got an unfitted "
                     f"{type(self.estimator).__name__}."
                 ) from error
-        elif sample_weight is not None and not has_fit_parameter(self.estimator, "sample_weight"):
-            raise TypeError(f"{self.estimator!r} cannot be fitted with `sample_weight`.")
+        elif sample_weight is not None:
+            check_takes_weights(self.estimator, repr(self.estimator))
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "estimator_")
@@ -119,20 +121,14 @@ class _CalibratedUncertainty(PassThroughMixin, BaseEstimator):
 
 
 def _fit_and_predict(calibrated, X, y, sample_weight, train, test):
-    """A fitted clone for no test rows; else (its predictions of these, their positions)."""
-    model = clone(calibrated.estimator)
-    X_train, y_train = safe_split(model, X, y, train)
-    if sample_weight is None:
-        model.fit(X_train, y_train)
-    else:
-        model.fit(X_train, y_train, sample_weight=sample_weight[train])
-    if test is None:
-        return model
-    X_test, _ = safe_split(model, X, y, test, train)
-    return calibrated._distribution(model, X_test), test
+    """A clone fitted on all rows, where test is None; else its predictions and their rows."""
+    model, X_test = fit_fold(calibrated.estimator, X, y, sample_weight, train, test)
+    return model if test is None else (calibrated._distribution(model, X_test), test)
 
 
-class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncertainty):
+class CalibratedUncertaintyRegressor(
+    PassThroughMixin, UncertaintyRegressorMixin, _CalibratedUncertainty
+):
     """A regressor whose standard deviations, intervals and quantiles mean what they say.
 
     The estimator predicts every row out of fold, a calibration is learnt from these
@@ -163,9 +159,9 @@ class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncer
         Fitted on all rows.
     scale_ : float or ndarray of shape (n_outputs,)
         What standard deviations are multiplied by.
-    levels_ : tuple of ndarray of shape (n_knots,) or (n_knots, n_outputs)
+    levels_ : tuple of ndarray of shape (n_knots,) or (n_knots, n_outputs), or None
         Of "isotonic": predicted levels, and the observed ones they become.
-    scores_ : ndarray of shape (n,) or (n, n_outputs)
+    scores_ : ndarray of shape (n,) or (n, n_outputs), or None
         Of "conformal": sorted absolute errors out of fold, in calibrated stds.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -215,13 +211,10 @@ class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncer
 
     def _check_y(self, y):
         y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
-        if y.ndim > 2:
-            raise ValueError(f"y must have one or two axes. Got shape {y.shape}.")
         if len(y) < 2:
             raise ValueError(f"Calibration needs at least 2 rows. Got n_samples={len(y)}.")
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
-        self._floor = _SMALLEST_STD * (y.std(axis=0) + np.finfo(float).tiny)
         return y
 
     def _distribution(self, estimator, X) -> GaussianMixture:
@@ -240,7 +233,9 @@ class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncer
                 f"{type(model).__name__} has neither."
             )
         mean, std = map(np.asarray, model.predict(X, return_std=True))
-        return GaussianMixture(mean[None], np.maximum(std, self._floor)[None])
+        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
+            raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
+        return GaussianMixture(mean[None], np.maximum(std, _SMALLEST_STD)[None])
 
     def _calibrate(self, mixtures, ys, weights):
         outputs = range(ys[0].shape[1]) if ys[0].ndim == 2 else [None]
@@ -254,6 +249,7 @@ class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncer
         ]
         parts = [part[0] if ys[0].ndim == 1 else np.stack(part, axis=-1) for part in zip(*learnt)]
         self.scale_ = parts[0] if ys[0].ndim == 2 else float(parts[0])
+        self._method, self.levels_, self.scores_ = self.method, None, None
         if self.method == "isotonic":
             self.levels_ = tuple(parts[1:])
         elif self.method == "conformal":
@@ -266,20 +262,20 @@ class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncer
         weight = np.concatenate(weights)
         if self.method == "isotonic":
             pit = np.concatenate([m.cdf(y) for m, y in zip(scaled, ys)])
-            return scale, *fit_levels(pit[weight > 0], weight[weight > 0])
+            return scale, *fit_levels(pit, weight)
         if self.method == "conformal":
             scores = np.concatenate([abs(y - m.mean) / m.std for m, y in zip(scaled, ys)])
             order = np.argsort(scores)
             # One more row, of the mean weight, may lie anywhere: it counts as outside.
-            total = weight.sum() + weight[weight > 0].mean()
+            total = weight.sum() + weight.mean()
             return scale, scores[order], np.cumsum(weight[order]) / total
         return (scale,)
 
     def _predict_distribution(self, X):
         base = self._distribution(self.estimator_, X).scaled(self.scale_)
-        if self.method == "isotonic":
+        if self._method == "isotonic":
             return RecalibratedMixture(base, *self.levels_)
-        if self.method == "conformal":
+        if self._method == "conformal":
             return ConformalMixture(base, self.scores_, self._reach)
         return base
 
@@ -310,7 +306,9 @@ class CalibratedUncertaintyRegressor(UncertaintyRegressorMixin, _CalibratedUncer
         return tags
 
 
-class CalibratedUncertaintyClassifier(UncertaintyClassifierMixin, _CalibratedUncertainty):
+class CalibratedUncertaintyClassifier(
+    PassThroughMixin, UncertaintyClassifierMixin, _CalibratedUncertainty
+):
     """A classifier whose probabilities mean what they say, by temperature scaling.
 
     The classifier predicts every row out of fold, the temperature is found under which
@@ -388,18 +386,15 @@ class CalibratedUncertaintyClassifier(UncertaintyClassifierMixin, _CalibratedUnc
         model, X = innermost(estimator, X)
         if hasattr(model, "predict_distribution"):
             mixture = model.predict_distribution(X)
-            proba, weights = mixture.proba, mixture.weights
-        elif hasattr(model, "predict_proba"):
-            proba, weights = np.asarray(model.predict_proba(X), dtype=float)[None], None
-        else:
+            every = np.zeros((*mixture.proba.shape[:2], len(self.classes_)))
+            every[..., self._codes(model.classes_)] = mixture.proba  # a fold may lack a class
+            return CategoricalMixture(every, mixture.weights)
+        if not hasattr(model, "predict_proba"):
             raise TypeError(
                 "`estimator` must have predict_distribution or predict_proba. "
                 f"{type(model).__name__} has neither."
             )
-        known = self._codes(np.asarray(model.classes_))
-        every = np.zeros((*proba.shape[:2], len(self.classes_)))
-        every[..., known] = proba  # a fold may lack a class
-        return CategoricalMixture(every, weights)
+        return CategoricalMixture(class_probabilities(model, X, self.classes_)[None])
 
     def _calibrate(self, mixtures, ys, weights):
         self.temperature_ = fit_temperature(
@@ -417,3 +412,26 @@ class CalibratedUncertaintyClassifier(UncertaintyClassifierMixin, _CalibratedUnc
         share = np.minimum(room.min(axis=(0, 2)), 1.0)[:, None]
         proba = np.maximum(calibrated + share * apart, 0)
         return CategoricalMixture(proba / proba.sum(axis=2, keepdims=True), mixture.weights)
+
+    def predict(self, X, return_std=False):
+        """The classifier's prediction, and on request how far members differ on it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        return_std : bool, default=False
+
+        Returns
+        -------
+        labels : ndarray of shape (n,)
+            Exactly what the classifier predicts.
+        std : ndarray of shape (n,)
+            Only if `return_std`; the standard deviation across members of the predicted
+            class' probability.
+        """
+        check_is_fitted(self)
+        labels = self.estimator_.predict(self._check_inputs(X))
+        if not return_std:
+            return labels
+        std = self.predict_distribution(X).std
+        return labels, std[np.arange(len(std)), self._codes(labels)]

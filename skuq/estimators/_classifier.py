@@ -7,6 +7,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from skuq.estimators._base import PredictionMixin
+from skuq.estimators._folds import class_codes
 from skuq.predictive._uncertainty import ClassUncertainty
 
 __all__ = ["UncertaintyClassifierMixin"]
@@ -129,12 +130,4 @@ class UncertaintyClassifierMixin(PredictionMixin, ClassifierMixin):
         return distribution.log_prob(self._codes(y))
 
     def _codes(self, y: np.ndarray) -> np.ndarray:
-        # Python's equality, since NumPy's searches would take 1 for the class "1".
-        code = {label: k for k, label in enumerate(self.classes_.tolist())}
-        labels = y.tolist()
-        if unknown := set(labels) - code.keys():
-            raise ValueError(
-                f"y has labels that were not seen in fit: {sorted(unknown, key=repr)}. "
-                f"Known are {self.classes_.tolist()}."
-            )
-        return np.array([code[label] for label in labels], dtype=int)
+        return class_codes(y, self.classes_)

@@ -6,22 +6,28 @@ from numbers import Integral, Real
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.base import TransformerMixin, clone, is_classifier
+from sklearn.base import TransformerMixin, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import check_cv, cross_val_predict
-from sklearn.utils import Bunch
+from sklearn.model_selection import check_cv
+from sklearn.utils import Bunch, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
     column_or_1d,
-    has_fit_parameter,
     validate_data,
 )
 from tqdm.auto import tqdm
 
-from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
+from skuq._params import (
+    BaseComposition,
+    Interval,
+    Options,
+    StrOptions,
+    check_sample_weight,
+    fit_context,
+)
 from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._hq import prune_classifiers
@@ -29,6 +35,12 @@ from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import tie_weights
 from skuq.estimators._base import PassThroughMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators._folds import (
+    check_takes_weights,
+    class_codes,
+    class_probabilities,
+    fit_fold,
+)
 from skuq.estimators._rows import check_weights
 from skuq.predictive import CategoricalMixture
 
@@ -75,8 +87,9 @@ class HQEnsembleSelector(
         so the most accurate of the tied members decides a tie.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How predictions come about on rows a model was not trained on. None is 5-fold
-        cross-validation, after which the chosen members are fitted on all rows. "prefit"
-        takes the estimators as they are: give `fit` rows they have not seen.
+        cross-validation, after which the chosen members are fitted on all rows; every row
+        must be in exactly one test fold. "prefit" takes the estimators as they are: give
+        `fit` rows they have not seen.
     choose : "accuracy" or callable, default="accuracy"
         Which survivor is served. "accuracy": the most accurate on these rows, then the
         smaller, then the more diverse. A callable gets the survivors, a frame like
@@ -256,9 +269,12 @@ class HQEnsembleSelector(
         ).check_pool(len(pool))
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
+        (X,) = indexable(X)
         check_consistent_length(X, y)
         validate_data(self, X, skip_check_array=True)
         weight = check_weights(sample_weight, X)
+        if sample_weight is not None:
+            sample_weight = check_sample_weight(sample_weight, X)
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
         codes = self._codes(y)
         predictions = self._pool_predictions(pool, X, y, sample_weight)
@@ -274,10 +290,11 @@ class HQEnsembleSelector(
         self.thresholds_ = chosen.thresholds_
         team = {self.names_[k]: pool[self.names_[k]] for k in self.selected_}
         if self.cv != "prefit":
+            every = np.arange(len(y))
             fitted = Parallel(self.n_jobs)(
-                delayed(_fit)(clone(model), X, y, sample_weight) for model in team.values()
+                delayed(fit_fold)(model, X, y, sample_weight, every) for model in team.values()
             )
-            team = dict(zip(team, fitted))
+            team = dict(zip(team, (model for model, _ in fitted)))
         self.named_estimators_ = Bunch(**team)
         self.estimators_ = list(team.values())
         return self
@@ -309,9 +326,8 @@ class HQEnsembleSelector(
                     "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
                     "`voting='hard'`."
                 )
-            given = sample_weight is not None and self.cv != "prefit"
-            if given and not has_fit_parameter(model, "sample_weight"):
-                raise TypeError(f"Estimator {name!r} cannot be fitted with `sample_weight`.")
+            if sample_weight is not None and self.cv != "prefit":
+                check_takes_weights(model, f"Estimator {name!r}")
             if self.cv == "prefit":
                 try:
                     check_is_fitted(model)
@@ -326,9 +342,16 @@ class HQEnsembleSelector(
         splits = None
         if self.cv != "prefit":
             splits = list(check_cv(self.cv, y, classifier=True).split(X, y))
-        method = "predict" if self.voting == "hard" else "predict_proba"
+            tested = np.sort(np.concatenate([test for _, test in splits]))
+            if not np.array_equal(tested, np.arange(len(y))):
+                raise ValueError(
+                    "`cv` must put every row into exactly one test fold, as KFold does and "
+                    f"ShuffleSplit does not. Got {self.cv!r}."
+                )
         work = Parallel(self.n_jobs, return_as="generator")(
-            delayed(_predict_held_out)(model, X, y, sample_weight, splits, method, self.classes_)
+            delayed(_predict_held_out)(
+                model, X, y, sample_weight, splits, self.voting, self.classes_
+            )
             for model in pool.values()
         )
         bar = tqdm(work, total=len(pool), desc="pool", unit="model", disable=not self.verbose)
@@ -336,12 +359,12 @@ class HQEnsembleSelector(
 
     def _votes(self, X):
         """Codes (S, n) of the members' labels."""
-        return np.stack([_codes_of(m.predict(X), self.classes_) for m in self.estimators_])
+        return np.stack([_predict(m, X, "hard", self.classes_) for m in self.estimators_])
 
     def _predict_distribution(self, X):
         if self.voting == "soft":
             return CategoricalMixture(
-                np.stack([_proba_of(m, X, self.classes_) for m in self.estimators_])
+                np.stack([_predict(m, X, "soft", self.classes_) for m in self.estimators_])
             )
         selected = list(self.selected_)
         weights = tie_weights(self.accuracies_[selected])
@@ -474,10 +497,12 @@ def _check_classes(pool, y, prefit):
     fixed = {n: m for n, m in pool.items() if prefit or isinstance(m, FrozenEstimator)}
     classes = np.unique(y)
     if prefit:
-        classes = np.asarray(next(iter(pool.values())).classes_)
+        classes = np.asarray(getattr(next(iter(pool.values())), "classes_", []))
     elif len(classes) < 2:
         raise ValueError(f"y must have at least two classes. Got 1 class: {classes.tolist()}.")
     for name, model in fixed.items():
+        if not hasattr(model, "classes_"):
+            raise ValueError(f"Fitted classifiers must have `classes_`. {name!r} has not.")
         if np.asarray(model.classes_).tolist() != classes.tolist():
             raise ValueError(
                 "All models must know the same classes. "
@@ -487,33 +512,20 @@ def _check_classes(pool, y, prefit):
     return classes
 
 
-def _fit(model, X, y, sample_weight):
-    if sample_weight is None:
-        return model.fit(X, y)
-    return model.fit(X, y, sample_weight=sample_weight)
-
-
-def _predict_held_out(model, X, y, sample_weight, splits, method, classes):
+def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
     """Codes (n,) or probabilities (n, C) of rows the model was not fitted on."""
     if splits is None or isinstance(model, FrozenEstimator):
-        if method == "predict_proba":
-            return _proba_of(model, X, classes)
-        return _codes_of(model.predict(X), classes)
-    params = None if sample_weight is None else {"sample_weight": sample_weight}
-    given = cross_val_predict(clone(model), X, y, cv=splits, method=method, params=params)
-    return given if method == "predict_proba" else _codes_of(given, classes)
+        return _predict(model, X, voting, classes)
+    predictions = (
+        np.zeros(len(y), dtype=int) if voting == "hard" else np.zeros((len(y), len(classes)))
+    )
+    for train, test in splits:
+        fitted, X_test = fit_fold(model, X, y, sample_weight, train, test)
+        predictions[test] = _predict(fitted, X_test, voting, classes)
+    return predictions
 
 
-def _proba_of(model, X, classes):
-    proba = np.asarray(model.predict_proba(X), dtype=float)
-    if proba.shape[1:] != (len(classes),):
-        raise ValueError(
-            f"{model!r} gave probabilities of shape {proba.shape} for {len(classes)} classes."
-        )
-    return proba
-
-
-def _codes_of(labels, classes):
-    """Positions of labels in `classes`, which are all there are."""
-    position = {label: k for k, label in enumerate(classes.tolist())}
-    return np.array([position[label] for label in np.asarray(labels).tolist()])
+def _predict(model, X, voting, classes):
+    if voting == "hard":
+        return class_codes(model.predict(X), classes)
+    return class_probabilities(model, X, classes)

@@ -8,14 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
 from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._levels import check_levels, interval_levels
 from skuq.predictive._uncertainty import Uncertainty
 
 __all__ = ["ConformalMixture", "RecalibratedMixture"]
 
 _EDGE = 1e-12  # levels nearer to 0 and 1 than this have no finite quantile in double precision
-_N_LEVELS = 100  # that moments are taken over
+_CHUNK = 2**13  # rows whose moments are computed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +62,7 @@ class _Calibrated:
 
     def interval(self, coverage: float = 0.9) -> np.ndarray:
         """Central interval, of shape (n, 2[, m])."""
-        if not 0 < coverage < 1:
-            raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
-        return self.quantile([(1 - coverage) / 2, (1 + coverage) / 2])
-
-    def _levels(self, probability):
-        p = np.asarray(probability, dtype=float)
-        if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
-            raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability}.")
-        return p
+        return self.quantile(interval_levels(coverage))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +126,7 @@ class RecalibratedMixture(_Calibrated):
 
     def quantile(self, probability) -> np.ndarray:
         """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array."""
-        p = self._levels(probability)
+        p = check_levels(probability)
         levels = p.reshape(-1, *[1] * (self.base.loc.ndim - 1))
         levels = np.broadcast_to(levels, (len(levels), *self.base.loc.shape[1:]))
         found = self.base.inverse_cdf(self._base_levels(levels))
@@ -150,14 +144,50 @@ class RecalibratedMixture(_Calibrated):
     @property
     def variance(self) -> np.ndarray:
         """Of the calibrated distribution, about its own mean, in squared units of y."""
-        # Means of the quantile function over cells of equal probability.
-        return self.quantile((np.arange(_N_LEVELS) + 0.5) / _N_LEVELS).var(axis=1)
+        base = self.base
+        parts = [
+            self._variance(base.rows(slice(start, start + _CHUNK)))
+            for start in range(0, base.loc.shape[1], _CHUNK)
+        ]
+        return np.concatenate(parts)
+
+    def _variance(self, base):
+        """Of some rows: moments of the mixture between its knots, each with its density."""
+        # A level (or one for each output) a knot, for all rows: (n_knots, 1[, m]).
+        predicted, observed = self.predicted[:, None], self.observed[:, None]
+        far = np.full((1, *base.mean.shape), np.inf)
+        knots = np.concatenate(
+            [-far, base.inverse_cdf(np.clip(predicted[1:-1], _EDGE, 1 - _EDGE)), far]
+        )
+        slopes = np.diff(observed, axis=0) / np.diff(predicted, axis=0)
+        first, second = ((slopes * moment).sum(axis=0) for moment in _partial_moments(base, knots))
+        return np.maximum(second - first**2, 0)
 
     def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
         levels = self._base_levels(np.stack([self.base.cdf(draw) for draw in draws]))
         return np.moveaxis(self.base.inverse_cdf(levels), 0, -1)
+
+
+def _partial_moments(mixture, knots):
+    """Moments about the mean of what lies between knots (n_cells + 1, n[, m]), cell by cell.
+
+    Returns
+    -------
+    first, second : ndarray of shape (n_cells, n[, m])
+    """
+    first, second = 0.0, 0.0
+    for weight, loc, scale in zip(mixture.weights, mixture.loc, mixture.scale):
+        z = (knots - loc) / scale
+        mass = np.diff(special.ndtr(z), axis=0)
+        density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        slope = -np.diff(density, axis=0)  # E[Z; cell] of a standard normal Z
+        square = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
+        off = loc - mixture.mean
+        first = first + weight * (off * mass + scale * slope)
+        second = second + weight * (off**2 * mass + 2 * off * scale * slope + scale**2 * square)
+    return first, second
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +223,7 @@ class ConformalMixture(_Calibrated):
         ValueError
             If there were too few rows to reach so far out.
         """
-        p = self._levels(probability)
+        p = check_levels(probability)
         radius = np.sign(p.ravel() - 0.5).reshape(-1, 1) * self._radius(abs(2 * p.ravel() - 1))
         mean, std = self.mean[:, None], self.std[:, None]
         found = mean + std * (radius if self.scores.ndim > 1 else radius[:, 0])

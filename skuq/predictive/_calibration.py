@@ -12,31 +12,44 @@ from skuq.predictive._gaussian_mixture import GaussianMixture
 
 __all__ = ["fit_levels", "fit_scale", "fit_temperature", "tempered", "weighted_quantile"]
 
-_WIDEST = np.log(1e4)  # of a factor, either way
+_SMALLEST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
 
 
 def fit_scale(mixtures: list[GaussianMixture], ys: list, weights: list) -> float:
     """The factor c of all standard deviations under which y is most likely.
 
     For one normal a row this is ``sqrt(mean(((y - mean) / std) ** 2))``; the mixture's own
-    likelihood has to be searched, from there.
+    likelihood may have several maxima and is searched. Where every y is met exactly there
+    is nothing to learn, and it is 1.
 
     References
     ----------
     Heiss et al., "NOMU", section 4.1.2 and appendix B.2.1 (NLL_min).
     """
-    squares = [((y - m.mean) / m.std) ** 2 for m, y in zip(mixtures, ys)]
-    start = 0.5 * np.log(np.average(np.concatenate(squares), weights=np.concatenate(weights)))
-    if max(len(m.weights) for m in mixtures) == 1 or not np.isfinite(start):
-        return float(np.exp(np.clip(start, -_WIDEST, _WIDEST)))
+    weight = np.concatenate(weights)
+    errors = np.concatenate([abs(y - m.mean) / m.std for m, y in zip(mixtures, ys)])
+    largest = errors.max()
+    if largest == 0:
+        return 1.0
+    moment = largest * np.sqrt(np.average((errors / largest) ** 2, weights=weight))
+    if max(len(m.weights) for m in mixtures) == 1:
+        return float(moment)
 
     def nll(log_c):
         scaled = (m.scaled(np.exp(log_c)) for m in mixtures)
         return -sum(w @ s.log_prob(y) for s, y, w in zip(scaled, ys, weights))
 
-    start = np.clip(start, -_WIDEST, _WIDEST)
-    found = optimize.minimize_scalar(nll, bounds=(start - 2, start + 2), method="bounded")
-    return float(np.exp(found.x if found.fun < nll(start) else start))
+    # From the best of a coarse grid, which holds 1 and the moments' answer: a member that is
+    # wildly unsure pulls that far away from the maximum.
+    start = np.log(moment)
+    grid = np.unique(
+        np.concatenate([np.linspace(min(start, 0) - 2, max(start, 0) + 2, 25), [0.0, start]])
+    )
+    losses = [nll(log_c) for log_c in grid]
+    best = int(np.argmin(losses))
+    ends = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    found = optimize.minimize_scalar(nll, bounds=ends, method="bounded")
+    return float(np.exp(found.x if found.fun < losses[best] else grid[best]))
 
 
 def weighted_quantile(values, weights, levels):
@@ -86,15 +99,18 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
     rows = np.arange(len(codes))
 
     def nll(log_t):
-        return -(weights @ np.log(tempered(probas, np.exp(log_t))[rows, codes] + 1e-300))
+        return -(weights @ np.log(tempered(probas, np.exp(log_t))[rows, codes]))
 
     # Unimodal in 1 / T, as logistic regression with one coefficient is.
     return float(np.exp(optimize.minimize_scalar(nll, bounds=(-4, 4), method="bounded").x))
 
 
 def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
-    """Probabilities to the power 1 / T, normalised; zeros stay so."""
-    with np.errstate(divide="ignore"):
-        logits = np.log(proba) / temperature
+    """Probabilities to the power 1 / T, normalised.
+
+    A 0 counts as the rounding of 1: a class that a neighbourhood or a tree has not seen is
+    not impossible, and a temperature above 1 says how far it is.
+    """
+    logits = np.log(np.maximum(proba, _SMALLEST_PROBABILITY)) / temperature
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 from scipy.optimize import elementwise
 
+from skuq.predictive._levels import check_levels, interval_levels
 from skuq.predictive._uncertainty import Uncertainty
 
 __all__ = ["GaussianMixture"]
@@ -64,7 +65,9 @@ class GaussianMixture:
             raise ValueError(f"scale must be positive. The smallest is {scale.min()}.")
         weights = self.weights
         weights = np.full(len(loc), 1 / len(loc)) if weights is None else np.asarray(weights, float)
-        if weights.shape != loc.shape[:1] or (weights <= 0).any() or abs(weights.sum() - 1) > 1e-9:
+        # Written so that NaN fails.
+        sound = weights.shape == loc.shape[:1] and (weights > 0).all()
+        if not (sound and abs(weights.sum() - 1) <= 1e-9):
             raise ValueError(
                 f"weights must be {len(loc)} positive numbers that sum to 1. Got {weights}."
             )
@@ -153,9 +156,7 @@ class GaussianMixture:
         ValueError
             If a probability is outside (0, 1).
         """
-        p = np.asarray(probability, dtype=float)
-        if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
-            raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability}.")
+        p = check_levels(probability)
         roots = self.inverse_cdf(p.reshape(-1, *[1] * (self.loc.ndim - 1)))  # (q, n[, m])
         order = np.argsort(p.ravel(), kind="stable")
         # Exactly monotone, where the finder's tolerance would leave a crossing of 1e-16.
@@ -211,15 +212,17 @@ class GaussianMixture:
         mean = self.mean
         return GaussianMixture(mean + factor * (self.loc - mean), factor * self.scale, self.weights)
 
+    def rows(self, rows) -> GaussianMixture:
+        """The mixtures of some rows, by a slice or positions."""
+        return GaussianMixture(self.loc[:, rows], self.scale[:, rows], self.weights)
+
     def output(self, k: int) -> GaussianMixture:
         """The marginal of one output, where there are several."""
         return GaussianMixture(self.loc[..., k], self.scale[..., k], self.weights)
 
     def interval(self, coverage: float = 0.9) -> np.ndarray:
         """Central interval, of shape (n, 2[, m]): equal probability outside either end."""
-        if not 0 < coverage < 1:
-            raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
-        return self.quantile([(1 - coverage) / 2, (1 + coverage) / 2])
+        return self.quantile(interval_levels(coverage))
 
     def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples).

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
@@ -120,6 +120,7 @@ def test_a_weight_is_a_repeated_row(right, data):
     repeats = np.array(
         data.draw(st.lists(st.integers(0, 3), min_size=right.shape[1], max_size=right.shape[1]))
     )
+    assume(repeats.any())
     repeated = np.repeat(right, repeats, axis=1)
     for measure in MEASURES:
         assert_allclose(
@@ -141,6 +142,26 @@ def test_limit_cases():
     assert given == {"ck": -1.0, "qs": -1.0, "bd": 0.0, "fk": -1.0, "kw": 0.75, "gd": 0.0}
 
 
+def test_rare_errors_among_many_rows_are_seen():
+    right = np.ones((2, 2_000_000), dtype=bool)
+    right[0, 0] = right[1, 1] = False
+    assert diversity_score(right, measure="qs") == -1
+    assert_allclose(diversity_score(right, measure="ck"), 0, atol=1e-6)
+    assert diversity_score(right, measure="gd") == 0
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1 / 3, 1e200])
+def test_only_ratios_of_weights_count(factor):
+    right = draw(0)
+    weight = np.random.default_rng(0).integers(1, 5, right.shape[1])
+    for measure in MEASURES:
+        assert_allclose(
+            diversity_score(right, measure=measure, sample_weight=factor * weight),
+            diversity_score(right, measure=measure, sample_weight=weight),
+            atol=1e-11,
+        )
+
+
 def test_teams_are_scored_apart():
     right = draw(0)
     teams = [(0, 1), (4, 2, 3), (0, 1, 2, 3, 4)]
@@ -160,6 +181,9 @@ def test_teams_are_scored_apart():
         ({"teams": [(0, 9)]}, "0..4"),
         ({"teams": [(0.5, 1)]}, "model numbers"),
         ({"sample_weight": [-1.0] * 60}, "non-negative"),
+        ({"sample_weight": [np.inf] * 60}, "finite"),
+        ({"sample_weight": [0.0] * 60}, "zero"),
+        ({"predictions": [["a"] * 60] * 2, "y": [1] * 60}, "no label"),
         ({"predictions": [True, False]}, "n_models, n_samples"),
         ({"predictions": [[1, 2], [2, 1]]}, "booleans"),
     ],

@@ -3,6 +3,7 @@
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from scipy import stats
 
 from skuq.ensembles import TeamSelection, diversity_score, select_hq, select_teams
 from skuq.ensembles._diversity import MEASURES
+from skuq.ensembles._pruning import _kmeans_filter
 from skuq.ensembles._teams import extend_teams
 
 
@@ -137,6 +139,27 @@ def test_weights_are_repeats(global_random_seed):
         assert weighted.selected_ == repeated.selected_
         for column in ("q", "hq", "accuracy"):
             assert_allclose(weighted.teams_[column], repeated.teams_[column], atol=1e-9)
+
+
+@pytest.mark.parametrize("voting", ["soft", "hard"])
+def test_only_ratios_of_weights_count(voting):
+    # Rounding must not tell equal teams apart: these are 30 small pools full of ties.
+    for seed in range(30):
+        proba, y = pool(seed, n_samples=40)
+        weight = np.random.default_rng(seed).integers(0, 4, 40)
+        for factor in (1 / 3, 1e-200, 1e200):
+            one = select_teams(proba, y, voting=voting, sample_weight=weight)
+            other = select_teams(proba, y, voting=voting, sample_weight=factor * weight)
+            assert one.selected_ == other.selected_
+            assert_array_equal(one.teams_["kept"], other.teams_["kept"])
+
+
+def test_equal_accuracies_leave_the_diverse_half_to_kmeans():
+    scored = pd.DataFrame(
+        {"size": 3, "hq": [0.1, 0.2, 0.8, 0.9], "accuracy": 0.5, "kept": True, "reason": ""}
+    )
+    (cut,) = _kmeans_filter(scored, "hq")
+    assert cut.value == 0.8 and scored["kept"].tolist() == [True, True, False, False]
 
 
 def test_order_of_the_pool_does_not_matter(global_random_seed):
@@ -375,6 +398,12 @@ def test_real_pool_has_the_papers_threshold(data_dir):
         ({"beta": 1.0}, "beta"),
         ({"beta": float("nan")}, "beta"),
         ({"max_team_size": 1}, "max_team_size"),
+        ({"max_team_size": 2.5}, "max_team_size"),
+        ({"n_negatives": 1.5}, "n_negatives"),
+        ({"beta": "a"}, "beta"),
+        ({"metric": None}, "metric"),
+        ({"metric": [["gd"]]}, "metric"),
+        ({"filters": [["alpha"]]}, "filters"),
         ({"n_negatives": 0}, "n_negatives"),
         ({"choose": "best"}, "choose"),
         ({"rank_base": 2}, "rank_base"),
@@ -392,6 +421,8 @@ def test_bad_input(change, message):
 def test_labels_may_be_anything():
     y = np.array(["yes", "no", "no"])
     assert isinstance(select_teams([["yes", "no", "yes"], ["no", "no", "no"]], y), TeamSelection)
+    numbers = np.array([[1, 2, 2], [2, 2, 1]], dtype=object)
+    assert select_teams(numbers, [1, 2, 2]).accuracies_[0] == 1
     proba = np.array([[[0.2, 0.8], [0.9, 0.1], [0.6, 0.4]]] * 2)
     for settings_ in ({}, {"classes": ["no", "yes"]}):
         assert select_teams(proba, y, **settings_).teams_["accuracy"].tolist() == [1.0]

@@ -7,14 +7,20 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import (
+    FixedThresholdClassifier,
     GridSearchCV,
     KFold,
     StratifiedKFold,
@@ -22,8 +28,10 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 from skuq import (
     CalibratedUncertaintyClassifier,
@@ -171,12 +179,89 @@ def test_ends_of_pipelines_and_searches_are_reached():
 
 def test_certain_models_and_perfect_predictions_are_survived():
     X = np.arange(20.0)[:, None]
-    for y, share in ((2 * X[:, 0], 0.0), (X[:, 0] ** 2, 0.0)):
+    for y, share in ((2 * X[:, 0], 0.0), (X[:, 0] ** 2, 0.0), (np.ones(20), 0.0)):
         for method in METHODS:
             model = CalibratedUncertaintyRegressor(TooSure(share), method, cv=2).fit(X, y)
             mean, std = model.predict(X, return_std=True)
             assert np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()
             assert np.isfinite(model.predict_interval(X, 0.8)).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("classify", [False, True])
+def test_x_is_handed_on_as_it_is(classify):
+    X, y = line(60)
+    y = y > 3 if classify else y
+    end = LogisticRegression() if classify else BayesianRidge()
+    Calibrated = CalibratedUncertaintyClassifier if classify else CalibratedUncertaintyRegressor
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(site=["north", "south", "west"] * 20)
+    encode = make_column_transformer(
+        (OneHotEncoder(sparse_output=False), ["site"]), remainder="passthrough"
+    )
+    model = Calibrated(make_pipeline(encode, end), cv=2).fit(frame, y)
+    assert model.predict(frame, return_std=True)[1].shape == (60,)
+    gaps = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
+    model = Calibrated(make_pipeline(SimpleImputer(), end), cv=2).fit(gaps, y)
+    assert model.predict(gaps, return_std=True)[1].shape == (60,)
+    words = ["much rain" if value else "no rain" for value in y > 3]
+    bag = make_pipeline(CountVectorizer(), FunctionTransformer(lambda X: X.toarray()), end)
+    model = Calibrated(bag, cv=2).fit(words, y)
+    assert model.predict(words, return_std=True)[1].shape == (60,)
+    if classify:
+        sparse = csr_array(X)
+        model = Calibrated(end, cv=2).fit(sparse, y)
+        assert model.predict_proba(sparse).shape == (60, 2)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_units_of_y_do_not_matter(unit):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (120, 1))
+    y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=120)
+    held = []
+    for factor in (1.0, unit):
+        process = GaussianProcessRegressor(alpha=0.1, optimizer=None)
+        model = CalibratedUncertaintyRegressor(process, "conformal", cv=3).fit(X, factor * y)
+        low, high = model.predict_interval(X, 0.9).T
+        held.append(np.mean((low <= factor * y) & (factor * y <= high)))
+    assert held[0] == held[1]
+
+
+def test_rows_of_no_weight_say_nothing():
+    X, y = line(100)
+    weight = np.r_[0.0, 0.0, np.ones(98)]
+    wild = np.r_[1e300, -1e30, y[2:]]
+    for method in METHODS:
+        cv = KFold(4, shuffle=True, random_state=0)
+        model = CalibratedUncertaintyRegressor(TooSure(), method, cv=cv)
+        one, other = (clone(model).fit(X, target, weight) for target in (y, wild))
+        # Least squares itself is moved by 1e300 times a weight of 0 within rounding only.
+        assert_allclose(one.scale_, other.scale_)
+        if method == "conformal":
+            assert len(other.scores_) == 98
+            assert_allclose(one.scores_, other.scores_)
+
+
+def test_method_is_that_of_the_fit():
+    X, y = line(60)
+    model = CalibratedUncertaintyRegressor(TooSure(), "isotonic").fit(X, y)
+    before = model.predict_interval(X)
+    model.set_params(method="conformal")
+    assert_array_equal(model.predict_interval(X), before)
+    assert model.fit(X, y).levels_ is None and model.scores_ is not None
+
+
+def test_frozen_estimators_are_opened():
+    X, y = line(100)
+    fitted = make_pipeline(StandardScaler(), TooSure()).fit(X, y)
+    X_new, y_new = line(80, seed=1)
+    frozen = CalibratedUncertaintyRegressor(FrozenEstimator(fitted), cv=4)
+    frozen.fit(X_new, y_new, np.ones(80))
+    prefit = CalibratedUncertaintyRegressor(fitted, cv="prefit").fit(X_new, y_new)
+    assert_allclose(frozen.scale_, prefit.scale_)
+    assert_allclose(
+        clone(prefit).set_params(estimator=fitted).fit(X_new, y_new, 1.0).scale_, prefit.scale_
+    )
 
 
 def test_bad_input():
@@ -194,6 +279,12 @@ def test_bad_input():
         CalibratedUncertaintyRegressor(GaussianProcessRegressor()).fit(X, y, np.ones(30))
     with pytest.raises(ValueError, match="n_samples=1"):
         CalibratedUncertaintyRegressor(TooSure()).fit(X[:1], y[:1])
+    with pytest.raises(ValueError, match="finite numbers"):
+        CalibratedUncertaintyRegressor(TooSure(np.nan)).fit(X, y)
+    with pytest.raises(ValueError, match="target y is None"):
+        CalibratedUncertaintyRegressor(TooSure()).fit(X, None)
+    with pytest.raises(ValueError, match="dim <= 2"):
+        CalibratedUncertaintyRegressor(TooSure()).fit(X, np.zeros((30, 2, 2)))
     with pytest.raises(ValueError, match="method"):
         CalibratedUncertaintyRegressor(TooSure(), "best").fit(X, y)
     model = CalibratedUncertaintyRegressor(TooSure(), "conformal").fit(X, y)
@@ -216,7 +307,7 @@ def test_temperature_is_that_of_out_of_fold_probabilities():
     assert model.temperature_ > 2  # naive Bayes is famous for it
 
     def loss(temperature):
-        logits = np.log(np.maximum(proba, 1e-300)) / temperature
+        logits = np.log(np.maximum(proba, np.finfo(float).eps)) / temperature
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return log_loss(y, powers / powers.sum(axis=1, keepdims=True))
 
@@ -231,8 +322,6 @@ def test_temperature_is_scikit_learns():
     fitted = LogisticRegression(max_iter=500, C=100).fit(X[::2], y[::2])
     model = CalibratedUncertaintyClassifier(fitted, cv="prefit").fit(X[1::2], y[1::2])
     try:
-        from sklearn.frozen import FrozenEstimator
-
         theirs = CalibratedClassifierCV(
             FrozenEstimator(fitted), method="temperature", ensemble=False
         )
@@ -256,6 +345,35 @@ def test_entropies_keep_parts_and_labels_stay():
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     assert_allclose(model.predict_proba(X), expected, atol=1e-9)
     assert model.log_prob(X, y).shape == (150,)
+
+
+def test_predicted_class_stays_where_it_is_not_the_most_probable():
+    X, y = load_breast_cancer(return_X_y=True)
+    eager = FixedThresholdClassifier(GaussianNB(), threshold=0.9999)
+    model = CalibratedUncertaintyClassifier(eager, cv=3).fit(X, y)
+    labels, std = model.predict(X, return_std=True)
+    assert_array_equal(labels, clone(eager).fit(X, y).predict(X))
+    assert (labels != model.classes_[model.predict_proba(X).argmax(axis=1)]).any()
+    assert std.shape == labels.shape
+
+
+def test_classes_a_neighbourhood_has_not_seen_are_not_impossible():
+    X, y = load_iris(return_X_y=True)
+    cv = StratifiedKFold(5, shuffle=True, random_state=0)
+    for sure in (KNeighborsClassifier(3), DecisionTreeClassifier(random_state=0)):
+        model = CalibratedUncertaintyClassifier(sure, cv=cv).fit(X, y)
+        proba = cross_val_predict(model, X, y, cv=cv, method="predict_proba")
+        raw = cross_val_predict(sure, X, y, cv=cv, method="predict_proba")
+        assert model.temperature_ > 1
+        assert log_loss(y, proba) < log_loss(y, raw)
+        assert_array_equal(model.predict(X), clone(sure).fit(X, y).predict(X))
+
+
+def test_folds_may_lack_a_class():
+    X, y = load_iris(return_X_y=True)
+    model = CalibratedUncertaintyClassifier(GaussianNB(), cv=KFold(3)).fit(X, y)
+    assert model.predict_proba(X).shape == (150, 3)
+    assert np.isfinite(model.temperature_)
 
 
 def test_bad_classifiers():

@@ -1,10 +1,11 @@
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits, load_iris
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -15,6 +16,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptro
 from sklearn.model_selection import (
     GridSearchCV,
     KFold,
+    ShuffleSplit,
+    StratifiedKFold,
     cross_val_predict,
     cross_val_score,
     train_test_split,
@@ -37,6 +40,28 @@ def make_pool():
         ("tree", DecisionTreeClassifier(max_depth=2, random_state=0)),
         ("stump", DecisionTreeClassifier(max_depth=1, random_state=0)),
     ]
+
+
+class Counted(ClassifierMixin, BaseEstimator):
+    """Notes the rows of every fit."""
+
+    fits: ClassVar[list] = []
+
+    def __init__(self, model, name):
+        self.model = model
+        self.name = name
+
+    def fit(self, X, y):
+        self.fits.append((self.name, len(X)))
+        self.model_ = clone(self.model).fit(X, y)
+        self.classes_ = self.model_.classes_
+        return self
+
+    def predict(self, X):
+        return self.model_.predict(X)
+
+    def predict_proba(self, X):
+        return self.model_.predict_proba(X)
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +113,12 @@ def test_prefit_models_are_used_as_they_are(digits, fitted, voting):
 
 
 def test_frozen_models_are_not_fitted_again(digits, fitted):
-    X, X_new, y, y_new = digits
+    _, X_new, _, y_new = digits
     frozen = [(name, FrozenEstimator(m)) for name, m in fitted[:3]]
     mixed = HQEnsembleSelector([*frozen, ("lda", LinearDiscriminantAnalysis())], cv=3)
     mixed.fit(X_new, y_new)
     assert_allclose(mixed.accuracies_[:3], [m.score(X_new, y_new) for _, m in fitted[:3]])
-    assert X.shape == (300, 64) and "lda" in mixed.names_
+    assert mixed.names_[3] == "lda" and mixed.accuracies_[3] < 1
 
 
 def test_prediction_api(digits, fitted):
@@ -185,9 +210,13 @@ def test_sample_weight_reaches_members_and_choice(digits):
 
 def test_only_the_chosen_are_fitted_on_all_rows(digits):
     X, _, y, _ = digits
-    model = HQEnsembleSelector(make_pool(), cv=3, max_team_size=2).fit(X, y)
-    assert len(model.estimators_) == 2 == model.support_.sum()
-    assert not any(hasattr(m, "classes_") for _, m in model.estimators if m is not None)
+    counted = [(name, Counted(model, name)) for name, model in make_pool()[1:]]
+    Counted.fits.clear()
+    model = HQEnsembleSelector(counted, cv=3, max_team_size=2).fit(X, y)
+    chosen = [model.names_[k] for k in model.selected_]
+    for name, _ in counted:
+        rows = [n for of, n in Counted.fits if of == name]
+        assert rows == [200] * 3 + [300] * (name in chosen)
 
 
 def test_select_from_predictions_is_the_function():
@@ -198,6 +227,78 @@ def test_select_from_predictions_is_the_function():
     )
     assert list(chosen.teams_) == ["team", "size", "q", "hq", "accuracy", "alpha", "kept", "reason"]
     assert chosen.selected_ == (0, 1, 2)
+
+
+def test_models_are_cross_validated_on_the_labels_as_they_are():
+    X, y = load_iris(return_X_y=True)
+    for labels in (np.array(["a", "b", "c"])[y], y + 1):
+        weights = {labels[0]: 50, labels[50]: 1, labels[100]: 1}
+        pool = [
+            ("tilted", LogisticRegression(class_weight=weights, max_iter=500)),
+            ("bayes", GaussianNB()),
+        ]
+        folds = StratifiedKFold(3)
+        soft, hard = (
+            HQEnsembleSelector(pool, voting=voting, cv=folds).fit(X, labels)
+            for voting in ("soft", "hard")
+        )
+        assert_allclose(soft.accuracies_, hard.accuracies_)
+
+
+def test_frozen_models_need_not_take_weights(digits, fitted):
+    _, X, _, y = digits
+    frozen = [(name, FrozenEstimator(m)) for name, m in fitted]
+    model = HQEnsembleSelector(frozen, cv=3).fit(X, y, np.ones(len(y)))
+    assert_allclose(model.accuracies_, [m.score(X, y) for _, m in fitted])
+    assert HQEnsembleSelector(make_pool()[3:], cv=3).fit(X, y, 1.0).n_scored_ == 1
+
+
+def test_every_row_must_be_held_out_once(digits):
+    X, _, y, _ = digits
+    with pytest.raises(ValueError, match="exactly one test fold"):
+        HQEnsembleSelector(make_pool(), cv=ShuffleSplit(3, random_state=0)).fit(X, y)
+
+
+class Odd(ClassifierMixin, BaseEstimator):
+    """Predicts whatever it is given as probabilities."""
+
+    def __init__(self, give=None):
+        self.give = give
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, X):
+        return np.full((len(X), 1), self.classes_[0])
+
+    def predict_proba(self, X):
+        return self.give(len(X), len(self.classes_))
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda n, c: np.full((n, c), np.nan),
+        lambda n, c: np.full((n, c), 0.5 / c),
+        lambda n, c: np.full((n, c - 1), 1 / (c - 1)),
+        lambda n, c: np.tile(np.r_[-1, 2, np.zeros(c - 2)], (n, 1)),
+        lambda n, c: [np.full((n, 2), 0.5)] * c,
+    ],
+)
+def test_what_is_no_probability_is_refused(digits, give):
+    X, _, y, _ = digits
+    with pytest.raises(ValueError, match="predict_proba of Odd.* must give"):
+        HQEnsembleSelector([("odd", Odd(give)), ("bayes", GaussianNB())], cv=2).fit(X, y)
+
+
+def test_single_precision_and_columns_of_labels_will_do(digits):
+    X, _, y, _ = digits
+    odd = Odd(lambda n, c: np.full((n, c), 1 / c, dtype=np.float16))
+    for voting in ("soft", "hard"):
+        pool = [("odd", odd), ("bayes", GaussianNB())]
+        model = HQEnsembleSelector(pool, cv=2, voting=voting).fit(X, y)
+        assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
 def bad_pools():

@@ -159,3 +159,8 @@ def test_quantiles_are_finite_where_scales_are_below_rounding():
     ):
         found = GaussianMixture(loc, scale).quantile([0.1, 0.4, 0.9])
         assert np.isfinite(found).all() and (np.diff(found) >= 0).all()
+
+
+def test_weights_that_are_no_numbers_are_refused():
+    with pytest.raises(ValueError, match="weights must be 2 positive numbers"):
+        GaussianMixture(np.zeros((2, 1)), np.ones((2, 1)), np.array([np.nan, 1.0]))

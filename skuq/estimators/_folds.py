@@ -1,0 +1,75 @@
+"""What estimators of estimators share: fits on parts of the rows, and classes in one order."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils.validation import has_fit_parameter
+
+from skuq._params import safe_split
+
+__all__ = ["check_takes_weights", "class_codes", "class_probabilities", "fit_fold"]
+
+
+def check_takes_weights(estimator, name: str) -> None:
+    """Raise TypeError if an estimator that is to be fitted takes no `sample_weight`."""
+    fitted_already = isinstance(estimator, FrozenEstimator)
+    if not fitted_already and not has_fit_parameter(estimator, "sample_weight"):
+        raise TypeError(f"{name} cannot be fitted with `sample_weight`.")
+
+
+def fit_fold(estimator, X, y, sample_weight, train, test=None):
+    """A clone fitted on the rows `train`, and X of the rows `test` for it to predict."""
+    model = clone(estimator)
+    X_train, y_train = safe_split(model, X, y, train)
+    if sample_weight is None or isinstance(estimator, FrozenEstimator):
+        model.fit(X_train, y_train)
+    else:
+        model.fit(X_train, y_train, sample_weight=sample_weight[train])
+    return model, None if test is None else safe_split(model, X, y, test, train)[0]
+
+
+def class_codes(labels, classes: np.ndarray) -> np.ndarray:
+    """Positions in `classes` (n,) of labels (n,) or (n, 1).
+
+    Raises
+    ------
+    ValueError
+        If a label is none of them.
+    """
+    # Python's equality, since NumPy's searches would take 1 for the class "1".
+    code = {label: k for k, label in enumerate(classes.tolist())}
+    labels = np.asarray(labels).ravel().tolist()
+    if unknown := set(labels) - code.keys():
+        raise ValueError(
+            f"y has labels that were not seen in fit: {sorted(unknown, key=repr)}. "
+            f"Known are {classes.tolist()}."
+        )
+    return np.array([code[label] for label in labels], dtype=int)
+
+
+def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
+    """Probabilities (n, C) in the order of `classes`; 0 for those the model has not seen.
+
+    Raises
+    ------
+    ValueError
+        If what the model predicts are no probabilities.
+    """
+    proba = np.asarray(model.predict_proba(X), dtype=float)
+    known = class_codes(model.classes_, classes)
+    sums = proba.sum(axis=-1)
+    # Written so that NaN fails.
+    sound = proba.shape[1:] == known.shape and (proba >= 0).all() and (abs(sums - 1) < 1e-3).all()
+    if not sound:
+        raise ValueError(
+            f"predict_proba of {model!r} must give non-negative numbers of shape "
+            f"(n_samples, {len(known)}), with sums of 1. Got shape {proba.shape}, numbers from "
+            f"{proba.min(initial=np.inf)} to {proba.max(initial=-np.inf)}."
+        )
+    if (abs(sums - 1) > 1e-9).any():  # of single precision
+        proba = proba / sums[:, None]
+    every = np.zeros((len(proba), len(classes)))
+    every[:, known] = proba
+    return every
