@@ -80,7 +80,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5.2), layout="constraine
 for name, estimator in estimators.items():
     model = clone(estimator).fit(X_train, y_train)
     QuantileCalibrationDisplay.from_estimator(model, X_test, y_test, name=name, ax=left)
-    RetentionDisplay.from_estimator(model, X_test, y_test, name=name, ax=right)
+    RetentionDisplay.from_estimator(model, X_test, y_test, name=name, ax=right, bounds=False)
 left.set_title(f"Calibration on {title}")
 right.set_title("Error of the rows kept")
 figure.savefig("compare.png", dpi=110)

@@ -16,6 +16,7 @@ __all__ = [
     "VERMILION",
     "Display",
     "curve_style",
+    "from_zero",
     "legend",
     "style",
     "upper_fence",
@@ -103,6 +104,11 @@ def whole_numbers_below(ax) -> None:
     """Whole numbers only below a linear axis of trials or evaluations."""
     if ax.get_xscale() == "linear":
         ax.xaxis.get_major_locator().set_params(integer=True)
+
+
+def from_zero(ax) -> None:
+    """Begin the vertical axis at 0, and leave its end to what is drawn, also later."""
+    ax.set_ylim(bottom=0, auto=True)
 
 
 def with_unit(name: str, unit: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from skuq.metrics import coverage_width_auc, coverage_width_curve
-from skuq.plotting._axes import Display, curve_style, legend, style, with_name, with_unit
+from skuq.plotting._axes import Display, curve_style, from_zero, legend, style, with_name, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
 
 __all__ = ["CoverageWidthDisplay"]
@@ -152,6 +152,6 @@ class CoverageWidthDisplay(Display):
         ax.set(
             xlabel="coverage", ylabel=with_unit("mean width of intervals", self.unit), xlim=(0, 1)
         )
-        ax.set_ylim(bottom=0)
+        from_zero(ax)
         legend(ax, loc="upper left")
         return self

@@ -8,6 +8,7 @@ from skuq.plotting._axes import (
     GREY,
     VERMILION,
     Display,
+    from_zero,
     legend,
     style,
     with_unit,
@@ -155,7 +156,7 @@ class ErrorStdDisplay(Display):
             xlabel=with_unit(f"predicted standard deviation of {self.name}", self.unit),
             ylabel=with_unit(f"error of {self.name}", self.unit),
         )
-        ax.set_ylim(bottom=0)
+        from_zero(ax)
         legend(ax, headroom=0.2, loc="upper left", ncols=2)
         return self
 

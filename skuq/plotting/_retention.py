@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from skuq.metrics import error_retention_curve, retention_auc
-from skuq.plotting._axes import Display, curve_style, legend, style, with_name, with_unit
+from skuq.plotting._axes import Display, curve_style, from_zero, legend, style, with_name, with_unit
 from skuq.plotting._predictions import check_rows, classifies, normal_of
 
 __all__ = ["RetentionDisplay"]
@@ -116,13 +116,17 @@ class RetentionDisplay(Display):
         display = cls(errors, _class_uncertainty(estimator, X), name=name, error_name="error rate")
         return display.plot(ax, **plot_options)
 
-    def plot(self, ax=None, *, line_kwargs=None, random_kwargs=None, oracle_kwargs=None):
+    def plot(
+        self, ax=None, *, bounds=True, line_kwargs=None, random_kwargs=None, oracle_kwargs=None
+    ):
         """Draw the curve between its bounds.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
             New ones by default; several displays may share the same.
+        bounds : bool, default=True
+            Whether to draw the random order and the oracle; of many models they crowd.
         line_kwargs, random_kwargs, oracle_kwargs : dict, optional
             Keywords of `Axes.plot`.
 
@@ -140,22 +144,27 @@ class RetentionDisplay(Display):
         label = with_name(self.name, f"area {area:.4g}")
         defaults = {**curve_style(ax), "label": label}
         (self.line_,) = ax.plot(retained, left, **style("line", defaults, line_kwargs))
-        # In the curve's colour: other models have other errors, hence other bounds.
-        bound = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
-        defaults = {**bound, "linestyle": ":", "label": "random order"}
-        (self.random_,) = ax.plot([0, 1], [0, left[-1]], **style("line", defaults, random_kwargs))
-        defaults = {**bound, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
-        (self.oracle_,) = ax.plot(
-            *error_retention_curve(errors, errors), **style("line", defaults, oracle_kwargs)
-        )
+        self.random_ = self.oracle_ = None
+        if bounds:
+            self._draw_bounds(ax, left[-1], errors, random_kwargs, oracle_kwargs)
         ax.set(
             xlabel="share of rows predicted, most certain first",
             ylabel=with_unit(f"{self.error_name}, others exact", self.unit),
             xlim=(0, 1),
         )
-        ax.set_ylim(bottom=0)
+        from_zero(ax)
         legend(ax, loc="upper left")
         return self
+
+    def _draw_bounds(self, ax, mean, errors, random_kwargs, oracle_kwargs):
+        # In the curve's colour: other models have other errors, hence other bounds.
+        bound = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
+        defaults = {**bound, "linestyle": ":", "label": "random order"}
+        (self.random_,) = ax.plot([0, 1], [0, mean], **style("line", defaults, random_kwargs))
+        defaults = {**bound, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
+        (self.oracle_,) = ax.plot(
+            *error_retention_curve(errors, errors), **style("line", defaults, oracle_kwargs)
+        )
 
 
 def _class_uncertainty(estimator, X):
