@@ -97,7 +97,8 @@ def legend(ax, *, headroom=0.0, **options):
         }
         ax.legend(handles.values(), handles.keys(), **{**look, **options})
     low, high = ax.get_ylim()
-    ax.set_ylim(top=high + headroom * (high - low))
+    # Without a say on scaling: what is drawn later must find room too.
+    ax.set_ylim(top=high + headroom * (high - low), auto=None)
 
 
 def whole_numbers_below(ax) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
 from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
 
 from skuq.ensembles import architecture_diversity
 from skuq.metrics._checks import check_choice
@@ -119,7 +120,10 @@ class MemberDiversityDisplay(Display):
             init="pca" if rows.shape[1] > 1 else "random",
             random_state=random_state,
         )
-        display = cls(coordinates=tsne.fit_transform(rows), names=names, groups=groups)
+        # Of so few points threads would wait for each other, on busy cores for long.
+        with threadpool_limits(1, user_api="openmp"):
+            coordinates = tsne.fit_transform(rows)
+        display = cls(coordinates=coordinates, names=names, groups=groups)
         return display.plot(ax, kind="tsne", **plot_options)
 
     @classmethod

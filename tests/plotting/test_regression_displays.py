@@ -228,3 +228,22 @@ def test_displays_of_a_trained_ensemble(wave):
 def test_regression_displays_say_what_is_wrong(process, draw, error, message):
     with pytest.raises(error, match=message):
         draw(*process)
+
+
+@pytest.mark.parametrize("display", [RetentionDisplay, CoverageWidthDisplay, ErrorStdDisplay])
+def test_later_displays_find_room_on_shared_axes(display):
+    rng = np.random.default_rng(0)
+    y, std = rng.normal(size=50), rng.uniform(0.5, 1, 50)
+    small = display.from_predictions(y, 0.9 * y, std)
+    large = display.from_predictions(10 * y, np.zeros(50), 10 * std, ax=small.ax_)
+    low, high = large.ax_.get_ylim()
+    assert low == 0
+    drawn = [line.get_ydata() for line in large.ax_.lines]
+    drawn += [points.get_offsets()[:, 1] for points in large.ax_.collections]
+    assert high > max(np.max(values) for values in drawn)
+
+
+def test_retention_of_many_models_without_bounds():
+    display = RetentionDisplay.from_predictions([1.0, 2.0], [0.0, 0.0], [1.0, 2.0], bounds=False)
+    assert display.random_ is display.oracle_ is None
+    assert len(display.ax_.lines) == 1
