@@ -87,12 +87,15 @@ def check_weights(sample_weight, rows) -> np.ndarray:
     weight = check_sample_weight(sample_weight, rows, dtype="float64", ensure_non_negative=True)
     if not weight.any():
         raise ValueError("`sample_weight` must be positive for one row at least. All are 0.")
-    return weight
+    # Only ratios count, and sums of huge ones overflow; counts stay counts.
+    return weight if weight.max() < 1e150 else weight / weight.max()
 
 
 def average(values: np.ndarray, sample_weight) -> np.ndarray:
     """Weighted mean over rows, output by output."""
-    return np.average(values, axis=0, weights=check_weights(sample_weight, values))
+    weight = check_weights(sample_weight, values)
+    used = weight > 0  # a row of no weight may be infinite
+    return np.average(values[used], axis=0, weights=weight[used])
 
 
 def group_sums(keys, *values):

@@ -139,7 +139,8 @@ def reliability_curve(
     >>> confidence.round(2), accuracy.round(2), weight
     (array([ nan, 0.73]), array([ nan, 0.67]), array([0., 3.]))
     """
-    confidence, correct, weight = _predicted_class(y_true, proba, labels, sample_weight)
+    parts = _predicted_class(y_true, proba, labels, sample_weight)
+    confidence, correct, weight = (part[parts[2] > 0] for part in parts)
     bins = _bin(confidence, weight, n_bins, strategy)
     if strategy == "uniform":
         edges = np.linspace(0, 1, n_bins + 1)
@@ -290,4 +291,4 @@ def _bin(confidence, weight, n_bins, strategy):
     _, group, total = group_sums(confidence, weight)
     share = np.cumsum(total) / total.sum()
     # Where a bin ends is a whole number, but for rounding.
-    return (np.ceil(share * n_bins - 1e-9).astype(int) - 1)[group]
+    return np.maximum(np.ceil(share * n_bins - 1e-9).astype(int) - 1, 0)[group]

@@ -183,6 +183,11 @@ def disagreement_score(members, *, sample_weight=None):
             "`members` must be labels (n_members, n_samples) or probabilities (n_members, "
             f"n_samples, n_classes). Got shape {members.shape}."
         )
+    if members.dtype.kind == "f" and not (members == np.round(members)).all():
+        raise ValueError(
+            "`members` with two axes must be labels. Probabilities need the shape (n_members, "
+            "n_samples, n_classes), also of two classes."
+        )
     weight = check_weights(sample_weight, members[0])
     shares = [np.average(a != b, weights=weight) for a, b in combinations(members, 2)]
     return float(np.mean(shares)) if shares else 0.0

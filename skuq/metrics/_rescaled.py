@@ -160,7 +160,9 @@ def nll_min_loss(y_true, mean, std, *, return_scale=False, sample_weight=None):
     (2.5176, 3.0)
     """
     y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
-    scale = np.sqrt(average(((y - mean) / std) ** 2, sample_weight))  # (m,) or a number
+    z = np.abs(y - mean) / std
+    largest = np.where(z.max(axis=0) > 0, z.max(axis=0), 1.0)  # squares must not underflow
+    scale = largest * np.sqrt(average((z / largest) ** 2, sample_weight))  # (m,) or a number
     with np.errstate(divide="ignore"):
         # With this factor the mean of z**2 is 1.
         losses = LOG_SQRT_2PI + average(np.log(std), sample_weight) + np.log(scale) + 0.5

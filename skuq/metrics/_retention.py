@@ -188,4 +188,7 @@ def ood_auroc_score(score_in, score_out, *, sample_weight=None):
     score = np.concatenate(parts)
     is_out = np.repeat([False, True], [len(part) for part in parts])
     weight = check_weights(sample_weight, score)
+    for name, side in (("score_in", ~is_out), ("score_out", is_out)):
+        if not weight[side].any():
+            raise ValueError(f"All `sample_weight` of `{name}` are 0.")
     return float(roc_auc_score(is_out, score, sample_weight=weight))

@@ -11,10 +11,9 @@ from functools import cached_property, partial
 import numpy as np
 import sklearn.metrics
 from scipy import special
-from sklearn.base import is_classifier
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from skuq._nested import innermost
+from skuq._nested import as_predicted, classifies, innermost, predict_normal
 from skuq.metrics._calibration import (
     calibration_error,
     miscalibration_area,
@@ -71,10 +70,11 @@ def get_scorer(name):
     >>> cross_val_score(BayesianRidge(), X, y, scoring=get_scorer("coverage_90"), cv=3).round(2)
     array([0.91, 0.85, 0.91])
     """
-    if name in _SCORES or _percentage(name) is not None:
-        return UncertaintyScorer(name)
-    if name in sklearn.metrics.get_scorer_names():
-        return sklearn.metrics.get_scorer(name)
+    if isinstance(name, str):
+        if name in _SCORES or _percentage(name) is not None:
+            return UncertaintyScorer(name)
+        if name in sklearn.metrics.get_scorer_names():
+            return sklearn.metrics.get_scorer(name)
     raise ValueError(
         f"`name` must be one of {get_scorer_names()} or one of scikit-learn's. Got {name!r}."
     )
@@ -157,7 +157,7 @@ class UncertaintyScorer:
             If the estimator is of the wrong kind, or does not say how sure it is.
         """
         model, X = innermost(estimator, X)
-        if is_classifier(model):
+        if classifies(model):
             if self.name not in _CLASS_SCORES:
                 raise TypeError(
                     f"{self.name!r} is a score of regressors; of classifiers there are "
@@ -208,7 +208,7 @@ class UncertaintyScorer:
 def _percentage(name):
     """The coverage at the end of the name of an interval's score, or None."""
     kind, _, digits = str(name).rpartition("_")
-    known = kind in _INTERVAL_SCORES and digits.isdecimal() and 0 < int(digits) < 100
+    known = kind in _INTERVAL_SCORES and digits in map(str, range(1, 100))
     return int(digits) if known else None
 
 
@@ -233,29 +233,13 @@ class _Predicted:
     @cached_property
     def normal(self):
         """Mean and standard deviation, (n[, m])."""
-        try:
-            predicted = self.model.predict(self.X, return_std=True)
-        except TypeError as error:
-            if "return_std" not in str(error):
-                raise
-            predicted = None
-        if not isinstance(predicted, tuple) or len(predicted) != 2:
-            raise TypeError(
-                "To be scored, a regressor must have `predict(X, return_std=True)` or "
-                f"`predict_distribution(X)`. {self.model!r} does not say how sure it is; "
-                "skuq.CalibratedUncertaintyRegressor may help."
-            )
-        return tuple(np.asarray(values, dtype=float) for values in predicted)
+        return predict_normal(self.model, self.X)
 
     @cached_property
     def y(self):
-        """Targets (n[, m]), with the output axis of the prediction: some drop one of length 1."""
-        y = np.asarray(self.target, dtype=float)
-        mean = (
-            self.normal[0] if self.distribution is None else getattr(self.distribution, "mean", y)
-        )
-        shape = np.shape(mean() if callable(mean) else mean)
-        return y.reshape(shape) if y.size == np.prod(shape) else y
+        """Targets (n[, m]), with the output axis of the prediction."""
+        mean = getattr(self.distribution, "mean", None)
+        return as_predicted(self.target, self.normal[0] if mean is None or callable(mean) else mean)
 
     def interval(self, coverage):
         """Lower and upper ends of central intervals, each (n[, m])."""

@@ -109,7 +109,8 @@ def whole_numbers_below(ax) -> None:
 
 def from_zero(ax) -> None:
     """Begin the vertical axis at 0, and leave its end to what is drawn, also later."""
-    ax.set_ylim(bottom=0, auto=True)
+    if ax.dataLim.y0 >= 0:  # not if somebody else drew below on the same axes
+        ax.set_ylim(bottom=0, auto=True)
 
 
 def with_unit(name: str, unit: str | None) -> str:

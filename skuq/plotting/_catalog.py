@@ -13,6 +13,7 @@ from skuq.plotting._frames import (
     decisions_of,
     varied,
 )
+from skuq.plotting._predictions import catalog_of
 
 __all__ = ["CatalogDisplay"]
 
@@ -140,7 +141,7 @@ class CatalogDisplay(Display):
         -------
         CatalogDisplay
         """
-        return cls.from_catalog(estimator.catalog_, ax=ax, **options)
+        return cls.from_catalog(catalog_of(estimator), ax=ax, **options)
 
     def plot(self, ax=None, *, kind="parallel", line_kwargs=None, bar_kwargs=None):
         """Draw the catalog.

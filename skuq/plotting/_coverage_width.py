@@ -135,6 +135,8 @@ class CoverageWidthDisplay(Display):
         # Straight up while no target is covered, then a step to the right.
         defaults = {**curve_style(ax), "drawstyle": "steps-pre", "label": label}
         (self.line_,) = ax.plot(coverage, width, **style("line", defaults, line_kwargs))
+        if mark is not None and mark < 0:
+            raise ValueError(f"`mark` must not be negative. Got {mark}.")
         self.marker_ = None
         if mark is not None and mark <= scale[-1]:
             covered = np.searchsorted(scale, mark, side="right") - 1

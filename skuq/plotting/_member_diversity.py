@@ -113,6 +113,10 @@ class MemberDiversityDisplay(Display):
                 f"more. Got {rows.shape}."
             )
         rows = rows.reshape(len(rows), -1)
+        if not np.isfinite(rows).all():
+            raise ValueError("`predictions` must be finite. Got NaN or infinity.")
+        if not np.ptp(rows, axis=0).any():
+            raise ValueError("All members predict the same: there is nothing to lay out.")
         if perplexity is None:
             perplexity = min(30.0, max(1.0, (len(rows) - 1) / 3))
         tsne = TSNE(
@@ -216,7 +220,12 @@ class MemberDiversityDisplay(Display):
             raise ValueError(f"There are no data for kind={kind!r}. Data are for {list(there)}.")
         kind = kind or next(iter(there))
         data = np.asarray(there[kind])
-        names = self.names or [str(k) for k in range(len(data))]
+        names = [str(name) for name in (range(len(data)) if self.names is None else self.names)]
+        for what, given in (("names", names), ("groups", self.groups)):
+            if given is not None and len(given) != len(data):
+                raise ValueError(
+                    f"`{what}` must be one for each of {len(data)} members. Got {len(given)}."
+                )
         ax = self._open(ax)
         self.scatters_, self.image_, self.colorbar_ = [], None, None
         if kind == "tsne":

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import binom
 
 from skuq.metrics import pit_values
-from skuq.plotting._axes import BLUE, GREY, Display, legend, style
+from skuq.plotting._axes import BLUE, GREY, Display, from_zero, legend, style
 from skuq.plotting._predictions import check_pit, pit_of_estimator
 
 __all__ = ["PITDisplay"]
@@ -151,7 +151,7 @@ class PITDisplay(Display):
             xlabel="probability integral transform",
             ylabel="density",
             xlim=(0, 1),
-            ylim=(0, 1.05 * max(counts.max() * density, high * density)),
         )
+        from_zero(ax)
         legend(ax, headroom=0.25, loc="upper left", ncols=2)
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from skuq._nested import innermost
 from skuq.plotting._axes import BLUE, Display, legend, style, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
 
@@ -118,8 +119,9 @@ class PredictionBandDisplay(Display):
         PredictionBandDisplay
         """
         x = _only_feature(X, "X")
-        if hasattr(estimator, "predict_uncertainty"):
-            parts = estimator.predict_uncertainty(X)
+        model, inner = innermost(estimator, X)
+        if hasattr(model, "predict_uncertainty"):
+            parts = model.predict_uncertainty(inner)
             mean, total, aleatoric = parts.mean, parts.total, parts.aleatoric
         else:
             (mean, total), aleatoric = normal_of(estimator, X), None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 
-from skuq._nested import innermost
+from skuq._nested import as_predicted, classifies, innermost, predict_normal
 from skuq.metrics import pit_values
 from skuq.metrics._checks import check_same_shape
 
 __all__ = [
     "check_pit",
     "check_rows",
-    "classifies",
+    "catalog_of",
     "member_predictions",
     "normal_of",
     "pit_of_estimator",
@@ -35,11 +36,6 @@ def check_rows(**arrays) -> list[np.ndarray]:
     return checked
 
 
-def classifies(estimator) -> bool:
-    """Whether a fitted estimator, or one that only behaves so, gives classes."""
-    return hasattr(estimator, "classes_")
-
-
 def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of a regressor's prediction.
 
@@ -51,14 +47,7 @@ def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
     estimator, X = innermost(estimator, X)
     if classifies(estimator):
         raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
-    try:
-        return estimator.predict(X, return_std=True)
-    except TypeError as error:
-        if "return_std" not in str(error):
-            raise
-        raise TypeError(
-            f"The estimator must have `predict(X, return_std=True)`. {estimator!r} has not."
-        ) from error
+    return predict_normal(estimator, X)
 
 
 def pit_of_estimator(estimator, X, y) -> np.ndarray:
@@ -67,10 +56,11 @@ def pit_of_estimator(estimator, X, y) -> np.ndarray:
     if hasattr(estimator, "predict_distribution") and not classifies(estimator):
         distribution = estimator.predict_distribution(X)
         if hasattr(distribution, "cdf"):
-            y, _ = check_same_shape(y=y, mean=distribution.mean)
+            y, _ = check_same_shape(y=as_predicted(y, distribution.mean), mean=distribution.mean)
             # Sums of weights may be above 1 by rounding.
             return np.minimum(distribution.cdf(y), 1.0)
-    return pit_values(y, *normal_of(estimator, X))
+    mean, std = normal_of(estimator, X)
+    return pit_values(as_predicted(y, mean), mean, std)
 
 
 def member_predictions(estimator, X) -> np.ndarray:
@@ -90,6 +80,26 @@ def member_predictions(estimator, X) -> np.ndarray:
         "The estimator must have `predict_distribution(X)` that gives a mixture of members. "
         f"Got {estimator!r}; use `from_predictions` with arrays instead."
     )
+
+
+def catalog_of(estimator):
+    """The catalog of the search behind an estimator, also inside of a pipeline.
+
+    Raises
+    ------
+    TypeError
+        If there was none.
+    """
+    while not hasattr(estimator, "catalog_"):
+        inside = getattr(estimator, "best_estimator_", None)
+        inside = estimator[-1] if isinstance(estimator, Pipeline) else inside
+        if inside is None:
+            raise TypeError(
+                f"The estimator must have a `catalog_`, as AutoDEUQRegressor has. {estimator!r} "
+                "has none."
+            )
+        estimator = inside
+    return estimator.catalog_
 
 
 def check_pit(pit) -> np.ndarray:

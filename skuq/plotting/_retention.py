@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.utils.validation import column_or_1d
 
+from skuq._nested import as_predicted, classifies, innermost
 from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._axes import Display, curve_style, from_zero, legend, style, with_name, with_unit
-from skuq.plotting._predictions import check_rows, classifies, normal_of
+from skuq.plotting._predictions import check_rows, normal_of
 
 __all__ = ["RetentionDisplay"]
 
@@ -111,9 +113,17 @@ class RetentionDisplay(Display):
         name = type(estimator).__name__ if name is None else name
         if not classifies(estimator):
             mean, std = normal_of(estimator, X)
+            y = as_predicted(y, mean)
             return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
-        errors = (estimator.predict(X) != np.asarray(y)).astype(float)
-        display = cls(errors, _class_uncertainty(estimator, X), name=name, error_name="error rate")
+        y = column_or_1d(y)
+        if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
+            raise ValueError(
+                f"y has labels that the classifier does not know: {sorted(unknown, key=repr)}."
+            )
+        errors = (estimator.predict(X) != y).astype(float)
+        display = cls(
+            errors, _class_uncertainty(*innermost(estimator, X)), name=name, error_name="error rate"
+        )
         return display.plot(ax, **plot_options)
 
     def plot(

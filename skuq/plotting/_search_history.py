@@ -16,6 +16,7 @@ from skuq.plotting._axes import (
     whole_numbers_below,
 )
 from skuq.plotting._frames import catalog_frame
+from skuq.plotting._predictions import catalog_of
 
 __all__ = ["SearchHistoryDisplay"]
 
@@ -95,7 +96,7 @@ class SearchHistoryDisplay(Display):
         -------
         SearchHistoryDisplay
         """
-        return cls.from_catalog(estimator.catalog_, ax=ax, **options)
+        return cls.from_catalog(catalog_of(estimator), ax=ax, **options)
 
     def plot(
         self, ax=None, *, by="trial", scatter_kwargs=None, line_kwargs=None, failed_kwargs=None
@@ -135,6 +136,7 @@ class SearchHistoryDisplay(Display):
         fence = upper_fence(scores[done])
         within = done & (scores <= fence)
         ax = self._open(ax)
+        shared = ax.get_ylim() if ax.has_data() else None
         defaults = {"color": BLUE, "s": 18, "alpha": 0.7, "linewidth": 0, "label": "trial"}
         self.scatter_ = ax.scatter(
             x[within], scores[within], **style("points", defaults, scatter_kwargs)
@@ -154,7 +156,10 @@ class SearchHistoryDisplay(Display):
         self.beyond_ = _mark(ax, beyond, fence + margin, look, f"above {fence:.3g}", None)
         look = {"marker": "x", "color": VERMILION}
         self.failed_ = _mark(ax, x[~done], low - margin, look, "failed", failed_kwargs)
-        ax.set_ylim(low - 2 * margin, fence + 2 * margin)
+        ends = [low - 2 * margin, fence + 2 * margin]
+        if shared is not None:
+            ends = [min(ends[0], shared[0]), max(ends[1], shared[1])]
+        ax.set_ylim(ends)
         ax.set(
             xlabel="seconds of trials, added up" if by == "time" else "trial",
             ylabel=f"{self.score_name} (smaller is better)",

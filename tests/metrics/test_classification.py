@@ -5,7 +5,13 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss
 
-from skuq.metrics import brier_loss, classwise_ece_loss, ece_loss, predictive_entropy
+from skuq.metrics import (
+    brier_loss,
+    classwise_ece_loss,
+    ece_loss,
+    predictive_entropy,
+    reliability_curve,
+)
 
 
 def draw(seed, n=200, n_classes=4):
@@ -115,3 +121,26 @@ def test_bad_arguments_are_refused():
         ece_loss(y, proba, strategy="width")
     with pytest.raises(ValueError, match="`n_bins` must be at least 1. Got 0"):
         classwise_ece_loss(y, proba, n_bins=0)
+
+
+@pytest.mark.parametrize("light", [0, 1e-12])
+def test_least_confident_row_may_have_no_weight(light):
+    y, proba = [0, 1, 0, 0], [[0.6, 0.4], [0.3, 0.7], [0.9, 0.1], [0.2, 0.8]]
+    settings = {"strategy": "quantile", "n_bins": 2}
+    expected = ece_loss(y[1:], proba[1:], **settings)
+    assert_allclose(ece_loss(y, proba, sample_weight=[light, 1, 1, 1], **settings), expected)
+    edges, confidence, _, weight = reliability_curve(
+        y, proba, sample_weight=[0, 1, 1, 1], **settings
+    )
+    assert len(weight) == 2 and not np.isnan(confidence).any() and edges[0] == 0.7
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
+def test_ece_is_the_gap_of_its_reliability_curve(strategy, global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    proba = rng.dirichlet(np.ones(3), size=60)
+    y, weight = rng.integers(0, 3, 60), rng.integers(0, 3, 60)
+    settings = {"n_bins": 7, "strategy": strategy, "sample_weight": weight}
+    _, confidence, accuracy, share = reliability_curve(y, proba, **settings)
+    gap = np.nansum(share * np.abs(accuracy - confidence)) / share.sum()
+    assert_allclose(ece_loss(y, proba, **settings), gap)

@@ -75,3 +75,10 @@ def test_bad_arguments_are_refused():
         quantile_loss([0.0], [[0.0]], [0.1, 0.9])
     with pytest.raises(ValueError, match="`probabilities` must be"):
         quantile_loss([0.0], [[0.0]], [1.0])
+
+
+def test_rows_of_no_weight_may_be_unbounded():
+    lower, upper = [-np.inf, 0.0], [np.inf, 1.0]
+    assert mean_width(lower, upper, sample_weight=[0, 1]) == 1
+    assert interval_loss([0.5, 0.5], lower, upper, 0.9, sample_weight=[0, 1]) == 1
+    assert mean_width([0.0, 0.0], [1.0, 3.0], sample_weight=[1e308, 1e308]) == 2

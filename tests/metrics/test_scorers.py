@@ -5,6 +5,7 @@ import pytest
 import sklearn
 from numpy.testing import assert_allclose
 from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_iris, make_regression
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -322,3 +323,26 @@ def test_estimators_of_skuq(table):
     classifier.fit(X, y > 0)
     expected = classifier.log_prob(X, y > 0).mean()
     assert_allclose(get_scorer("neg_nll")(classifier, X, y > 0), expected)
+
+
+def test_targets_of_another_shape_are_not_reshaped():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(30, 2)), rng.normal(size=(30, 2))
+    process = GaussianProcessRegressor(alpha=0.1).fit(X, Y)
+    for wrong in (Y.T, Y.ravel()):
+        with pytest.raises(ValueError):
+            get_scorer("neg_nll")(process, X, wrong)
+
+
+def test_what_is_not_in_units_of_y_is_refused():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 2)), rng.normal(size=30)
+    inside = TransformedTargetRegressor(BayesianRidge()).fit(X, y)
+    with pytest.raises(TypeError, match="not in units of y"):
+        get_scorer("neg_nll")(inside, X, y)
+
+
+@pytest.mark.parametrize("name", [["neg_nll"], "coverage_007", "coverage_0"])
+def test_odd_names_are_refused(name):
+    with pytest.raises(ValueError, match="must be one of"):
+        get_scorer(name)

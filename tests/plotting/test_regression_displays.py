@@ -10,8 +10,9 @@ from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
 
-from skuq import DeepEnsembleRegressor
+from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.plotting import (
     CoverageWidthDisplay,
     ErrorStdDisplay,
@@ -19,6 +20,7 @@ from skuq.plotting import (
     PredictionBandDisplay,
     QuantileCalibrationDisplay,
     RetentionDisplay,
+    SearchHistoryDisplay,
 )
 from skuq.predictive import GaussianMixture
 
@@ -214,7 +216,7 @@ def test_displays_of_a_trained_ensemble(wave):
             "return_std",
         ),
         (
-            lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, X),
+            lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, np.hstack([X, X])),
             ValueError,
             "shape of y",
         ),
@@ -247,3 +249,28 @@ def test_retention_of_many_models_without_bounds():
     display = RetentionDisplay.from_predictions([1.0, 2.0], [0.0, 0.0], [1.0, 2.0], bounds=False)
     assert display.random_ is display.oracle_ is None
     assert len(display.ax_.lines) == 1
+
+
+def test_pit_histograms_on_shared_axes_are_seen_whole():
+    steep = PITDisplay(np.full(50, 0.55)).plot()
+    even = PITDisplay(np.linspace(0.01, 0.99, 50)).plot(steep.ax_)
+    assert even.ax_.get_ylim()[1] > 10  # all in one of ten bins
+
+
+def test_displays_open_pipelines():
+    X, y = np.linspace(0, 1, 40)[:, None], np.linspace(0, 1, 40) ** 2
+    model = make_pipeline("passthrough", DeepEnsembleRegressor(2, epochs=3, random_state=0))
+    band = PredictionBandDisplay.from_estimator(model.fit(X, y), X)
+    assert_allclose(band.aleatoric, model[-1].predict_uncertainty(X).aleatoric)
+    column = QuantileCalibrationDisplay.from_estimator(model, X, y[:, None])
+    assert_allclose(
+        column.observed, QuantileCalibrationDisplay.from_estimator(model, X, y).observed
+    )
+    classes = make_pipeline("passthrough", DeepEnsembleClassifier(2, epochs=3, random_state=0))
+    classes.fit(X, y > 0.3)
+    retention = RetentionDisplay.from_estimator(classes, X, y > 0.3)
+    assert_allclose(retention.uncertainty, classes[-1].predict_uncertainty(X).total)
+    with pytest.raises(ValueError, match="does not know: \\['a'\\]"):
+        RetentionDisplay.from_estimator(classes, X, ["a"] * 40)
+    with pytest.raises(TypeError, match="must have a `catalog_`"):
+        SearchHistoryDisplay.from_estimator(model)

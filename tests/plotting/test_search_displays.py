@@ -303,3 +303,14 @@ def test_regret_of_one_seed_has_no_band():
 def test_search_displays_say_what_is_wrong(chosen, draw, error, message):
     with pytest.raises(error, match=message):
         draw(chosen)
+
+
+def test_identical_members_are_refused():
+    with pytest.raises(ValueError, match="All members predict the same"):
+        MemberDiversityDisplay.from_predictions(np.ones((4, 5)))
+    with pytest.raises(ValueError, match="finite"):
+        MemberDiversityDisplay.from_predictions([[1.0, np.nan], [0.0, 1.0], [2.0, 0.0]])
+    with pytest.raises(ValueError, match="`names` must be one for each of 3"):
+        MemberDiversityDisplay.from_embeddings([[0, 1], [1, 0], [2, 2]], names=np.array(["a"]))
+    with pytest.raises(ValueError, match="`groups` must be one for each of 3"):
+        MemberDiversityDisplay.from_predictions(np.eye(3), groups=[0])
