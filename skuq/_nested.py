@@ -37,8 +37,7 @@ def predict_normal(estimator, X) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(predicted, tuple) or len(predicted) != 2:
         raise TypeError(
             "A regressor must have `predict(X, return_std=True)` or `predict_distribution(X)`. "
-            f"{estimator!r} does not say how sure it is; skuq.CalibratedUncertaintyRegressor "
-            "takes those that do."
+            f"{estimator!r} does not say how sure it is."
         )
     return tuple(np.asarray(values, dtype=float) for values in predicted)
 

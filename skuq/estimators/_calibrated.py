@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from numbers import Integral
 
 import numpy as np
@@ -20,7 +19,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from skuq._nested import innermost
+from skuq._nested import innermost, predict_normal
 from skuq._params import HasMethods, StrOptions, check_sample_weight, fit_context, safe_split
 from skuq.estimators._base import PassThroughMixin, UncertaintyRegressorMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
@@ -227,12 +226,7 @@ class CalibratedUncertaintyRegressor(
                     f"{type(model).__name__} predicts a {type(distribution).__name__}."
                 )
             return distribution
-        if "return_std" not in signature(model.predict).parameters:
-            raise TypeError(
-                "`estimator` must have predict_distribution, or predict with return_std. "
-                f"{type(model).__name__} has neither."
-            )
-        mean, std = map(np.asarray, model.predict(X, return_std=True))
+        mean, std = predict_normal(model, X)
         if not (np.isfinite(mean).all() and np.isfinite(std).all()):
             raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
         return GaussianMixture(mean[None], np.maximum(std, _SMALLEST_STD)[None])
