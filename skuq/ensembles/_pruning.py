@@ -285,12 +285,11 @@ def _q(everyone, rules, teams):
 
 def _hq(focal, rules, teams, model_strength):
     """HQ scores of all teams of one size that are alive (Algorithm 2)."""
-    several = teams.shape[1] < len(model_strength)  # teams with one focal model
     scores = np.zeros(teams.shape)
     for measure in rules.measures:
         by_focal = [focal.scores(measure, teams, members) for members in teams.T]
         own = np.stack(by_focal, axis=1)  # (n_teams, S): on the negatives of each member
-        scores += _scale_by_focal(own, teams, len(model_strength)) if several else own
+        scores += _scale_by_focal(own, teams, len(model_strength))
     ranks = rankdata(model_strength[teams], axis=1) - 1 + rules.rank_base
     # A model that is never wrong sees nothing as a focal model: its score is no evidence.
     sees = focal.n[teams] > 0
@@ -302,7 +301,10 @@ def _hq(focal, rules, teams, model_strength):
 
 
 def _scale_by_focal(scores, teams, n_models):
-    """Min-max scaling over the teams of each focal model; as it is where all are equal."""
+    """Min-max scaling over the teams of each focal model; as it is where all are equal.
+
+    So the one team of all models is not scaled.
+    """
     low, high = np.full(n_models, np.inf), np.full(n_models, -np.inf)
     np.minimum.at(low, teams, scores)
     np.maximum.at(high, teams, scores)

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state, get_tags
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils import check_random_state, get_tags, indexable
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
 
+from skuq._params import check_sample_weight
+from skuq.estimators._rows import check_weights
 from skuq.predictive._categorical_mixture import CategoricalMixture
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._uncertainty import Uncertainty
@@ -167,6 +174,16 @@ class PassThroughMixin:
         if getattr(X, "ndim", 2) != 1:  # about a single row the others say what is wrong
             validate_data(self, X, reset=False, skip_check_array=True)
         return X
+
+    def _check_rows(self, X, y, sample_weight):
+        """X that can be indexed, weights to judge by, and weights to fit with or None."""
+        (X,) = indexable(X)
+        check_consistent_length(X, y)
+        validate_data(self, X, skip_check_array=True)
+        weight = check_weights(sample_weight, X)
+        if sample_weight is not None:
+            sample_weight = check_sample_weight(sample_weight, X)
+        return X, weight, sample_weight
 
     def _inherit_tags(self, tags, estimators):
         """Accept what all of them accept."""

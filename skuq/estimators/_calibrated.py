@@ -9,22 +9,18 @@ from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import check_cv
-from sklearn.utils import indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_array,
-    check_consistent_length,
     check_is_fitted,
     column_or_1d,
-    validate_data,
 )
 
 from skuq._nested import innermost, predict_normal
-from skuq._params import HasMethods, StrOptions, check_sample_weight, fit_context, safe_split
+from skuq._params import HasMethods, StrOptions, fit_context, safe_split
 from skuq.estimators._base import PassThroughMixin, UncertaintyRegressorMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
 from skuq.estimators._folds import check_takes_weights, class_probabilities, fit_fold
-from skuq.estimators._rows import check_weights
 from skuq.predictive import (
     CategoricalMixture,
     ConformalMixture,
@@ -71,12 +67,7 @@ class _CalibratedUncertainty(BaseEstimator):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        (X,) = indexable(X)
-        check_consistent_length(X, y)
-        validate_data(self, X, skip_check_array=True)
-        weight = check_weights(sample_weight, X)
-        if sample_weight is not None:
-            sample_weight = check_sample_weight(sample_weight, X)
+        X, weight, sample_weight = self._check_rows(X, y, sample_weight)
         y = self._check_y(y)
         # Rows of no weight say nothing, and their predictions may be wild.
         if prefit:

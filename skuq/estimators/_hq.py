@@ -10,13 +10,11 @@ from sklearn.base import TransformerMixin, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import check_cv
-from sklearn.utils import Bunch, indexable
+from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
-    check_consistent_length,
     check_is_fitted,
     column_or_1d,
-    validate_data,
 )
 from tqdm.auto import tqdm
 
@@ -25,7 +23,6 @@ from skuq._params import (
     Interval,
     Options,
     StrOptions,
-    check_sample_weight,
     fit_context,
 )
 from skuq.ensembles import TeamSelection, select_teams
@@ -41,7 +38,6 @@ from skuq.estimators._folds import (
     class_probabilities,
     fit_fold,
 )
-from skuq.estimators._rows import check_weights
 from skuq.predictive import CategoricalMixture
 
 __all__ = ["HQEnsembleSelector"]
@@ -269,12 +265,7 @@ class HQEnsembleSelector(
         ).check_pool(len(pool))
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        (X,) = indexable(X)
-        check_consistent_length(X, y)
-        validate_data(self, X, skip_check_array=True)
-        weight = check_weights(sample_weight, X)
-        if sample_weight is not None:
-            sample_weight = check_sample_weight(sample_weight, X)
+        X, weight, sample_weight = self._check_rows(X, y, sample_weight)
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
         codes = self._codes(y)
         predictions = self._pool_predictions(pool, X, y, sample_weight)
