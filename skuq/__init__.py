@@ -33,6 +33,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "HyperDeepEnsembleRegressor",
             "MCDropoutClassifier",
             "MCDropoutRegressor",
+            "NESClassifier",
+            "NESRegressor",
         ]
     },
 )

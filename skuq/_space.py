@@ -6,6 +6,7 @@ types, so it can be stored, compared and sent to a worker as it is.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,6 +181,11 @@ class Space:
 
     def __add__(self, other: Space) -> Space:
         return Space(self.decisions + other.decisions)
+
+    @property
+    def size(self) -> float:
+        """Number of configurations; infinite where a decision is a real number."""
+        return math.prod(decision.size for decision in self.decisions)
 
     @property
     def names(self) -> list[str]:

@@ -68,7 +68,7 @@ class TooSure(RegressorMixin, BaseEstimator):
         return (mean, np.broadcast_to(self.std_, mean.shape)) if return_std else mean
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_space():
     return TinySpace()
 

@@ -43,6 +43,8 @@ ESTIMATORS = [
     "HyperDeepEnsembleRegressor",
     "MCDropoutClassifier",
     "MCDropoutRegressor",
+    "NESClassifier",
+    "NESRegressor",
 ]
 
 

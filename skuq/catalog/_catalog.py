@@ -24,11 +24,24 @@ class HeldOut:
     y : ndarray of shape (n_valid, n_outputs)
     weight : ndarray of shape (n_valid,)
         Sample weights, with mean 1.
+    shifted : tuple of HeldOut
+        Further rows, from another distribution; members' predictions of them follow those of
+        the rows above, set after set.
     """
 
     rows: np.ndarray | None
     y: np.ndarray
     weight: np.ndarray
+    shifted: tuple[HeldOut, ...] = ()
+
+    @property
+    def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
+        """Of the rows and of each shifted set: where its predictions are, y and weight."""
+        parts, start = [], 0
+        for part in (self, *self.shifted):
+            parts.append((slice(start, start + len(part.y)), part.y, part.weight))
+            start += len(part.y)
+        return parts
 
 
 class Catalog(Sequence):

@@ -28,8 +28,8 @@ class Member:
         and `learning_rate`.
     best_epoch : int
         The epoch whose weights were kept, from 0.
-    held_out : ndarray of shape (n_valid, n_raw), float32, or None
-        Raw outputs on the validation rows.
+    held_out : ndarray of shape (n_held_out, n_raw), float32, or None
+        Raw outputs on the validation rows, and on shifted ones behind them where there are any.
     seed : int
         Decides first weights and batches.
     seconds : float

@@ -10,17 +10,20 @@ candidates; its weights are how often each was taken, divided by its size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 __all__ = [
     "Selection",
     "check_selection",
+    "ensemble_of",
     "normal_nll",
     "normal_statistics",
+    "select_best",
     "select_forward",
     "select_greedy",
+    "select_in_order",
     "select_top",
 ]
 
@@ -60,6 +63,7 @@ def select_forward(
     replacement=True,
     k_init=1,
     min_members=1,
+    min_size=1,
     max_size=None,
     sample_weight=None,
 ):
@@ -68,7 +72,7 @@ def select_forward(
     Start from the `k_init` best candidates; add the candidate that gives the ensemble of
     the lowest loss, as long as the loss strictly falls and there are fewer than
     `n_members` distinct ones. Of all ensembles on the way that have at least
-    `min_members` distinct members the best is returned.
+    `min_members` distinct members and `min_size` in all, the best is returned.
 
     Parameters
     ----------
@@ -106,14 +110,11 @@ def select_forward(
     Egele et al., "AutoDEUQ", Algorithm 1, lines 29-39. As printed it accepts an equal
     loss and never ends; a strict decrease is meant.
     """
-    singles = _ensemble_losses(statistics, loss, [0.0] * len(statistics), 1, sample_weight)
+    order, singles = _ranked(statistics, loss, sample_weight)
     usable = np.isfinite(singles)
-    if not usable.any():
-        raise ValueError("No candidate has a finite loss on the rows to select on.")
-    n_members = min(n_members, int(usable.sum()))
+    n_members = min(n_members, len(order))
     min_members = min(min_members, n_members)
-    max_size = max(4 * n_members if max_size is None else max_size, min_members)
-    order = np.argsort(np.where(usable, singles, np.inf), kind="stable")
+    max_size = max(4 * n_members if max_size is None else max_size, min_members, min_size)
 
     chosen, path = [], []
     totals = [0.0] * len(statistics)
@@ -132,13 +133,14 @@ def select_forward(
             taken = int(order[len(chosen)])
         else:
             taken = int(np.argmin(np.where(allowed & ~np.isnan(losses), losses, np.inf)))
-            if not growing and not losses[taken] < current:
+            if not (growing or len(chosen) < min_size or losses[taken] < current):
                 break
         current = float(losses[taken])
         chosen.append(taken)
         path.append((taken, current))
         totals = [total + s[taken] for total, s in zip(totals, statistics)]
-        if len(set(chosen)) >= min_members and current < best[0]:
+        enough = len(set(chosen)) >= min_members and len(chosen) >= min_size
+        if enough and current < best[0]:
             best = (current, len(chosen))
     kept = chosen[: best[1]] or chosen
     indices = list(dict.fromkeys(kept))
@@ -233,14 +235,50 @@ def select_top(y, loc, scale, n_members, *, sample_weight=None):
     Parameters and return value are those of `select_greedy`.
     """
     statistics = normal_statistics(y, loc, scale)
-    losses = _ensemble_losses(statistics, normal_nll, [0.0, 0.0], 1, sample_weight)
-    order = np.argsort(np.where(np.isnan(losses), np.inf, losses), kind="stable")
-    chosen = order[: min(n_members, int(np.isfinite(losses).sum()))]
-    if not len(chosen):
+    return select_best(statistics, normal_nll, n_members, sample_weight=sample_weight)
+
+
+def select_best(statistics, loss, n_members, *, sample_weight=None):
+    """The candidates with the lowest loss each on its own, equally weighted.
+
+    Parameters and return value are those of `select_forward`.
+    """
+    order, _ = _ranked(statistics, loss, sample_weight)
+    return ensemble_of(order[:n_members], statistics, loss, sample_weight)
+
+
+def select_in_order(statistics, loss, n_members, *, sample_weight=None):
+    """Once through the candidates, from the best on, taking each that improves the ensemble.
+
+    Parameters and return value are those of `select_forward`.
+    """
+    order, singles = _ranked(statistics, loss, sample_weight)
+    chosen, path = [order[0]], [(int(order[0]), float(singles[order[0]]))]
+    for candidate in order[1:]:
+        if len(chosen) == n_members:
+            break
+        ensemble = ensemble_of([*chosen, candidate], statistics, loss, sample_weight)
+        if ensemble.loss < path[-1][1]:
+            chosen.append(candidate)
+            path.append((int(candidate), ensemble.loss))
+    return replace(ensemble_of(chosen, statistics, loss, sample_weight), path=tuple(path))
+
+
+def _ranked(statistics, loss, sample_weight):
+    """Usable candidates from the best on, and every candidate's own loss."""
+    losses = _ensemble_losses(statistics, loss, [0.0] * len(statistics), 1, sample_weight)
+    usable = np.isfinite(losses)
+    if not usable.any():
         raise ValueError("No candidate has a finite loss on the rows to select on.")
+    return np.argsort(np.where(usable, losses, np.inf), kind="stable")[: usable.sum()], losses
+
+
+def ensemble_of(chosen, statistics, loss, sample_weight):
+    """Equally weighted members and their joint loss."""
+    chosen = np.asarray(chosen)
     mean = [s[chosen].mean(axis=0, keepdims=True) for s in statistics]
-    loss = float(_mean_loss(normal_nll(*mean), sample_weight)[0])
-    return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), loss)
+    value = float(_mean_loss(loss(*mean), sample_weight)[0])
+    return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), value)
 
 
 def check_selection(chosen, n_candidates):

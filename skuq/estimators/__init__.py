@@ -13,5 +13,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_hq": ["HQEnsembleSelector"],
         "_hyper_ensemble": ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"],
         "_mc_dropout": ["MCDropoutClassifier", "MCDropoutRegressor"],
+        "_nes": ["NESClassifier", "NESRegressor"],
     },
 )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import copy
-import functools
 from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
 
 from skuq._params import (
     HasMethods,
@@ -18,29 +15,16 @@ from skuq._params import (
     StrOptions,
     fit_context,
 )
-from skuq._seeds import draw_entropy, generator
-from skuq.catalog import Catalog, HeldOut
 from skuq.ensembles import check_selection, select_greedy, select_hq, select_top
-from skuq.estimators._base import UncertaintyRegressorMixin
-from skuq.estimators._rows import (
-    Rows,
-    check_groups,
-    check_numbers,
-    check_validation_data,
-    check_weights,
-    split,
-    warn_of_few_rows,
-)
-from skuq.networks import GaussianHead, resolve_search_space
-from skuq.predictive import GaussianMixture
-from skuq.search import STRATEGIES, make_proposer, open_slots, pin, run_search
-from skuq.tables import Scaling, TrainingData
-from skuq.training import MemberTrainer, predict_members
+from skuq.estimators._search import SearchEstimator
+from skuq.estimators._targets import GaussianTarget
+from skuq.networks import resolve_search_space
+from skuq.search import STRATEGIES, make_proposer, pin
 
 __all__ = ["AutoDEUQRegressor"]
 
 
-class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
+class AutoDEUQRegressor(GaussianTarget, SearchEstimator):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
     `n_trials` networks with a mean and a standard deviation as outputs are trained, each
@@ -244,45 +228,14 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
         """
         if self.selection == "hq" and self.n_members < 2:
             raise ValueError('`selection="hq"` makes teams: `n_members` must be at least 2. Got 1.')
-        X, y = validate_data(
-            self, X, y, dtype="float64", multi_output=True, y_numeric=True, ensure_min_samples=2
-        )
-        if hasattr(self, "selection_"):  # a fit that fails must not leave half of another
-            del self.selection_
-        self.entropy_ = draw_entropy(self.random_state)
-        self._y_is_1d = y.ndim == 1
-        train, valid, held_out = self._split(X, y, sample_weight, validation_data, groups)
-        self._head = GaussianHead(train.y.shape[1])
-        self.scaling_ = Scaling().fit(*train)
-        data = TrainingData(*self._scaled(*train), *self._scaled(*valid))
-        records = self._run_search(data)
-        self.catalog_ = Catalog(records, HeldOut(held_out, data.y_valid, data.weight_valid))
-        self.selection_ = self._select(self.catalog_)
-        return self
+        return self._fit(X, y, sample_weight, validation_data, groups)
 
-    def _split(self, X, y, sample_weight, validation_data, groups):
-        """Rows to train on, rows to validate on, and the positions of the latter."""
-        rows = Rows(X, y.astype("float64").reshape(len(y), -1), check_weights(sample_weight, X))
-        groups = check_groups(groups, X)
-        if validation_data is None:
-            rng = generator(self.entropy_, "split")
-            train, valid = split(rows, self.validation_fraction, rng, groups)
-            parts = rows.take(train), rows.take(valid), valid
-        else:
-            targets = functools.partial(check_numbers, n_outputs=rows.y.shape[1])
-            valid = check_validation_data(self, validation_data, targets)
-            parts = rows.take(rows.weight > 0), valid, None
-        warn_of_few_rows(len(parts[1].X))
-        return parts
+    def _space(self):
+        return resolve_search_space(self.search_space, self.n_nodes, self.max_batch_size)
 
-    def _scaled(self, X, y, weight):
-        return self.scaling_.inputs(X), self.scaling_.targets(y), weight
-
-    def _run_search(self, data):
-        space = resolve_search_space(self.search_space, self.n_nodes, self.max_batch_size)
-        decisions = space.decisions(data.x.shape[1:], self._head.n_raw)
+    def _proposer(self, space, decisions, held_out):
         if isinstance(self.search, str):
-            proposer = make_proposer(
+            return make_proposer(
                 self.search,
                 decisions,
                 self.n_trials,
@@ -292,24 +245,19 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
                 sample_size=self.sample_size,
                 kappa=self.kappa,
             )
-        else:
-            from skuq.search import OracleProposer
+        from skuq.search import OracleProposer
 
-            # A copy: the parameter is not touched, so that fit can be called again.
-            proposer = OracleProposer(
-                copy.deepcopy(self.search),
-                pin(decisions, self.fixed_architecture, self.fixed_hyperparameters),
-                self.n_trials,
-            )
-        trainer = MemberTrainer(space, data, self._head, self.epochs)
-        with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
-            return run_search(proposer, slots, self.n_trials, self.entropy_, verbose=self.verbose)
+        # A copy: the parameter is not touched, so that fit can be called again.
+        return OracleProposer(
+            copy.deepcopy(self.search),
+            pin(decisions, self.fixed_architecture, self.fixed_hyperparameters),
+            self.n_trials,
+        )
 
     def _select(self, catalog):
         """Members by their predictions of the validation rows, as a `Selection`."""
         completed = catalog.completed
-        raw = np.stack([catalog.member(index).held_out for index in completed])
-        loc, scale = self._head.distribution(raw.astype("float64"))
+        loc, scale = self._head.distribution(self._raw_held_out(catalog, completed))
         held_out = catalog.held_out
         arguments = held_out.y.astype("float64"), loc, scale, self.n_members
         if self.selection == "greedy":
@@ -323,28 +271,3 @@ class AutoDEUQRegressor(UncertaintyRegressorMixin, BaseEstimator):
             chosen = self.selection(*arguments, sample_weight=held_out.weight)
             check_selection(chosen, len(completed))
         return replace(chosen, indices=completed[np.asarray(chosen.indices)])
-
-    def _predict_distribution(self, X):
-        members = [self.catalog_.member(index) for index in self.selection_.indices]
-        raw = predict_members(members, self.scaling_.inputs(X))
-        loc, scale = self.scaling_.restore(*self._head.distribution(raw))
-        if self._y_is_1d:
-            loc, scale = loc[..., 0], scale[..., 0]
-        return GaussianMixture(loc, scale, self.selection_.weights)
-
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "selection_")
-
-    def __getstate__(self):
-        # As small as its members: the other networks of the catalog stay behind.
-        state = super().__getstate__()
-        if "selection_" in state:
-            catalog = state["catalog_"].keep_arrays_of(state["selection_"].indices)
-            state = {**state, "catalog_": catalog}
-        return state
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.non_deterministic = self.n_jobs not in (None, 1)
-        return tags

@@ -10,11 +10,11 @@ from skuq._params import Interval
 from skuq._seeds import generator
 from skuq.estimators._neural import (
     REGRESSION_CONSTRAINTS,
-    ClassificationTarget,
     NeuralEstimator,
     RegressionTarget,
     completed,
 )
+from skuq.estimators._targets import ClassificationTarget
 
 __all__ = ["DeepEnsembleClassifier", "DeepEnsembleRegressor"]
 

@@ -12,13 +12,13 @@ from skuq._seeds import generator
 from skuq.ensembles import select_forward, select_greedy
 from skuq.estimators._neural import (
     REGRESSION_CONSTRAINTS,
-    ClassificationTarget,
     NeuralEstimator,
     RegressionTarget,
     check_dropout_layers,
     completed,
 )
 from skuq.estimators._rows import warn_of_few_rows
+from skuq.estimators._targets import ClassificationTarget
 from skuq.networks import CategoricalHead, GaussianHead
 
 __all__ = ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"]

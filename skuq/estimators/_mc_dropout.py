@@ -10,12 +10,12 @@ from skuq._params import Interval
 from skuq._seeds import generator
 from skuq.estimators._neural import (
     REGRESSION_CONSTRAINTS,
-    ClassificationTarget,
     NeuralEstimator,
     RegressionTarget,
     check_dropout_layers,
     completed,
 )
+from skuq.estimators._targets import ClassificationTarget
 from skuq.training import predict_members
 
 __all__ = ["MCDropoutClassifier", "MCDropoutRegressor"]

@@ -15,39 +15,32 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.preprocessing import LabelEncoder
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted
 from tqdm.auto import tqdm
 
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator, trial_seed
-from skuq.estimators._base import UncertaintyRegressorMixin
-from skuq.estimators._classifier import UncertaintyClassifierMixin
 from skuq.estimators._rows import (
     Rows,
     check_groups,
-    check_numbers,
     check_validation_data,
     check_weights,
     split,
 )
+from skuq.estimators._targets import GaussianTarget
 from skuq.networks import (
     OPTIMIZERS,
-    CategoricalHead,
     GaussianHead,
     SquaredErrorHead,
     build_mlp,
 )
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._plan import make_plan
-from skuq.predictive import CategoricalMixture, GaussianMixture
-from skuq.tables import Scaling, TrainingData
+from skuq.tables import TrainingData
 from skuq.training import Recipe, build_checked, predict_members
 
 __all__ = [
     "REGRESSION_CONSTRAINTS",
-    "ClassificationTarget",
     "NeuralEstimator",
     "RegressionTarget",
     "check_dropout_layers",
@@ -244,27 +237,14 @@ class NeuralEstimator(BaseEstimator):
         return predict_members(self.members_, self.scaling_.inputs(X))
 
 
-class RegressionTarget(UncertaintyRegressorMixin):
+class RegressionTarget(GaussianTarget):
     """Numbers, one or several a row, with a Gaussian likelihood or squared error."""
 
-    def _check_table(self, X, y):
-        n_rows = 1 if self.validation_fraction is None else 2
-        return validate_data(
-            self,
-            X,
-            y,
-            dtype="float64",
-            multi_output=True,
-            y_numeric=True,
-            ensure_min_samples=n_rows,
-        )
-
     def _targets(self, y):
-        self._y_is_1d = y.ndim == 1
-        self._n_outputs = 1 if self._y_is_1d else y.shape[1]
+        targets = super()._targets(y)
         if self.loss == "mse" and self.noise_std is not None:
             self._check_noise()
-        return y.astype("float64").reshape(len(y), -1)
+        return targets
 
     def _check_noise(self):
         try:
@@ -278,20 +258,8 @@ class RegressionTarget(UncertaintyRegressorMixin):
                 f"output. Got {self.noise_std!r}."
             )
 
-    def _check_targets(self, y):
-        return check_numbers(y, self._n_outputs)
-
-    def _labels(self, y):
-        return None
-
     def _make_head(self, n_outputs):
         return (GaussianHead if self.loss == "nll" else SquaredErrorHead)(n_outputs)
-
-    def _fit_scaling(self, rows):
-        return Scaling().fit(*rows)
-
-    def _scaled_targets(self, y):
-        return self.scaling_.targets(y)
 
     def _finish(self, data, splits):
         if self.loss == "nll":
@@ -304,56 +272,6 @@ class RegressionTarget(UncertaintyRegressorMixin):
             scale = noise / self.scaling_.y_.scale_
         self._head = replace(self._head, scale=tuple(np.maximum(scale, _SMALLEST_NOISE).tolist()))
         self.noise_std_ = float(noise[0]) if self._y_is_1d else noise
-
-    def _predict_distribution(self, X):
-        loc, scale = self.scaling_.restore(*self._head.distribution(self._raw(X)))
-        if self._y_is_1d:
-            loc, scale = loc[..., 0], scale[..., 0]
-        return GaussianMixture(loc, scale, self._mixture_weights(len(loc)))
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-
-class ClassificationTarget(UncertaintyClassifierMixin):
-    """Classes, of any labels."""
-
-    def _check_table(self, X, y):
-        X, y = validate_data(self, X, y, dtype="float64", ensure_min_samples=2)
-        check_classification_targets(y)
-        return X, column_or_1d(y, warn=True)
-
-    def _targets(self, y):
-        self._encoder = LabelEncoder().fit(y)
-        self.classes_ = self._encoder.classes_
-        return self._encoder.transform(y)[:, None].astype("float64")
-
-    def _check_targets(self, y):
-        y = column_or_1d(y)
-        unknown = set(y.tolist()) - set(self.classes_.tolist())
-        if unknown:
-            raise ValueError(
-                f"`validation_data` has classes {sorted(unknown, key=str)} that y has not."
-            )
-        return self._encoder.transform(y)[:, None].astype("float64")
-
-    def _labels(self, y):
-        return y[:, 0]
-
-    def _make_head(self, n_outputs):
-        return CategoricalHead(len(self.classes_))
-
-    def _fit_scaling(self, rows):
-        return Scaling().fit(rows.X, None, rows.weight)
-
-    def _scaled_targets(self, y):
-        return y
-
-    def _predict_distribution(self, X):
-        proba = self._head.probabilities(self._raw(X))
-        return CategoricalMixture(proba, self._mixture_weights(len(proba)))
 
 
 def completed(members) -> list[int]:

@@ -6,7 +6,7 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_X_y, validate_data
+from sklearn.utils.validation import check_array, check_X_y
 
 from skuq._params import check_sample_weight
 from skuq.exceptions import SmallValidationWarning
@@ -77,24 +77,25 @@ def split(rows: Rows, fraction: float, rng, groups=None, labels=None):
     return used[train], used[valid]
 
 
-def check_validation_data(estimator, validation_data, targets) -> Rows:
-    """The user's own validation rows.
+def check_validation_data(estimator, data, targets, name="validation_data") -> Rows:
+    """Rows that the user has given beside those to train on.
 
     Parameters
     ----------
     estimator : estimator
         Knows the number and names of features.
-    validation_data : tuple (X, y) or (X, y, sample_weight)
+    data : tuple (X, y) or (X, y, sample_weight)
     targets : callable
         From y as it was given to numbers (n, m).
+    name : str
+        The argument's name, for errors.
     """
-    if not isinstance(validation_data, tuple | list) or len(validation_data) not in (2, 3):
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise ValueError(
-            "`validation_data` must be a tuple (X, y) or (X, y, sample_weight). "
-            f"Got {type(validation_data).__name__}."
+            f"`{name}` must be a tuple (X, y) or (X, y, sample_weight). Got {type(data).__name__}."
         )
-    X, y, *weight = validation_data
-    X = validate_data(estimator, X, reset=False, dtype="float64")
+    X, y, *weight = data
+    X = estimator._check_inputs(X)
     y = targets(y)
     X, _ = check_X_y(X, y, dtype="float64", multi_output=True)
     weight = check_weights(weight[0] if weight else None, X)

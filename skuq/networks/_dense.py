@@ -56,6 +56,8 @@ class DenseSkipSpace:
     n_nodes: int = 5
     max_batch_size: int = 256
 
+    takes_images = False
+
     @classmethod
     def benchmark(cls) -> DenseSkipSpace:
         """The paper's regression benchmark: five nodes, batches of up to 256, 100 epochs."""

@@ -59,6 +59,11 @@ class GaussianHead:
         nll = ops.log(scale) + 0.5 * ops.square((y - mean) / scale) + _HALF_LOG_2PI
         return ops.mean(nll, axis=-1)
 
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Log density (..,) of all outputs together: arrays (.., n_outputs), (.., n_raw)."""
+        mean, scale = self.distribution(raw)
+        return -(np.log(scale) + 0.5 * ((y - mean) / scale) ** 2 + _HALF_LOG_2PI).sum(axis=-1)
+
 
 @dataclass(frozen=True)
 class SquaredErrorHead:
@@ -122,3 +127,9 @@ class CategoricalHead:
         codes = ops.cast(y[..., 0], "int32")
         chosen = ops.sum(ops.one_hot(codes, self.n_classes) * raw, axis=-1)
         return ops.logsumexp(raw, axis=-1) - chosen
+
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Log probability (..,) of codes (.., 1), from arrays of raw numbers (.., n_classes)."""
+        codes = np.broadcast_to(np.asarray(y).astype(int), (*raw.shape[:-1], 1))
+        chosen = np.take_along_axis(raw, codes, axis=-1)[..., 0]
+        return chosen - special.logsumexp(raw, axis=-1)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from skuq.networks._dense import DenseSkipSpace
 from skuq.networks._search_space import SearchSpace
 
-__all__ = ["resolve_search_space"]
+__all__ = ["NES_SPACES", "resolve_nes_space", "resolve_search_space"]
 
+#: The spaces of `NESClassifier` by name.
+NES_SPACES = ("dense", "width-depth", "darts", "nas-bench-201")
+
+_NES_NODES = 3  # of the dense space: 9 decisions, and deep enough for tables
 _PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
 
 
@@ -42,3 +46,35 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
     from skuq.networks._keras_tuner import KerasTunerSpace
 
     return KerasTunerSpace(*callables, max_batch_size=max_batch_size)
+
+
+def resolve_nes_space(space, images: bool) -> SearchSpace:
+    """The search space meant by None, one of `NES_SPACES`, or all that is one anyway.
+
+    Parameters
+    ----------
+    space : None, str, SearchSpace, callable or (callable, callable)
+        None is "darts" for images and "dense" for tables.
+    images : bool
+        Whether the inputs are images.
+
+    Raises
+    ------
+    ValueError
+        If it is none of these.
+    """
+    from skuq.networks._cells import CellSpace, NASBench201Space
+    from skuq.networks._width_depth import WidthDepthSpace
+    from skuq.networks._with_training import table_training
+
+    if space is None:
+        space = "darts" if images else "dense"
+    if space == "dense":
+        return table_training(DenseSkipSpace(_NES_NODES))
+    if space == "width-depth":
+        return CellSpace.width_depth() if images else table_training(WidthDepthSpace())
+    if space == "darts":
+        return CellSpace()
+    if space == "nas-bench-201":
+        return NASBench201Space()
+    return resolve_search_space(space)

@@ -292,11 +292,6 @@ def _trials(estimator):
 
 def _architectures(estimator):
     """Decision vectors of the selected members (AutoDEUQ III.B.2)."""
-    catalog = estimator.catalog_
-    space = resolve_search_space(
-        estimator.search_space, estimator.n_nodes, estimator.max_batch_size
-    )
-    n_raw = 2 * catalog.held_out.y.shape[1]
-    architecture = space.decisions((estimator.n_features_in_,), n_raw).architecture
-    chosen = [catalog[k].configuration for k in estimator.selection_.indices]
+    architecture = estimator._decisions().architecture
+    chosen = [estimator.catalog_[k].configuration for k in estimator.selection_.indices]
     return architecture.embed([architecture.restrict(c) for c in chosen])

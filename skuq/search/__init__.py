@@ -9,8 +9,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_forest": ["ForestOptimizer", "ForestSurrogate"],
         "_keras_tuner": ["AgEBOOracle", "OracleProposer"],
         "_loop": ["run_search"],
+        "_nes": ["EnsembleEvolution", "Mutation", "ensemble_population"],
         "_proposers": ["Fixed", "Joint", "Proposer", "RandomProposer"],
         "_slots": ["open_slots"],
+        "_stacked": ["run_together"],
         "_strategies": ["STRATEGIES", "make_proposer", "pin"],
     },
 )

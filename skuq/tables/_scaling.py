@@ -25,9 +25,10 @@ class Scaling:
 
     def fit(self, X, y, sample_weight=None):
         """X (n, d), y (n, m) or None, finite; weights (n,) or None."""
+        columns, weight = self._columns(X, sample_weight)
         with np.errstate(over="ignore"):  # seen below, and said in words
-            self.x_ = StandardScaler().fit(X, sample_weight=sample_weight)
-            scaled = [(self.x_, X)]
+            self.x_ = StandardScaler().fit(columns, sample_weight=weight)
+            scaled = [(self.x_, columns)]
             if y is not None:
                 self.y_ = StandardScaler().fit(y, sample_weight=sample_weight)
                 scaled.append((self.y_, y))
@@ -41,6 +42,10 @@ class Scaling:
                     "Rescale them, or drop the outliers."
                 )
         return self
+
+    def _columns(self, X, weight):
+        """What shares a mean and a scale, as columns; and the weight of each row of these."""
+        return X, weight
 
     def inputs(self, X) -> np.ndarray:
         """Standardised X, clipped at a million standard deviations."""
@@ -57,3 +62,26 @@ class Scaling:
     def restore(self, loc, scale):
         """Means and standard deviations (.., m) in units of y."""
         return loc * self.y_.scale_ + self.y_.mean_, scale * self.y_.scale_
+
+
+class ImageScaling(Scaling):
+    """Zero mean and unit variance for every channel of images, over all pixels.
+
+    A column of its own for every pixel would blow up those that are nearly always black.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (height, width, channels) of the images, which come as flat rows.
+    """
+
+    def __init__(self, shape):
+        self.shape = tuple(shape)
+
+    def _columns(self, X, weight):
+        pixels = X.reshape(-1, self.shape[-1])
+        return pixels, None if weight is None else np.repeat(weight, len(pixels) // len(X))
+
+    def inputs(self, X) -> np.ndarray:
+        """Standardised images (n, height, width, channels)."""
+        return super().inputs(X.reshape(len(X), *self.shape))

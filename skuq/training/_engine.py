@@ -56,6 +56,7 @@ def train_member(
     jit: bool | None = None,
     padded: dict | None = None,
     cancelled: Callable | None = None,
+    held_out: np.ndarray | None = None,
 ) -> Member:
     """Train one network from scratch; its best epoch becomes a member.
 
@@ -84,6 +85,8 @@ def train_member(
         ``pad(data)``, when many networks train on the same data.
     cancelled : callable, optional
         Asked between slices; when it says True, training ends with InterruptedError.
+    held_out : ndarray of shape (n_held_out, ...), optional
+        Inputs that the trained network predicts for the record, instead of `data.x_valid`.
 
     Raises
     ------
@@ -101,6 +104,7 @@ def train_member(
         jit=jit,
         padded=padded,
         cancelled=cancelled,
+        held_out=held_out,
         stacked=False,
     )
     if isinstance(member, FloatingPointError):
@@ -121,6 +125,7 @@ def train_stack(
     jit: bool | None = None,
     padded: dict | None = None,
     cancelled: Callable | None = None,
+    held_out: np.ndarray | None = None,
     report: Callable | None = None,
 ) -> list[Member | FloatingPointError]:
     """Train K networks of one architecture side by side, in one vectorised program.
@@ -140,8 +145,8 @@ def train_stack(
         may repeat, as in a bootstrap sample.
     initial, permutations : sequence of K, optional
         For each member as in `train_member`.
-    jit, padded, cancelled :
-        As in `train_member`.
+    jit, padded, cancelled, held_out :
+        As in `train_member`; `held_out` is not for members with validation rows of their own.
     report : callable, optional
         ``report(n_epochs)`` after each slice of a run: how many epochs it had.
 
@@ -170,6 +175,7 @@ def train_stack(
         jit=jit,
         padded=padded,
         cancelled=cancelled,
+        held_out=held_out,
         report=report,
         stacked=True,
     )
@@ -188,16 +194,24 @@ def _check_stack(recipes, seeds, splits, initial, permutations):
             )
     if not seeds:
         raise ValueError("A stack needs at least one seed.")
-    for name in set(Recipe.field_names()) - set(_OWN):
-        values = {getattr(recipe, name) for recipe in recipes}
-        if len(values) > 1:
-            raise ValueError(f"The recipes of a stack must agree in `{name}`. Got {values}.")
-    for name in ("clip_norm", "dropout"):
-        if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
-            raise ValueError(f"Either all recipes of a stack have a `{name}`, or none.")
+    reason = why_not_together(recipes)
+    if reason:
+        raise ValueError(reason)
     sizes = {(len(a), None if b is None else len(b)) for a, b in splits or ()}
     if len(sizes) > 1:
         raise ValueError("All `splits` of a stack must have equally many rows of either kind.")
+
+
+def why_not_together(recipes: Sequence[Recipe]) -> str:
+    """What keeps recipes from being those of one stack; empty if nothing does."""
+    for name in sorted(set(Recipe.field_names()) - set(_OWN)):
+        values = {getattr(recipe, name) for recipe in recipes}
+        if len(values) > 1:
+            return f"The recipes of a stack must agree in `{name}`. Got {values}."
+    for name in ("clip_norm", "dropout"):
+        if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
+            return f"Either all recipes of a stack have a `{name}`, or none."
+    return ""
 
 
 def _train(
@@ -214,6 +228,7 @@ def _train(
     jit=None,
     padded=None,
     cancelled=None,
+    held_out=None,
     report=None,
 ):
     started = time.perf_counter()
@@ -259,6 +274,7 @@ def _train(
     seconds = (time.perf_counter() - started) / len(seeds)
     if not stacked:
         history, weights, states = history[..., None], weights[None], [s[None] for s in states]
+    held_out = data.x_valid if held_out is None else held_out
     members = []
     for k, seed in enumerate(seeds):
         members.append(
@@ -271,7 +287,7 @@ def _train(
                 seed,
                 seconds,
                 key,
-                data.x[splits[k][1]] if own_valid else data.x_valid,
+                data.x[splits[k][1]] if own_valid else held_out,
             )
         )
     return members
@@ -306,6 +322,7 @@ def _program_key(network, head, recipes, data, sizes, n_members, own_validation,
         decay=any(r.weight_decay for r in recipes),
         dropout=recipe.dropout is not None,
         adversarial=recipe.adversarial_epsilon > 0,
+        momentum=recipe.momentum,
     )
 
 
@@ -405,7 +422,7 @@ def _compiled(model, key, arguments):
     return compile_program(make_program(model, key, BACKEND), arguments, jit=key.jit)
 
 
-def _member(network, weights, state, history, recipe, seed, seconds, key, x_valid):
+def _member(network, weights, state, history, recipe, seed, seconds, key, held_out):
     """The record of one member, from its history (n_epochs, 3)."""
     history = history[~np.isnan(history[:, 2])]  # epochs that were run have a learning rate
     watched = history[:, 1] if key.n_valid else history[:, 0]
@@ -432,8 +449,8 @@ def _member(network, weights, state, history, recipe, seed, seconds, key, x_vali
             "Training diverged: the last epoch's weights are not finite "
             f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})."
         )
-    held_out = predict_members([member], x_valid, once=True)[0]
-    return member.with_held_out(held_out.astype("float32"))
+    raw = predict_members([member], held_out, once=True)[0]
+    return member.with_held_out(raw.astype("float32"))
 
 
 def pad(data: TrainingData, splits=None) -> dict:

@@ -13,12 +13,13 @@ second moments. `init` gives the slots (the optimiser's state), `update` maps
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 from skuq._keras import ops
 
-__all__ = ["RULES", "Rule"]
+__all__ = ["RULES", "Rule", "rule_of"]
 
 _EPSILON = 1e-7
 _BETA_1, _BETA_2 = 0.9, 0.999
@@ -38,6 +39,12 @@ def _zeros(n):
 
 def _sgd(w, slots, g, t, lr):
     return w - lr * g, slots
+
+
+def _momentum(w, slots, g, t, lr, momentum):
+    (velocity,) = slots
+    velocity = momentum * velocity - lr * g
+    return w + velocity, (velocity,)
 
 
 def _rmsprop(w, slots, g, t, lr, rho=0.9):
@@ -100,3 +107,10 @@ RULES = {
     "adamax": Rule(_zeros(2), _adamax),
     "nadam": Rule(_nadam_init, _nadam),
 }
+
+
+def rule_of(optimizer: str, momentum: float = 0.0) -> Rule:
+    """The rule of an optimiser; `momentum` is that of plain gradient descent."""
+    if optimizer == "sgd" and momentum:
+        return Rule(_zeros(1), functools.partial(_momentum, momentum=momentum))
+    return RULES[optimizer]

@@ -25,7 +25,7 @@ from skuq.networks._plan import Plan, Run, tensors
 from skuq.training._blocks import Blocks
 from skuq.training._network import make_network
 from skuq.training._noise import uniform
-from skuq.training._optimizers import RULES
+from skuq.training._optimizers import rule_of
 
 __all__ = ["Backend", "ProgramKey", "make_program", "padded_rows", "start_carry"]
 
@@ -63,6 +63,7 @@ class ProgramKey:
     decay: bool = False
     dropout: bool = False  # rates come with the run
     adversarial: bool = False
+    momentum: float = 0.0
 
     @property
     def lead(self) -> tuple[int, ...]:
@@ -95,7 +96,7 @@ def start_carry(blocks, state, key: ProgramKey, learning_rate, noise_key) -> dic
     learning_rate, noise_key : array-like of shape (..)
     """
     state = tuple(np.asarray(value) for value in state)
-    rule = RULES[key.optimizer]
+    rule = rule_of(key.optimizer, key.momentum)
 
     def full(value, dtype):
         return np.full(key.lead, value, dtype=dtype)
@@ -142,7 +143,7 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
     """
     network = make_network(key.network, model, key.n_members)
     blocks_of = Blocks(network.shapes, key.jit)
-    rule, batch, loss_of = RULES[key.optimizer], key.batch_size, key.head.loss
+    rule, batch, loss_of = rule_of(key.optimizer, key.momentum), key.batch_size, key.head.loss
     n_inputs = math.prod(key.input_shape)
     columns = [n_inputs, n_inputs + key.n_outputs]
     chunk = min(key.n_valid, _VALIDATION_CHUNK)

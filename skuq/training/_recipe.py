@@ -23,6 +23,8 @@ class Recipe:
     optimizer : str, default="adam"
         One of sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam, with Keras' defaults.
     learning_rate : float, default=1e-3
+    momentum : float, default=0.0
+        Of sgd; the other optimisers have their own.
     batch_size : int, default=32
         Larger than the number of rows means full batches.
     epochs : int, default=100
@@ -73,6 +75,7 @@ class Recipe:
     weight_decay: float = 0.0
     dropout: float | None = None
     adversarial_epsilon: float = 0.0
+    momentum: float = 0.0
 
     def __post_init__(self):
         self._check_choices()
@@ -88,6 +91,9 @@ class Recipe:
         self._check_number("warmup", lambda v: 0 <= v <= 1, "a number in [0, 1]")
         for name in ("l2", "weight_decay", "adversarial_epsilon"):
             self._check_number(name, lambda v: 0 <= v < inf, "a number >= 0")
+        self._check_number("momentum", lambda v: 0 <= v < 1, "a number in [0, 1)")
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f'`momentum` is for optimizer="sgd". Got {self.optimizer!r}.')
         if self.clip_norm is not None:
             self._check_number("clip_norm", lambda v: 0 < v < inf, "a positive number or None")
         if self.dropout is not None:

@@ -6,10 +6,11 @@ often used only in its workers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from skuq.catalog._records import Member
 from skuq.exceptions import SearchSpaceError
+from skuq.networks._plan import make_plan
 from skuq.networks._search_space import SearchSpace
 from skuq.tables._training_data import TrainingData
 from skuq.training._checks import build_checked
@@ -30,13 +31,19 @@ class MemberTrainer:
         From raw outputs to a distribution: `n_raw` and ``loss(y, raw)``.
     epochs : int
         Largest number of epochs, unless the configuration decides it.
+    held_out : ndarray of shape (n_held_out, ...), optional
+        Standardised inputs that each member predicts once it is trained, instead of the
+        validation rows.
     """
 
-    def __init__(self, search_space: SearchSpace, data: TrainingData, head, epochs: int):
+    def __init__(
+        self, search_space: SearchSpace, data: TrainingData, head, epochs: int, held_out=None
+    ):
         self.search_space = search_space
         self.data = data
         self.head = head
         self.epochs = epochs
+        self.held_out = held_out
         self._padded = None  # the data as tensors, made once a process
         self._cancelled = False
 
@@ -72,6 +79,42 @@ class MemberTrainer:
             seed,
             padded=self._padded,
             cancelled=lambda: self._cancelled,
+            held_out=self.held_out,
+        )
+
+    def fit_together(self, configurations: Sequence[Mapping]) -> bool:
+        """Whether these configurations of one architecture can be trained `together`.
+
+        Networks that run through Keras could, but one after the other inside of one large
+        program, which takes long to compile.
+        """
+        from skuq.training._engine import why_not_together
+
+        plan = make_plan(self.build(configurations[0]).to_json())
+        return plan is not None and not why_not_together([self.recipe(c) for c in configurations])
+
+    def together(self, configurations: Sequence[Mapping], seeds: Sequence[int]) -> list:
+        """Members of one architecture, trained as one stack.
+
+        Returns
+        -------
+        list of Member or FloatingPointError
+            An error stands for a member that diverged.
+
+        Raises
+        ------
+        ValueError
+            If the configurations differ in more than the members of a stack may.
+        """
+        from skuq.training._engine import train_stack
+
+        return train_stack(
+            self.build(configurations[0]),
+            self.head,
+            [self.recipe(configuration) for configuration in configurations],
+            self.data,
+            seeds,
+            held_out=self.held_out,
         )
 
     def recipe(self, configuration: Mapping) -> Recipe:

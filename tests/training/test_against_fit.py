@@ -169,12 +169,12 @@ def test_divergence_keeps_the_best_epoch_or_raises():
         train_member(model, head, Recipe("sgd", learning_rate=1e30, epochs=5), data, 1)
 
 
-def compare_optimizer(recipe, optimizer, data=None, rtol=1e-4):
+def compare_optimizer(recipe, optimizer, data=None, rtol=1e-4, jit=False):
     """Our recipe against Keras' own optimizer object, without callbacks, last weights."""
     data = make_data() if data is None else data
     head, initial = GaussianHead(), draw_variables(make_model(), 3)
     member = train_member(
-        make_model(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=False
+        make_model(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=jit
     )
     history, weights = fit_with_keras(make_model(), head, recipe, data, initial[0], optimizer, [])
     assert_allclose(member.weights, weights, rtol=rtol, atol=rtol * np.abs(weights).max())
@@ -187,6 +187,12 @@ PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "l
 def test_equals_fit_with_clipped_gradients():
     recipe = Recipe("sgd", 0.05, batch_size=16, epochs=6, clip_norm=0.3, **PLAIN)
     compare_optimizer(recipe, keras.optimizers.SGD(0.05, global_clipnorm=0.3))
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def test_equals_fit_with_momentum(jit):
+    recipe = Recipe("sgd", 0.02, momentum=0.9, batch_size=16, epochs=6, **PLAIN)
+    compare_optimizer(recipe, keras.optimizers.SGD(0.02, momentum=0.9), jit=jit)
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop"])

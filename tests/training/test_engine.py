@@ -55,6 +55,17 @@ def test_same_seed_same_member_other_seed_other_member():
     assert not np.array_equal(one.weights, other.weights)
 
 
+def test_held_out_inputs_are_predicted_in_place_of_the_validation_rows():
+    inputs = np.random.default_rng(1).normal(size=(7, 3))
+    recipe = Recipe(epochs=2)
+    plain = train_member(network(), GaussianHead(), recipe, data(), 5)
+    asked = train_member(network(), GaussianHead(), recipe, data(), 5, held_out=inputs)
+    np.testing.assert_array_equal(plain.weights, asked.weights)
+    assert plain.held_out.shape == (20, 2) and asked.held_out.shape == (7, 2)
+    expected = predict_members([asked], inputs)[0]
+    np.testing.assert_allclose(asked.held_out, expected, rtol=1e-6)
+
+
 def test_global_random_state_is_neither_used_nor_changed():
     keras.utils.set_random_seed(1)
     before = np.random.get_state()[1].copy()

@@ -49,6 +49,8 @@ def test_warmup_rises_linearly_from_the_first_step_on():
         ("dropout", 1.0),
         ("adversarial_epsilon", -0.1),
         ("final_lr_factor", 0.0),
+        ("momentum", 1.0),
+        ("momentum", 0.5),  # of adam, which has its own
         ("early_stopping_patience", 0),
     ],
 )

@@ -1,0 +1,65 @@
+"""Images at the door of an estimator: as arrays of four axes, or as flat rows of a table."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+
+from skuq.tables import ImageScaling
+
+__all__ = ["ImageInputsMixin"]
+
+
+class ImageInputsMixin:
+    """Lets (n, h, w, c) in, and flat rows whose `image_shape` the user gives.
+
+    Inside, and for scikit-learn, rows are flat: ``n_features_in_ == h * w * c``. Must come
+    before the target in the order of classes.
+    """
+
+    def _check_table(self, X, y):
+        shape = tuple(X.shape[1:]) if getattr(X, "ndim", 2) == 4 else None
+        X, y = super()._check_table(X if shape is None else X.reshape(len(X), -1), y)
+        self.image_shape_ = self._shape_of_images(shape, X.shape[1])
+        return X, y
+
+    def _shape_of_images(self, shape, n_features):
+        """(h, w, c), or None for tables."""
+        if self.image_shape is None:
+            return shape
+        given = tuple(self.image_shape)
+        given = given if len(given) == 3 else (*given, 1)
+        sound = len(given) == 3 and all(isinstance(n, Integral) and n > 0 for n in given)
+        if not sound or math.prod(given) != n_features or shape not in (None, given):
+            raise ValueError(
+                "`image_shape` must be (height, width) or (height, width, channels) of images "
+                f"with {n_features} numbers each. Got {self.image_shape!r}."
+            )
+        return given
+
+    def _check_inputs(self, X):
+        if getattr(X, "ndim", 2) == 4 and self.image_shape_ is not None:
+            if tuple(X.shape[1:]) != self.image_shape_:
+                raise ValueError(
+                    f"X has images of shape {tuple(X.shape[1:])}, but "
+                    f"{type(self).__name__} was fitted on {self.image_shape_}."
+                )
+            X = X.reshape(len(X), -1)
+        return super()._check_inputs(X)
+
+    @property
+    def _sees_images(self):
+        """Whether networks get images; dense ones get flat rows."""
+        takes = getattr(self._space(), "takes_images", None)
+        if takes and self.image_shape_ is None:
+            raise ValueError(
+                f"`search_space={self.search_space!r}` is for images: X of shape "
+                "(n, height, width, channels), or flat rows and `image_shape=`."
+            )
+        return self.image_shape_ is not None and takes is not False
+
+    def _input_shape(self):
+        return self.image_shape_ if self._sees_images else (self.n_features_in_,)
+
+    def _new_scaling(self):
+        return ImageScaling(self.image_shape_) if self._sees_images else super()._new_scaling()

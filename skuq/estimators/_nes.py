@@ -1,0 +1,371 @@
+"""Neural ensemble search: members of different architectures, chosen for their ensemble."""
+
+from __future__ import annotations
+
+from sklearn.utils.class_weight import compute_class_weight
+
+from skuq._params import StrOptions
+from skuq.ensembles import select_by, select_hq, select_teams
+from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
+from skuq.estimators._images import ImageInputsMixin
+from skuq.estimators._nes_base import NeuralEnsembleSearch
+from skuq.estimators._targets import ClassificationTarget, GaussianTarget
+
+__all__ = ["NESClassifier", "NESRegressor"]
+
+_HQ_POOL = 20  # candidates whose teams HQ compares: their number doubles with each
+
+
+class NESClassifier(ImageInputsMixin, ClassificationTarget, NeuralEnsembleSearch):
+    """Ensemble of networks of different architectures, searched for the ensemble's sake.
+
+    Networks are trained one by one, each proposed for what it may add to an ensemble of the
+    others; out of this pool forward selection picks the members whose *averaged*
+    probabilities have the lowest negative log likelihood on validation rows. With validation
+    rows of shifted data the ensemble is chosen to be robust to such a shift.
+
+    Parameters
+    ----------
+    n_trials : int, default=50
+        Networks trained (K), hence the size of the pool; 400 in the paper.
+    n_members : int, default=5
+        Networks of the ensemble (M); 3 to 30 in the paper.
+    strategy : {"re", "rs"}, default="re"
+        "re" evolves (NES-RE, Algorithm 2), "rs" draws at random (NES-RS, Algorithm 1).
+    vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
+        What members may differ in; the other half has `fixed_...` or the space's default
+        values. "initialisation" leaves seeds alone.
+    search_space : None, str, SearchSpace, callable or pair, default=None
+        "dense" (default for tables): fully connected networks with skips, three variable
+        nodes; "width-depth": equally wide layers; "darts" (default for images): normal and
+        reduction cells; "nas-bench-201": its cells. Or an object such as
+        `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
+        language, see `skuq.networks.KerasTunerSpace`.
+    fixed_architecture, fixed_hyperparameters : dict or None, default=None
+        Decisions that do not vary, by name.
+    image_shape : tuple (h, w) or (h, w, c), or None, default=None
+        Of images that come as flat rows; (n, h, w, c) needs none.
+    population_size, n_parents : int or None, default=None
+        P and m of the evolution. None is the paper's 50 and 10 for large budgets; for small
+        ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of P.
+    evolve_on : {"both", "clean", "shift"}, default="both"
+        With `shift_validation`, what evolution judges parents on: the clean rows or those of
+        the highest severity, drawn anew each time (NES-RE); "clean" is NES-RE-0.
+    selection : {"forward", "replacement", "quick", "top", "hq"} or callable, default="forward"
+        How members are picked, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams
+        of the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
+        sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
+        `skuq.ensembles.Selection`.
+    use_best : bool, default=False
+        Take fewer than `n_members`, but at least 2, if that does better on held-out rows
+        that had no part in the selection.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label: in the training loss as in the selection, like sample
+        weights. "balanced" is inversely proportional to their frequencies in y.
+    epochs : int, default=30
+        Epochs of one network, along a cosine schedule. The paper's image networks have 100,
+        and 15 on Fashion-MNIST.
+    validation_fraction : float, default=0.25
+        Share of the rows that networks are not trained on: evolution and selection see
+        them. Ignored if `fit` is given `validation_data`.
+    n_jobs : int or None, default=None
+        Networks trained at the same time, each in a process with its share of the cores.
+        With more than one, what evolution proposes depends on the order in which trials
+        finish, so that only "rs" repeats exactly.
+    random_state : int, RandomState instance or None, default=None
+        With an integer and ``n_jobs=1`` everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar; messages also go to the logger "skuq".
+
+    Attributes
+    ----------
+    catalog_ : Catalog
+        Every network trained, in the order of proposal: the pool. A pickled estimator keeps
+        the weights of its members only.
+    selection_ : Selection
+        `indices` into `catalog_` of the members, `weights` summing to 1, and the `loss` of
+        the ensemble on the rows it was selected on.
+    selections_ : tuple of Selection
+        The same for each held-out set: the clean rows, then those of `shift_validation`.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
+    image_shape_ : tuple (h, w, c) or None
+    scaling_ : Scaling
+        Means and scales of the inputs on the training rows; of images one for each channel.
+    entropy_ : int
+        What `random_state` came to; every draw of the fit follows from it.
+    n_features_in_ : int
+        Of images h * w * c.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    SearchFailedError
+        If no network could be trained; it shows the reasons.
+    SearchSpaceError
+        If `search_space` cannot be used.
+
+    See Also
+    --------
+    DeepEnsembleClassifier : One architecture, several seeds.
+
+    Notes
+    -----
+    Inputs are standardised. Zero-weight rows are dropped; weights count in the training
+    loss and in the selection.
+
+    References
+    ----------
+    S. Zaidi, A. Zela, T. Elsken, C. Holmes, F. Hutter, Y. W. Teh. "Neural Ensemble Search for
+    Uncertainty Estimation and Dataset Shift".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skuq import NESClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = NESClassifier(n_trials=4, n_members=2, epochs=10, random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:2]).shape
+    (2, 3)
+    >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
+    """
+
+    _parameter_constraints: dict = {
+        **NeuralEnsembleSearch._parameter_constraints,
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    def __init__(
+        self,
+        n_trials=50,
+        *,
+        n_members=5,
+        strategy="re",
+        vary="architecture",
+        search_space=None,
+        fixed_architecture=None,
+        fixed_hyperparameters=None,
+        image_shape=None,
+        population_size=None,
+        n_parents=None,
+        evolve_on="both",
+        selection="forward",
+        use_best=False,
+        class_weight=None,
+        epochs=30,
+        validation_fraction=0.25,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_trials = n_trials
+        self.n_members = n_members
+        self.strategy = strategy
+        self.vary = vary
+        self.search_space = search_space
+        self.fixed_architecture = fixed_architecture
+        self.fixed_hyperparameters = fixed_hyperparameters
+        self.image_shape = image_shape
+        self.population_size = population_size
+        self.n_parents = n_parents
+        self.evolve_on = evolve_on
+        self.selection = selection
+        self.use_best = use_best
+        self.class_weight = class_weight
+        self.epochs = epochs
+        self.validation_fraction = validation_fraction
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _targets(self, y):
+        codes = super()._targets(y)
+        self._class_factors = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        return codes
+
+    def _weighted(self, rows):
+        return rows._replace(weight=rows.weight * self._class_factors[rows.y[:, 0].astype(int)])
+
+    def _choose_hq(self, y, raw, weight, n_members):
+        statistics = self._statistics(y, raw)
+        pool = select_by(*statistics, _HQ_POOL, "top", sample_weight=weight).indices
+        chosen = select_teams(
+            self._head.probabilities(raw[pool]),
+            y[:, 0].astype(int),
+            max_team_size=n_members,
+            sample_weight=weight,
+        ).selection
+        return ensemble_of(pool[chosen.indices], *statistics, weight)
+
+
+class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
+    """Ensemble of networks of different architectures, searched for the ensemble's sake.
+
+    Networks with a mean and a standard deviation as outputs are trained one by one, each
+    proposed for what it may add to an ensemble of the others; out of this pool forward
+    selection picks the members whose *averaged* densities have the lowest negative log
+    likelihood on validation rows. With validation rows of shifted data the ensemble is
+    chosen to be robust to such a shift.
+
+    Parameters
+    ----------
+    n_trials : int, default=50
+        Networks trained (K), hence the size of the pool; 400 in the paper.
+    n_members : int, default=5
+        Networks of the ensemble (M); 3 to 30 in the paper.
+    strategy : {"re", "rs"}, default="re"
+        "re" evolves (NES-RE, Algorithm 2), "rs" draws at random (NES-RS, Algorithm 1).
+    vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
+        What members may differ in; the other half has `fixed_...` or the space's default
+        values. "initialisation" leaves seeds alone.
+    search_space : None, str, SearchSpace, callable or pair, default=None
+        "dense" (default for tables): fully connected networks with skips, three variable
+        nodes; "width-depth": equally wide layers; "darts" (default for images): normal and
+        reduction cells; "nas-bench-201": its cells. Or an object such as
+        `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
+        language, see `skuq.networks.KerasTunerSpace`.
+    fixed_architecture, fixed_hyperparameters : dict or None, default=None
+        Decisions that do not vary, by name.
+    image_shape : tuple (h, w) or (h, w, c), or None, default=None
+        Of images that come as flat rows; (n, h, w, c) needs none.
+    population_size, n_parents : int or None, default=None
+        P and m of the evolution. None is the paper's 50 and 10 for large budgets; for small
+        ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of P.
+    evolve_on : {"both", "clean", "shift"}, default="both"
+        With `shift_validation`, what evolution judges parents on: the clean rows or those of
+        the highest severity, drawn anew each time (NES-RE); "clean" is NES-RE-0.
+    selection : {"forward", "replacement", "quick", "top", "hq"} or callable, default="forward"
+        How members are picked, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams
+        of the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
+        sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
+        `skuq.ensembles.Selection`.
+    use_best : bool, default=False
+        Take fewer than `n_members`, but at least 2, if that does better on held-out rows
+        that had no part in the selection.
+    selection_loss : {"mixture", "normal"}, default="mixture"
+        What selections minimise: minus log of the averaged densities, for which the paper's
+        Proposition 3.1 holds, or the NLL of the normal with the mixture's mean and variance.
+    epochs : int, default=30
+        Epochs of one network, along a cosine schedule. The paper's image networks have 100,
+        and 15 on Fashion-MNIST.
+    validation_fraction : float, default=0.25
+        Share of the rows that networks are not trained on: evolution and selection see
+        them. Ignored if `fit` is given `validation_data`.
+    n_jobs : int or None, default=None
+        Networks trained at the same time, each in a process with its share of the cores.
+        With more than one, what evolution proposes depends on the order in which trials
+        finish, so that only "rs" repeats exactly.
+    random_state : int, RandomState instance or None, default=None
+        With an integer and ``n_jobs=1`` everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar; messages also go to the logger "skuq".
+
+    Attributes
+    ----------
+    catalog_ : Catalog
+        Every network trained, in the order of proposal: the pool. A pickled estimator keeps
+        the weights of its members only.
+    selection_ : Selection
+        `indices` into `catalog_` of the members, `weights` summing to 1, and the `loss` of
+        the ensemble on the rows it was selected on.
+    selections_ : tuple of Selection
+        The same for each held-out set: the clean rows, then those of `shift_validation`.
+    image_shape_ : tuple (h, w, c) or None
+    scaling_ : Scaling
+        Means and scales of the inputs and targets on the training rows; of images one for
+        each channel.
+    entropy_ : int
+        What `random_state` came to; every draw of the fit follows from it.
+    n_features_in_ : int
+        Of images h * w * c.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    SearchFailedError
+        If no network could be trained; it shows the reasons.
+    SearchSpaceError
+        If `search_space` cannot be used.
+
+    See Also
+    --------
+    AutoDEUQRegressor : Searches training hyperparameters too, and selects greedily.
+
+    Notes
+    -----
+    Inputs and targets are standardised. Zero-weight rows are dropped; weights count in the training
+    loss and in the selection.
+
+    References
+    ----------
+    S. Zaidi, A. Zela, T. Elsken, C. Holmes, F. Hutter, Y. W. Teh. "Neural Ensemble Search for
+    Uncertainty Estimation and Dataset Shift".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import NESRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = NESRegressor(n_trials=4, n_members=2, epochs=10, random_state=0).fit(X, y)
+    >>> mean, std = model.predict(X[:2], return_std=True)
+    >>> mean.shape, std.shape
+    ((2,), (2,))
+    """
+
+    _parameter_constraints: dict = {
+        **NeuralEnsembleSearch._parameter_constraints,
+        "selection_loss": [StrOptions({"mixture", "normal"})],
+    }
+
+    def __init__(
+        self,
+        n_trials=50,
+        *,
+        n_members=5,
+        strategy="re",
+        vary="architecture",
+        search_space=None,
+        fixed_architecture=None,
+        fixed_hyperparameters=None,
+        image_shape=None,
+        population_size=None,
+        n_parents=None,
+        evolve_on="both",
+        selection="forward",
+        use_best=False,
+        selection_loss="mixture",
+        epochs=30,
+        validation_fraction=0.25,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_trials = n_trials
+        self.n_members = n_members
+        self.strategy = strategy
+        self.vary = vary
+        self.search_space = search_space
+        self.fixed_architecture = fixed_architecture
+        self.fixed_hyperparameters = fixed_hyperparameters
+        self.image_shape = image_shape
+        self.population_size = population_size
+        self.n_parents = n_parents
+        self.evolve_on = evolve_on
+        self.selection = selection
+        self.use_best = use_best
+        self.selection_loss = selection_loss
+        self.epochs = epochs
+        self.validation_fraction = validation_fraction
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _statistics(self, y, raw):
+        if self.selection_loss == "mixture":
+            return super()._statistics(y, raw)
+        return normal_statistics(y, *self._head.distribution(raw)), normal_nll
+
+    def _choose_hq(self, y, raw, weight, n_members):
+        return select_hq(y, *self._head.distribution(raw), n_members, sample_weight=weight)

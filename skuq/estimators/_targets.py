@@ -1,0 +1,108 @@
+"""What networks learn: numbers with a Gaussian likelihood, or classes."""
+
+from __future__ import annotations
+
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from skuq.estimators._base import UncertaintyRegressorMixin
+from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators._rows import check_numbers
+from skuq.networks import CategoricalHead, GaussianHead
+from skuq.predictive import CategoricalMixture, GaussianMixture
+from skuq.tables import Scaling
+
+__all__ = ["ClassificationTarget", "GaussianTarget"]
+
+
+class GaussianTarget(UncertaintyRegressorMixin):
+    """Numbers, one or several a row, with a Gaussian likelihood."""
+
+    def _check_table(self, X, y):
+        n_rows = 1 if self.validation_fraction is None else 2
+        return validate_data(
+            self,
+            X,
+            y,
+            dtype="float64",
+            multi_output=True,
+            y_numeric=True,
+            ensure_min_samples=n_rows,
+        )
+
+    def _targets(self, y):
+        self._y_is_1d = y.ndim == 1
+        self._n_outputs = 1 if self._y_is_1d else y.shape[1]
+        return y.astype("float64").reshape(len(y), -1)
+
+    def _check_targets(self, y):
+        return check_numbers(y, self._n_outputs)
+
+    def _labels(self, y):
+        return None
+
+    def _make_head(self, n_outputs):
+        return GaussianHead(n_outputs)
+
+    def _fit_scaling(self, rows):
+        return self._new_scaling().fit(*rows)
+
+    def _new_scaling(self):
+        return Scaling()
+
+    def _scaled_targets(self, y):
+        return self.scaling_.targets(y)
+
+    def _predict_distribution(self, X):
+        loc, scale = self.scaling_.restore(*self._head.distribution(self._raw(X)))
+        if self._y_is_1d:
+            loc, scale = loc[..., 0], scale[..., 0]
+        return GaussianMixture(loc, scale, self._mixture_weights(len(loc)))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class ClassificationTarget(UncertaintyClassifierMixin):
+    """Classes, of any labels."""
+
+    def _check_table(self, X, y):
+        X, y = validate_data(self, X, y, dtype="float64", ensure_min_samples=2)
+        check_classification_targets(y)
+        return X, column_or_1d(y, warn=True)
+
+    def _targets(self, y):
+        self._encoder = LabelEncoder().fit(y)
+        self.classes_ = self._encoder.classes_
+        return self._encoder.transform(y)[:, None].astype("float64")
+
+    def _check_targets(self, y):
+        y = column_or_1d(y)
+        unknown = set(y.tolist()) - set(self.classes_.tolist())
+        if unknown:
+            raise ValueError(
+                f"Validation rows have classes {sorted(unknown, key=str)} that y has not."
+            )
+        return self._encoder.transform(y)[:, None].astype("float64")
+
+    def _labels(self, y):
+        return y[:, 0]
+
+    def _make_head(self, n_outputs):
+        return CategoricalHead(len(self.classes_))
+
+    def _fit_scaling(self, rows):
+        return self._new_scaling().fit(rows.X, None, rows.weight)
+
+    def _new_scaling(self):
+        return Scaling()
+
+    def _scaled_targets(self, y):
+        return y
+
+    def _predict_distribution(self, X):
+        proba = self._head.probabilities(self._raw(X))
+        return CategoricalMixture(proba, self._mixture_weights(len(proba)))

@@ -1,0 +1,55 @@
+"""Plain networks that differ in width and depth alone: what NES compares cells with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skuq._space import Categorical, Integer, Space
+from skuq.networks._mlp import build_mlp
+from skuq.networks._search_space import Decisions, training_hyperparameters
+
+__all__ = ["WidthDepthSpace"]
+
+
+@dataclass(frozen=True)
+class WidthDepthSpace:
+    """Fully connected ReLU networks of equally wide layers: two decisions.
+
+    Parameters
+    ----------
+    widths : tuple of int, default=(16, 32, 64, 128, 256)
+    max_depth : int, default=5
+        Most hidden layers; the fewest is one.
+    max_batch_size : int, default=256
+        Upper end of the batch sizes, where training is searched too.
+
+    References
+    ----------
+    Zaidi et al., "Neural Ensemble Search", appendix C.4, where width and depth of a fixed
+    cell are varied; `CellSpace.width_depth` is that for images.
+    """
+
+    widths: tuple[int, ...] = (16, 32, 64, 128, 256)
+    max_depth: int = 5
+    max_batch_size: int = 256
+
+    takes_images = False
+
+    def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
+        """Width and depth, and the training hyperparameters of AutoDEUQ."""
+        middle = self.widths[len(self.widths) // 2]
+        architecture = (
+            Categorical("width", self.widths, default=middle),
+            Integer("depth", 1, self.max_depth, default=min(2, self.max_depth)),
+        )
+        return Decisions(Space(architecture), training_hyperparameters(self.max_batch_size))
+
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """The Keras model, with `n_outputs` linear outputs."""
+        units = [int(configuration["width"])] * int(configuration["depth"])
+        return build_mlp(input_shape, n_outputs, units)
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """Every training hyperparameter, under the recipe's own names."""
+        return self.decisions().hyperparameters.restrict(configuration)

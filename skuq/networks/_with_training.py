@@ -1,0 +1,71 @@
+"""A space of architectures, and another idea of how they are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skuq._space import Real, Space
+from skuq.networks._search_space import Decisions, SearchSpace
+
+__all__ = ["WithTraining", "table_training"]
+
+#: Found on training parts of pendigits and letter; see docs/methods/nes.md.
+TABLE_SETTINGS = {
+    "optimizer": "adam",
+    "batch_size": 128,
+    "schedule": "cosine",
+    "reduce_lr_patience": None,
+    "early_stopping_patience": None,
+}
+
+
+@dataclass(frozen=True)
+class WithTraining:
+    """The architectures of one space with training hyperparameters of its own.
+
+    Parameters
+    ----------
+    space : SearchSpace
+        Its own training hyperparameters are not used.
+    hyperparameters : Space
+        Fields of a training recipe that may be searched, with their defaults.
+    settings : mapping
+        Fields of a training recipe that are the same for all.
+    """
+
+    space: SearchSpace
+    hyperparameters: Space
+    settings: Mapping
+
+    @property
+    def takes_images(self):
+        return getattr(self.space, "takes_images", None)
+
+    def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
+        """The space's architectures and these hyperparameters."""
+        architecture = self.space.decisions(input_shape, n_outputs).architecture
+        return Decisions(architecture, self.hyperparameters)
+
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """The Keras model of the space."""
+        return self.space.build(configuration, input_shape, n_outputs)
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """The settings and the decided hyperparameters."""
+        return {**self.settings, **self.hyperparameters.restrict(configuration)}
+
+
+def table_training(space: SearchSpace) -> WithTraining:
+    """A space for tables, trained as NES trains: one recipe for all architectures.
+
+    What hyper ensembles vary, learning rate and L2 regularisation (NES, appendix C.4), are the
+    hyperparameters.
+    """
+    hyperparameters = Space(
+        (
+            Real("learning_rate", 3e-4, 3e-2, log=True, default=3e-3),
+            Real("l2", 1e-7, 1e-3, log=True, default=1e-5),
+        )
+    )
+    return WithTraining(space, hyperparameters, TABLE_SETTINGS)

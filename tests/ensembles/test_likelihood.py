@@ -1,0 +1,164 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose
+from scipy import stats
+from sklearn.metrics import log_loss
+
+from skuq.ensembles import select_by, select_by_likelihood
+from skuq.ensembles._likelihood import choose_size, likelihood_statistics
+from skuq.ensembles._selection import normal_nll, normal_statistics
+
+
+def pool(seed, n_candidates=7, n_samples=20, n_classes=3):
+    """True codes, probabilities, and log probabilities of the true classes."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(n_classes, size=n_samples)
+    proba = rng.dirichlet(np.ones(n_classes), (n_candidates, n_samples))
+    return y, proba, np.log(proba[:, np.arange(n_samples), y])
+
+
+def nll(y, proba, members, weight=None):
+    """By scikit-learn, from the definition: average, then log loss."""
+    return log_loss(y, proba[members].mean(axis=0), sample_weight=weight, labels=[0, 1, 2])
+
+
+def literal(y, proba, n_members, method):
+    """The paper's four selections, one candidate at a time."""
+    everyone = range(len(proba))
+    ranked = sorted(everyone, key=lambda c: nll(y, proba, [c]))
+    if method == "top":
+        return ranked[:n_members]
+    if method == "quick":
+        chosen = ranked[:1]
+        for c in ranked[1:]:
+            if len(chosen) < n_members and nll(y, proba, [*chosen, c]) < nll(y, proba, chosen):
+                chosen.append(c)
+        return chosen
+    chosen = []
+    while len(chosen) < n_members:
+        allowed = [c for c in everyone if method == "replacement" or c not in chosen]
+        chosen.append(min(allowed, key=lambda c: nll(y, proba, [*chosen, c])))
+    return chosen
+
+
+@pytest.mark.parametrize("method", ["forward", "replacement", "quick", "top"])
+@pytest.mark.parametrize("seed", range(8))
+def test_selections_are_the_papers(method, seed):
+    y, proba, log_likelihood = pool(seed)
+    expected = literal(y, proba, 4, method)
+    selection = select_by_likelihood(log_likelihood, 4, method)
+    assert selection.indices.tolist() == list(dict.fromkeys(expected))
+    counts = [expected.count(c) / len(expected) for c in selection.indices]
+    assert_allclose(selection.weights, counts)
+    assert_allclose(selection.loss, nll(y, proba, expected), rtol=1e-9)
+
+
+def test_forward_select_goes_on_to_the_asked_size_against_the_loss():
+    log_likelihood = np.log([[0.99] * 9, [0.01] * 9, [0.02] * 9])
+    selection = select_by_likelihood(log_likelihood, 3)
+    assert selection.indices.tolist() == [0, 2, 1]
+    assert [loss for _, loss in selection.path] == sorted(loss for _, loss in selection.path)
+    assert select_by_likelihood(log_likelihood, 3, "quick").indices.tolist() == [0]
+    assert select_by_likelihood(log_likelihood, 3, "replacement").indices.tolist() == [0]
+
+
+def test_more_members_than_candidates():
+    *_, log_likelihood = pool(0, n_candidates=3)
+    for method in ("forward", "quick", "top", "replacement"):
+        assert len(select_by_likelihood(log_likelihood, 10, method)) <= 3
+
+
+def test_whole_weights_are_repeated_rows():
+    y, _, log_likelihood = pool(3)
+    counts = np.random.default_rng(0).integers(1, 4, size=len(y))
+    for method in ("forward", "quick", "top", "replacement"):
+        weighted = select_by_likelihood(log_likelihood, 4, method, sample_weight=counts)
+        repeated = select_by_likelihood(np.repeat(log_likelihood, counts, axis=1), 4, method)
+        assert weighted.indices.tolist() == repeated.indices.tolist()
+        assert_allclose(weighted.loss, repeated.loss)
+
+
+def test_densities_that_underflow_keep_their_order():
+    """All are 0 in float64; the log says which is nearer."""
+    y = np.array([0.0, 100.0, 0.0])
+    loc = np.array([[0.0, 0.0, 0.0], [0.0, 30.0, 0.0]])
+    log_likelihood = stats.norm(loc, 1.0).logpdf(y)
+    assert np.exp(log_likelihood[:, 1]).tolist() == [0, 0]
+    selection = select_by_likelihood(log_likelihood, 1)
+    assert selection.indices.tolist() == [1]
+    assert_allclose(selection.loss, -log_likelihood[1].mean())
+    # Where only some candidates give nothing at all, these cost about 708 nats a row.
+    impossible = np.log(np.full((2, 4), 0.5))
+    impossible[0, 0] = -np.inf
+    assert_allclose(
+        select_by_likelihood(impossible[:1], 1).loss, (3 * np.log(2) + 708.4) / 4, rtol=1e-4
+    )
+
+
+def test_impossible_and_undefined_rows_are_very_bad_and_no_more():
+    log_likelihood = np.log(np.full((4, 6), 0.5))
+    log_likelihood[1, 0] = -np.inf
+    log_likelihood[2, 0] = np.nan
+    selection = select_by_likelihood(log_likelihood, 3)
+    assert selection.indices[:2].tolist() == [0, 3] and np.isfinite(selection.loss)
+    assert 2 not in select_by_likelihood(log_likelihood, 2, "top").indices
+    with pytest.raises(ValueError, match="No candidate has a finite loss"):
+        select_by_likelihood(np.full((2, 3), np.nan), 1)
+
+
+def test_unknown_method():
+    with pytest.raises(ValueError, match=r"`method` must be one of .*'forward'.* Got 'best'"):
+        select_by_likelihood(np.zeros((2, 3)), 1, "best")
+
+
+@settings(deadline=None, max_examples=100)
+@given(arrays(float, (5, 8), elements=st.floats(-30, 3)), st.integers(1, 5))
+def test_proposition_3_1(log_likelihood, n_members):
+    """Oracle <= ensemble <= average member, of densities as of probabilities."""
+    chosen = select_by_likelihood(log_likelihood, n_members)
+    members = log_likelihood[chosen.indices]
+    assert -members.max(axis=0).mean() <= chosen.loss + 1e-9
+    assert chosen.loss <= -members.mean() + 1e-9
+
+
+def test_use_best_takes_fewer_where_more_do_harm():
+    """Three good candidates and many that say little: more than three only dilute."""
+    rng = np.random.default_rng(0)
+    good = np.log(rng.uniform(0.5, 0.99, size=(3, 400)))
+    bad = np.log(rng.uniform(0.05, 0.2, size=(20, 400)))
+    chosen = select_by_likelihood(np.concatenate([bad, good]), 10, use_best=True)
+    assert sorted(chosen.indices) == [20, 21, 22]
+
+
+def test_use_best_is_judged_on_rows_that_had_no_part():
+    """Candidates of pure noise: the path falls on its own rows, and falls again on others."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(2, size=300)
+    proba = np.clip(rng.normal(0.5, 0.2, size=(40, 300)), 0.02, 0.98)
+    log_likelihood = np.log(np.where(y == 1, proba, 1 - proba))
+    statistics, loss = likelihood_statistics(log_likelihood)
+    path = [step[1] for step in select_by(statistics, loss, 30).path]
+    on_the_path = int(np.argmin(path)) + 1
+    assert choose_size(statistics, loss, 30) > on_the_path  # averaging more noise is better
+
+
+def test_use_best_keeps_two_and_needs_rows():
+    log_likelihood = np.log(np.stack([np.full(200, 0.9), np.full(200, 0.1), np.full(200, 0.2)]))
+    assert select_by_likelihood(log_likelihood, 3, use_best=True).indices.tolist() == [0, 2]
+    few = log_likelihood[:, :49]
+    assert len(select_by_likelihood(few, 3, use_best=True)) == 3
+
+
+@pytest.mark.parametrize("method", ["forward", "replacement", "quick", "top"])
+def test_use_best_with_every_method_and_loss(method):
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(120, 2))
+    loc = y + rng.normal(size=(8, 120, 2))
+    statistics = normal_statistics(y, loc, np.ones_like(loc))
+    for size in (2, 5):
+        chosen = select_by(statistics, normal_nll, size, method, use_best=True)
+        assert 1 <= len(chosen) <= size
+        assert_allclose(chosen.weights.sum(), 1)

@@ -1,0 +1,495 @@
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_iris, make_classification
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from skuq import NESClassifier, NESRegressor
+from skuq.ensembles import Selection, select_by_likelihood
+from skuq.networks import DenseSkipSpace
+from skuq.networks._width_depth import WidthDepthSpace
+
+pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+
+
+@pytest.fixture(scope="module")
+def iris():
+    X, y = load_iris(return_X_y=True)
+    order = np.random.RandomState(0).permutation(150)
+    return X[order], np.array(["setosa", "versicolor", "virginica"])[y[order]]
+
+
+def tiny(space, n_trials=6, n_members=3, epochs=15, **settings):
+    settings = {"search_space": space, "random_state": 0, **settings}
+    return NESClassifier(n_trials, n_members=n_members, epochs=epochs, **settings)
+
+
+def shifted(X, y, by, seed=0):
+    return X + by * np.random.RandomState(seed).normal(size=X.shape), y
+
+
+@pytest.fixture(scope="module")
+def fitted(iris, tiny_space):
+    X, y = iris
+    severities = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
+    return tiny(tiny_space, 10).fit(X, y, shift_validation=severities)
+
+
+def test_everything_a_classifier_has(iris, fitted):
+    X, y = iris
+    assert fitted.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    proba, std = fitted.predict_proba(X, return_std=True)
+    assert proba.shape == std.shape == (150, 3)
+    assert_allclose(proba.sum(axis=1), 1)
+    labels, spread = fitted.predict(X, return_std=True)
+    assert labels.dtype == y.dtype and spread.shape == (150,)
+    assert fitted.score(X, y) > 0.8
+    parts = fitted.predict_uncertainty(X)
+    assert_allclose(parts.total, parts.aleatoric + parts.epistemic)
+    assert (parts.epistemic >= 0).all() and parts.epistemic.max() > 0
+    assert fitted.sample_y(X[:4], 5, random_state=0).shape == (4, 5)
+    assert_allclose(-fitted.log_prob(X, y).mean(), log_loss(y, proba))
+    assert len(fitted.catalog_) == 10 and len(fitted.selection_) == 3
+
+
+def test_members_are_averaged(iris, fitted):
+    X, _ = iris
+    alone = [estimator.predict_proba(X) for _, estimator in fitted.member_estimators()]
+    assert len(alone) == 3
+    assert_allclose(fitted.predict_proba(X), np.mean(alone, axis=0), atol=1e-12)
+    pool = fitted.member_estimators(every_trial=True)
+    assert [name for name, _ in pool] == [f"trial{k}" for k in range(10)]
+
+
+def test_selection_is_forward_select_on_the_held_out_rows(tiny_space, iris):
+    X, y = iris
+    model = tiny(tiny_space).fit(X[:100], y[:100], validation_data=(X[100:], y[100:]))
+    pool = [estimator for _, estimator in model.member_estimators(every_trial=True)]
+    expected = select_by_likelihood([one.log_prob(X[100:], y[100:]) for one in pool], 3)
+    assert_array_equal(model.selection_.indices, expected.indices)
+    assert_allclose(
+        model.selection_.loss, log_loss(y[100:], model.predict_proba(X[100:])), rtol=1e-5
+    )
+
+
+def test_evolution_proposes_children_of_the_population(tiny_space, iris):
+    class Wide(type(tiny_space)):
+        def decisions(self, input_shape=None, n_outputs=None):
+            both = super().decisions()
+            return both._replace(architecture=both.architecture + DenseSkipSpace(2).decisions()[0])
+
+    model = tiny(Wide(), 14, population_size=6, epochs=4).fit(*iris)
+    names = model._decisions().architecture.names
+    trials = [record.configuration for record in model.catalog_]
+    for k in range(6, 14):
+        distances = [sum(trials[k][n] != t[n] for n in names) for t in trials[k - 6 : k]]
+        assert min(distances) <= 1
+    drawn = tiny(Wide(), 14, strategy="rs", epochs=4).fit(*iris)
+    trials = [record.configuration for record in drawn.catalog_]
+    assert max(sum(trials[9][n] != t[n] for n in names) for t in trials[:9]) > 3
+
+
+@pytest.mark.parametrize("strategy", ["re", "rs"])
+def test_integers_repeat(tiny_space, iris, strategy):
+    X, y = iris
+    one, two = (tiny(tiny_space, 9, strategy=strategy, epochs=3).fit(X, y) for _ in range(2))
+    assert_array_equal(one.predict_proba(X), two.predict_proba(X))
+    other = tiny(tiny_space, 9, strategy=strategy, epochs=3, random_state=1).fit(X, y)
+    assert not np.array_equal(one.predict_proba(X), other.predict_proba(X))
+
+
+def test_two_jobs_train_the_same_random_pool(tiny_space, iris):
+    X, y = iris
+    one = tiny(tiny_space, 4, strategy="rs", epochs=3).fit(X, y)
+    two = tiny(tiny_space, 4, strategy="rs", epochs=3, n_jobs=2).fit(X, y)
+    assert_array_equal(one.predict_proba(X), two.predict_proba(X))
+
+
+def test_what_varies(tiny_space, iris):
+    X, y = iris
+    seen = {}
+    for vary in ("architecture", "hyperparameters", "both", "initialisation"):
+        model = tiny(tiny_space, 12, vary=vary, strategy="rs", epochs=2).fit(X, y)
+        seen[vary] = {
+            name: len({record.configuration[name] for record in model.catalog_})
+            for name in ("units", "learning_rate")
+        }
+    assert seen["architecture"] == {"units": 2, "learning_rate": 1}
+    assert seen["hyperparameters"] == {"units": 1, "learning_rate": 2}
+    assert seen["both"] == {"units": 2, "learning_rate": 2}
+    assert seen["initialisation"] == {"units": 1, "learning_rate": 1}
+    fixed = tiny(
+        tiny_space, 3, fixed_architecture={"units": 10}, vary="initialisation", epochs=2,
+        fixed_hyperparameters={"learning_rate": 0.02},
+    ).fit(X, y)  # fmt: skip
+    assert all(r.configuration["units"] == 10 for r in fixed.catalog_)
+    assert all(r.configuration["learning_rate"] == 0.02 for r in fixed.catalog_)
+
+
+def test_networks_of_one_architecture_train_as_a_stack(tiny_space, iris, monkeypatch):
+    """And become what they would have become alone."""
+    X, y = iris
+    model = tiny(tiny_space, 5, vary="initialisation", epochs=3)
+    stacked = model.fit(X, y).catalog_
+    monkeypatch.setattr("skuq.training.MemberTrainer.fit_together", lambda *_: False)
+    alone = clone(model).fit(X, y).catalog_
+    assert [r.seed for r in stacked] == [r.seed for r in alone]
+    for one, two in zip(stacked, alone):
+        assert_allclose(one.result.weights, two.result.weights, atol=1e-4)
+
+
+# -------------------------------------------------------------------------- shift
+
+
+def test_the_ensemble_is_chosen_on_shifted_rows(iris, fitted):
+    X, y = iris
+    pool = [estimator for _, estimator in fitted.member_estimators(every_trial=True)]
+    rows = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
+    for k, (X_s, y_s) in enumerate(rows, start=1):
+        expected = select_by_likelihood([one.log_prob(X_s, y_s) for one in pool], 3)
+        assert_array_equal(fitted.at_severity(k).selection_.indices, expected.indices)
+    together = [np.concatenate([one.log_prob(*part) for part in rows]) for one in pool]
+    assert_array_equal(fitted.selection_.indices, select_by_likelihood(together, 3).indices)
+    assert len(fitted.selections_) == 4
+    for severity in (-1, 4, 1.5):
+        with pytest.raises(ValueError, match=r"`severity` must be an integer in 0..3"):
+            fitted.at_severity(severity)
+
+
+def test_sets_of_different_sizes_count_the_same(tiny_space, iris):
+    X, y = iris
+    one = shifted(X, y, 1.0)
+    many = [np.concatenate([part] * 5) for part in one]
+    other = shifted(X[:60], y[:60], 3.0, seed=1)
+    two = [
+        tiny(tiny_space, epochs=3).fit(X, y, shift_validation=[tuple(s), other])
+        for s in (one, many)
+    ]
+    assert_array_equal(two[0].selection_.indices, two[1].selection_.indices)
+    assert_allclose(two[0].selection_.loss, two[1].selection_.loss)
+
+
+def test_evolution_looks_where_it_is_told(tiny_space, iris, monkeypatch):
+    from skuq.search import EnsembleEvolution
+
+    seen = []
+    ask = EnsembleEvolution.ask
+    monkeypatch.setattr(
+        EnsembleEvolution, "ask", lambda self, *a: seen.append(self.judges) or ask(self, *a)
+    )
+    X, y = iris
+    severities = [shifted(X, y, by) for by in (0.5, 2.0)]
+    for evolve_on, starts in (("clean", [0]), ("shift", [188]), ("both", [0, 188])):
+        seen.clear()
+        tiny(tiny_space, 5, epochs=2, evolve_on=evolve_on).fit(X, y, shift_validation=severities)
+        assert [judge._rows.start for judge in seen[0]] == starts  # 38 clean, 150 of severity 1
+    with pytest.raises(ValueError, match=r'`evolve_on="shift"` needs `shift_validation`'):
+        tiny(tiny_space, evolve_on="shift").fit(X, y)
+
+
+def test_reselect_trains_nothing_and_chooses_anew(iris, fitted):
+    X, y = iris
+    model = pickle.loads(pickle.dumps(fitted))
+    with pytest.raises(ValueError, match="pickling keeps the members only"):
+        model.reselect(X, y)
+    X_s, y_s = shifted(X, y, 4.0, seed=3)
+    model = fitted.at_severity(0)
+    before = model.catalog_
+    assert model.reselect(X_s, y_s) is model and model.catalog_ is before
+    pool = [estimator for _, estimator in fitted.member_estimators(every_trial=True)]
+    expected = select_by_likelihood([one.log_prob(X_s, y_s) for one in pool], 3)
+    assert_array_equal(model.selection_.indices, expected.indices)
+    assert len(model.reselect(n_members=5).selection_) == 5
+    weight = np.zeros(150)
+    weight[:50] = 1
+    by_weight = model.reselect(X_s, y_s, weight).selection_.indices
+    assert_array_equal(by_weight, model.reselect(X_s[:50], y_s[:50]).selection_.indices)
+
+
+def test_bad_shift_validation(tiny_space, iris):
+    X, y = iris
+    model = tiny(tiny_space)
+    with pytest.raises(ValueError, match=r"`shift_validation` must be a tuple \(X, y\)"):
+        model.fit(X, y, shift_validation=(X,))
+    with pytest.raises(ValueError, match=r"`shift_validation\[1\]` must be a tuple"):
+        model.fit(X, y, shift_validation=[(X, y), X])
+    with pytest.raises(ValueError, match="expecting 4 features"):
+        model.fit(X, y, shift_validation=(X[:, :2], y))
+    with pytest.raises(ValueError, match="classes .*rosa.* that y has not"):
+        model.fit(X, y, shift_validation=(X, np.where(y == "setosa", "rosa", y)))
+    assert not hasattr(model, "selection_")
+
+
+# ----------------------------------------------------------------------- baselines
+
+
+def test_baselines_use_the_best_configuration(tiny_space, iris):
+    X, y = iris
+    search = tiny(tiny_space, 8, strategy="rs", vary="both", epochs=5).fit(X, y)
+    frame = search.catalog_.to_frame()
+    best = search.best_configuration()
+    assert best == search.catalog_[int(frame.score.idxmin())].configuration
+    deep = search.baseline("deep-ensemble").fit(X, y)
+    assert len(deep.catalog_) == len(deep.selection_) == 3
+    assert all(record.configuration == best for record in deep.catalog_)
+    chosen = search.baseline("deep-ensemble-es").fit(X, y)
+    assert len(chosen.catalog_) == 8 and len(chosen.selection_) == 3
+    hyper = search.baseline("hyper-ensemble").fit(X, y)
+    assert {r.configuration["units"] for r in hyper.catalog_} == {best["units"]}
+    assert {r.configuration["learning_rate"] for r in hyper.catalog_} == {0.02, 0.03}
+    with pytest.raises(ValueError, match="`kind` must be one of"):
+        search.baseline("bagging")
+
+
+def test_the_best_architecture_is_chosen_on_shifted_rows(iris, fitted):
+    X, y = iris
+    rows = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
+    losses = [
+        -np.mean([one.log_prob(*part).mean() for part in rows])
+        for _, one in fitted.member_estimators(every_trial=True)
+    ]
+    assert fitted.best_configuration() == fitted.catalog_[int(np.argmin(losses))].configuration
+
+
+# ------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize("selection", ["forward", "replacement", "quick", "top", "hq"])
+def test_every_selection(tiny_space, iris, selection):
+    X, y = iris
+    model = tiny(tiny_space, selection=selection, epochs=4).fit(X, y)
+    assert 1 <= len(model.selection_) <= 3
+    assert_allclose(model.selection_.weights.sum(), 1)
+    valid = model.catalog_.held_out.rows
+    proba = model.predict_proba(X[valid])
+    assert_allclose(
+        model.selection_.loss, log_loss(y[valid], proba, labels=model.classes_), rtol=1e-4
+    )
+
+
+def test_use_best_and_a_users_selection(tiny_space, iris):
+    X, y = iris
+    model = tiny(tiny_space, use_best=True, n_members=6, epochs=3)
+    assert 2 <= len(model.fit(X, y, validation_data=(X, y)).selection_) <= 6
+    shapes = []
+
+    def last(log_likelihood, n_members, sample_weight=None):
+        shapes.append((log_likelihood.shape, n_members, sample_weight.shape))
+        return Selection(np.array([5]), np.ones(1))
+
+    model = tiny(tiny_space, selection=last, epochs=2).fit(X, y)
+    assert model.selection_.indices.tolist() == [5] and shapes[0] == ((6, 38), 3, (38,))
+    with pytest.raises(TypeError, match="must return a skuq.ensembles.Selection"):
+        tiny(tiny_space, selection=lambda *a, **k: 3, epochs=2).fit(X, y)
+    with pytest.raises(ValueError, match="`n_members` must be at least 2"):
+        tiny(tiny_space, selection="hq", n_members=1).fit(X, y)
+
+
+def test_classes_that_are_rare_and_weights_for_them(tiny_space):
+    X, y = make_classification(
+        400, 4, n_informative=4, n_redundant=0, weights=[0.95], flip_y=0.1, random_state=0
+    )
+    y = np.where(y == 1, "rare", "common")
+    plain = tiny(tiny_space, 4, epochs=10).fit(X, y)
+    balanced = tiny(tiny_space, 4, epochs=10, class_weight="balanced").fit(X, y)
+    recall = [(m.predict(X)[y == "rare"] == "rare").mean() for m in (plain, balanced)]
+    assert recall[1] > recall[0]
+    factor = {"common": 1.0, "rare": 3.0}
+    by_class = tiny(tiny_space, 3, epochs=3, class_weight=factor).fit(X, y)
+    by_row = tiny(tiny_space, 3, epochs=3).fit(X, y, np.where(y == "rare", 3.0, 1.0))
+    # Inputs are standardised with the weights of rows in either case.
+    assert_allclose(by_class.predict_proba(X), by_row.predict_proba(X), atol=1e-6)
+
+
+def test_a_class_with_one_row_and_two_classes(tiny_space):
+    rng = np.random.RandomState(0)
+    X = rng.normal(size=(60, 2))
+    y = (X[:, 0] > 0).astype(int)
+    y[7] = 2
+    model = tiny(tiny_space, 3, epochs=3).fit(X, y)
+    assert model.predict_proba(X).shape == (60, 3)
+    binary = tiny(tiny_space, 3, epochs=10).fit(X[8:], y[8:] == 1)
+    assert binary.classes_.tolist() == [False, True] and binary.score(X[8:], y[8:] == 1) > 0.8
+
+
+def test_rows_of_zero_weight_do_not_matter(tiny_space, iris):
+    X, y = iris
+    X_more = np.concatenate([X, X[:40] + 100])
+    y_more = np.concatenate([y, y[:40][::-1]])
+    weight = np.r_[np.ones(150), np.zeros(40)]
+    valid = (X[:50], y[:50])
+    one = tiny(tiny_space, 3, epochs=3).fit(X[50:], y[50:], validation_data=valid)
+    two = tiny(tiny_space, 3, epochs=3).fit(
+        X_more[50:], y_more[50:], weight[50:], validation_data=valid
+    )
+    assert_allclose(one.predict_proba(X), two.predict_proba(X), atol=1e-6)
+
+
+def test_groups_and_validation_data(tiny_space, iris):
+    X, y = iris
+    groups = np.arange(150) // 10
+    model = tiny(tiny_space, 2, epochs=2).fit(X, y, groups=groups)
+    valid = set(groups[model.catalog_.held_out.rows])
+    assert all(
+        (groups == g).sum()
+        == np.isin(model.catalog_.held_out.rows, np.flatnonzero(groups == g)).sum()
+        for g in valid
+    )
+    given = tiny(tiny_space, 2, epochs=2).fit(X[:90], y[:90], validation_data=(X[90:], y[90:]))
+    assert given.catalog_.held_out.rows is None and len(given.catalog_.held_out.y) == 60
+
+
+# ---------------------------------------------------------------------- regression
+
+
+@pytest.mark.parametrize("selection_loss", ["mixture", "normal"])
+def test_regression(tiny_space, wave, selection_loss):
+    X, y = wave
+    model = NESRegressor(
+        6, n_members=3, epochs=60, search_space=tiny_space, random_state=0,
+        selection_loss=selection_loss,
+    ).fit(X, y)  # fmt: skip
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == (120,) and model.score(X, y) > 0.8
+    parts = model.predict_uncertainty(X)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    valid = model.catalog_.held_out.rows
+    unit = model.scaling_.y_.scale_[0]
+    if selection_loss == "mixture":
+        expected = -model.log_prob(X[valid], y[valid]).mean() - np.log(unit)
+    else:
+        mean, std = model.predict(X[valid], return_std=True)
+        z = (y[valid] - mean) / std
+        expected = np.mean(0.5 * z**2 + np.log(std / unit)) + 0.5 * np.log(2 * np.pi)
+    assert_allclose(model.selection_.loss, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_regression_of_several_outputs_under_shift(tiny_space, wave):
+    X, y = wave
+    Y = np.c_[y, -2 * y]
+    model = NESRegressor(
+        5, n_members=2, epochs=5, search_space=tiny_space, random_state=0
+    ).fit(X, Y, shift_validation=(X + 0.3, Y))  # fmt: skip
+    assert model.predict(X).shape == (120, 2) and len(model.selections_) == 2
+    assert model.predict_interval(X).shape == (120, 2, 2)
+    model.reselect(X, Y, n_members=3)
+    assert len(model.selection_) == 3
+    hq = NESRegressor(
+        5, n_members=2, epochs=5, search_space=tiny_space, random_state=0, selection="hq"
+    ).fit(X, Y)  # fmt: skip
+    assert len(hq.selection_) == 2
+
+
+# --------------------------------------------------------------------------- images
+
+
+def test_images_and_flat_rows_are_the_same(tiny_space):
+    rng = np.random.RandomState(0)
+    images = rng.normal(5, 3, size=(80, 4, 3, 2))
+    y = (images[..., 0].mean(axis=(1, 2)) > 5).astype(int)
+
+    class Flat(type(tiny_space)):
+        def build(self, configuration, input_shape, n_outputs):
+            from skuq._keras import keras
+
+            assert input_shape == (4, 3, 2)
+            x = inputs = keras.Input(input_shape, name="input")
+            x = keras.layers.Flatten(name="flat")(x)
+            x = keras.layers.Dense(configuration["units"], name="hidden")(x)
+            return keras.Model(inputs, keras.layers.Dense(n_outputs, name="out")(x), name="net")
+
+    one = tiny(Flat(), 3, epochs=2).fit(images, y)
+    rows = images.reshape(80, -1)
+    two = tiny(Flat(), 3, epochs=2, image_shape=(4, 3, 2)).fit(rows, y)
+    assert one.image_shape_ == two.image_shape_ == (4, 3, 2)
+    assert one.n_features_in_ == two.n_features_in_ == 24
+    assert_array_equal(one.predict_proba(images), two.predict_proba(rows))
+    assert_array_equal(one.predict_proba(images), one.predict_proba(rows))
+    # One mean and scale a channel, over all pixels of the rows trained on.
+    trained = np.setdiff1d(np.arange(80), one.catalog_.held_out.rows)
+    assert_allclose(one.scaling_.x_.mean_, images[trained].mean(axis=(0, 1, 2)))
+    assert cross_val_score(tiny(Flat(), 2, epochs=2), images, y, cv=2).shape == (2,)
+    with pytest.raises(ValueError, match=r"images of shape \(3, 4, 2\)"):
+        one.predict(images.transpose(0, 2, 1, 3))
+    with pytest.raises(ValueError, match="expecting 24 features"):
+        one.predict(rows[:, :20])
+
+
+@pytest.mark.parametrize("image_shape", [(4, 4), (4,), (2, 3, 4, 1), (4, -6), ("a", 2), (2.0, 12)])
+def test_bad_image_shapes(tiny_space, image_shape):
+    X = np.random.RandomState(0).normal(size=(30, 24))
+    with pytest.raises(ValueError, match="`image_shape` must be"):
+        tiny(tiny_space, image_shape=image_shape).fit(X, X[:, 0] > 0)
+
+
+def test_cells_need_images(iris):
+    with pytest.raises(ValueError, match="search_space='darts'.* is for images"):
+        NESClassifier(2, search_space="darts").fit(*iris)
+
+
+def test_dense_networks_see_images_as_rows():
+    images = np.random.RandomState(0).normal(size=(60, 3, 3, 1))
+    y = images.mean(axis=(1, 2, 3)) > 0
+    for space in ("dense", "width-depth", WidthDepthSpace((8,), 1)):
+        if space == "width-depth":
+            continue  # of images, width and depth of cells
+        model = NESClassifier(2, n_members=2, epochs=2, search_space=space, random_state=0)
+        assert model.fit(images, y).predict(images).shape == (60,)
+        assert model.scaling_.x_.mean_.shape == (9,)
+
+
+@pytest.mark.parametrize("space", ["dense", "width-depth"])
+def test_spaces_for_tables_by_name(iris, space):
+    model = NESClassifier(3, n_members=2, epochs=2, search_space=space, random_state=0).fit(*iris)
+    assert set(model.catalog_[0].configuration) >= {"learning_rate", "l2"}
+    assert len({record.configuration["learning_rate"] for record in model.catalog_}) == 1
+
+
+# ------------------------------------------------------------------------- contract
+
+
+def test_pickle_keeps_the_members_of_every_severity(iris, fitted):
+    X, _ = iris
+    again = pickle.loads(pickle.dumps(fitted))
+    assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    for k in range(4):
+        expected = fitted.at_severity(k).predict_proba(X)
+        assert_array_equal(again.at_severity(k).predict_proba(X), expected)
+    kept = [r.result.weights is not None for r in again.catalog_]
+    assert sum(kept) < len(kept)
+
+
+def test_grid_search_and_pipelines(tiny_space, iris):
+    X, y = iris
+    grid = {"n_members": [1, 2], "strategy": ["re", "rs"]}
+    search = GridSearchCV(tiny(tiny_space, 3, epochs=3), grid, cv=2, scoring="neg_log_loss")
+    assert search.fit(X, y).best_score_ < 0
+    pipe = make_pipeline(StandardScaler(), tiny(tiny_space, 2, epochs=3))
+    assert pipe.fit(X, y).predict_proba(X).shape == (150, 3)
+    table = np.c_[X.astype(object), np.where(X[:, 0] > 5.8, "long", "short")]
+    encode = ColumnTransformer([("text", OneHotEncoder(), [4])], remainder="passthrough")
+    pipe = make_pipeline(encode, tiny(tiny_space, 2, epochs=3)).fit(table, y)
+    assert pipe.predict(table).shape == (150,)
+
+
+def test_a_failed_fit_leaves_nothing_half_done(tiny_space, iris):
+    X, y = iris
+    model = tiny(tiny_space, 2, epochs=2).fit(X, y)
+    with pytest.raises(ValueError, match="at least 2 rows"):
+        model.fit(X[:2], y[:2], [1, 0])
+    with pytest.raises(Exception, match="not fitted"):
+        model.predict(X)
+
+
+def test_one_trial(tiny_space, iris):
+    X, y = iris
+    model = tiny(tiny_space, 1, epochs=2).fit(X, y)
+    assert len(model.selection_) == 1
+    assert (model.predict_uncertainty(X).epistemic < 1e-12).all()

@@ -1,0 +1,119 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from skuq._space import Categorical, Space
+from skuq.catalog import TrialRecord
+from skuq.ensembles import select_by
+from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.search import EnsembleEvolution, Mutation, ensemble_population
+
+LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
+NOTHING = Space()
+
+
+def history(n, seed=0, n_rows=30):
+    """Trials whose results are log likelihoods of `n_rows` clean and as many shifted rows."""
+    rng = np.random.default_rng(seed)
+    proba = rng.uniform(0.05, 0.95, size=(n, 2, n_rows))
+    drawn = LETTERS.sample_many(rng, n)
+    return [TrialRecord(k, drawn[k], score=0.0, result=np.log(proba[k])) for k in range(n)]
+
+
+def judge(part):
+    def statistics(records):
+        return *likelihood_statistics(np.stack([r.result[part] for r in records])), None
+
+    return statistics
+
+
+def evolution(p, m, judges=(0,), mutate=lambda configuration, rng: dict(configuration)):
+    return EnsembleEvolution(LETTERS.sample, mutate, [judge(k) for k in judges], p, m)
+
+
+def asked(evolve, records, n=300):
+    answers = [evolve.ask(records, [], np.random.default_rng(seed)) for seed in range(n)]
+    return Counter(tuple(answer.values()) for answer in answers)
+
+
+def configurations(records, indices):
+    return [tuple(records[k].configuration.values()) for k in indices]
+
+
+@pytest.mark.parametrize(
+    ("n_trials", "expected"),
+    [(400, (50, 10)), (200, (25, 10)), (80, (10, 5)), (64, (8, 4)), (12, (6, 3)), (4, (2, 1)),
+     (1, (2, 1))],
+)  # fmt: skip
+def test_populations(n_trials, expected):
+    """The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P."""
+    assert ensemble_population(n_trials) == expected
+
+
+def test_population_asked_for():
+    assert ensemble_population(80, 20, 7) == (20, 7)
+    assert ensemble_population(80, 5, 9) == (5, 5)
+
+
+def test_parents_are_the_ensemble_of_the_population():
+    """Algorithm 2, lines 4-5: ForwardSelect of the last P trials, then uniform."""
+    records = history(12)
+    population = records[-8:]
+    statistics, loss, _ = judge(0)(population)
+    parents = select_by(statistics, loss, 3).indices
+    counts = asked(evolution(8, 3), records)
+    assert set(counts) == set(configurations(population, parents))
+    assert stats.chisquare(list(counts.values())).pvalue > 1e-3
+
+
+def test_clean_and_shifted_rows_are_drawn_alike():
+    records = history(10)
+    chosen = {}
+    for part in (0, 1):
+        statistics, loss, _ = judge(part)(records)
+        (chosen[part],) = configurations(records, select_by(statistics, loss, 1).indices)
+    assert chosen[0] != chosen[1]
+    counts = asked(evolution(10, 1, judges=(0, 1)), records)
+    assert set(counts) == set(chosen.values())
+    assert stats.binomtest(counts[chosen[0]], 300).pvalue > 1e-3
+
+
+def test_random_until_the_population_is_full_whatever_fails():
+    records = history(5)
+    failed = [TrialRecord(k, {}, status="failed") for k in range(5, 9)]
+    known = set(configurations(records, range(5)))
+    assert len(set(asked(evolution(6, 2), records + failed, 40)) - known) > 20
+    assert set(asked(evolution(5, 2), records + failed, 40)) <= known
+
+
+def test_children_differ_in_one_decision():
+    records = history(10)
+    mutate = Mutation(LETTERS, NOTHING)
+    parents = [r.configuration for r in records]
+    for seed in range(50):
+        child = evolution(10, 4, mutate=mutate).ask(records, [], np.random.default_rng(seed))
+        distances = [sum(child[n] != parent[n] for n in LETTERS.names) for parent in parents]
+        assert min(distances) <= 1
+
+
+def test_mutation_of_a_space_of_its_own():
+    """Architectures change as the space says, hyperparameters as decisions; half and half."""
+    hyper = Space([Categorical("rate", tuple(range(9)))])
+    start = {"p": "a", "q": "a", "r": "a", "rate": 0}
+    both = Mutation(LETTERS, hyper, lambda c, rng: {**c, "p": "f", "q": "f"})
+    children = [both(start, np.random.default_rng(seed)) for seed in range(300)]
+    own = [child for child in children if child["p"] == "f"]
+    assert all(child == {**start, "p": "f", "q": "f"} for child in own)
+    assert all(child["rate"] > 0 for child in children if child["p"] == "a")
+    assert stats.binomtest(len(own), 300).pvalue > 1e-3
+
+
+def test_mutation_leaves_pinned_decisions_alone():
+    pinned = LETTERS.pin({"q": "c"})
+    start = {"p": "a", "q": "c", "r": "a"}
+    for own in (None, lambda c, rng: {"p": "b", "q": "b", "r": "b"}):
+        for seed in range(30):
+            child = Mutation(pinned, NOTHING, own)(start, np.random.default_rng(seed))
+            assert child["q"] == "c" and child != start
