@@ -1,0 +1,109 @@
+"""Weather, and what it leaves on the lens. Notation as in `_image_noise`."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.ndimage import correlate, distance_transform_edt, gaussian_filter
+
+from skuq.datasets._image_blur import blur_along, zoom_in
+from skuq.datasets._image_fields import (
+    area_means,
+    luminance,
+    normals,
+    plasma,
+    scaled,
+    smooth_normals,
+    uniforms,
+)
+
+__all__ = ["brightness", "fog", "frost", "snow", "spatter"]
+
+_ICE = np.array([0.85, 0.93, 1.0])
+_WATER = np.array([175, 238, 238]) / 255
+_MUD = np.array([63, 42, 20]) / 255
+
+
+def _coloured(layer: np.ndarray, colour: np.ndarray, n_channels: int) -> np.ndarray:
+    """A layer (n, h, w) in that colour, (n, h, w, c): grey unless there are three channels."""
+    return layer[..., None] * (colour if n_channels == 3 else luminance(colour))
+
+
+def snow(images, rngs, severity):
+    """Streaks of flakes, and a whiter scene."""
+    mean, std, size, threshold, reach, sigma, kept = (
+        (0.10, 0.2, 1.00, 0.60, 8, 3, 0.95),
+        (0.10, 0.2, 1.00, 0.50, 10, 4, 0.90),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.90),
+        (0.25, 0.3, 2.25, 0.60, 12, 6, 0.85),
+        (0.30, 0.3, 1.25, 0.65, 14, 12, 0.80),
+    )[severity - 1]
+    layer = mean + std * normals(rngs, images.shape[1:3])[..., None]  # (n, h, w, 1)
+    layer = zoom_in(layer, max(scaled(size, images), 1.0))
+    flakes = np.where(layer < threshold, 0, np.minimum(layer, 1))
+    flakes = blur_along(flakes, uniforms(rngs, -135, -45), reach, sigma)
+    whiter = np.maximum(images, 1.5 * luminance(images) + 0.5)
+    return kept * images + (1 - kept) * whiter + flakes + flakes[:, ::-1, ::-1]
+
+
+def frost(images, rngs, severity):
+    """Ice on the window: crystals along the ridges of fractal noise, over a haze."""
+    kept, added = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
+    shape = images.shape[1:3]
+    haze = plasma(rngs, shape, decay=2.5)
+    ridges = 1 - np.abs(2 * plasma(rngs, shape, decay=1.7) - 1)
+    ice = 0.4 * haze + 0.8 * haze * ridges**2
+    return kept * images + added * _coloured(ice, _ICE, images.shape[-1])
+
+
+def fog(images, rngs, severity):
+    """Clouds of fractal noise, at the price of contrast."""
+    added, decay = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1.0, 2), (1.5, 1.75))[severity - 1]
+    clouds = plasma(rngs, images.shape[1:3], decay)[..., None]
+    brightest = images.max(axis=(1, 2, 3), keepdims=True)
+    return (images + added * clouds) * brightest / (brightest + added)
+
+
+def brightness(images, rngs, severity):
+    """Adds to the value of HSV, the largest channel, hue and saturation kept."""
+    added = (0.05, 0.10, 0.15, 0.20, 0.30)[severity - 1]
+    value = images.max(axis=-1, keepdims=True)
+    brighter = np.minimum(value + added, 1)
+    # All channels in proportion; black has no hue and turns grey.
+    share = np.divide(images, value, out=np.ones_like(images), where=value > 0)
+    return share * brighter
+
+
+def spatter(images, rngs, severity):
+    """Drops on the lens: clear water up to severity 3, then mud."""
+    # The mean, standard deviation and blur of noise, the level where drops begin, and
+    # how bright the water or how blurred the edge of the mud is.
+    mean, std, smoothing, level, last = (
+        (0.62, 0.1, 0.7, 0.70, 0.5),
+        (0.65, 0.1, 0.8, 0.70, 0.5),
+        (0.65, 0.3, 1.0, 0.69, 0.5),
+        (0.65, 0.1, 0.7, 0.69, 0.6),
+        (0.65, 0.1, 0.5, 0.68, 0.6),
+    )[severity - 1]
+    # Drops are smaller than the pixels of an image below 32: they are drawn at that size.
+    scale = scaled(1, images, shrink=False)
+    h, w = images.shape[1:3]
+    shape = tuple(round(side * scale / scaled(1, images)) for side in (h, w))
+    liquid = mean + std * smooth_normals(rngs, shape, scale * smoothing, smoothing)
+    drops = liquid >= level
+    if severity <= 3:
+        shine = np.stack([_shine(drop, scale) for drop in drops]) * drops * liquid
+        shine /= np.maximum(shine.max(axis=(1, 2), keepdims=True), np.finfo(float).tiny)
+        water = area_means(shape[0], h) @ (last * shine) @ area_means(shape[1], w).T
+        return images + _coloured(water, _WATER, images.shape[-1])
+    mud = gaussian_filter(drops.astype(float), (0, scale * last, scale * last), mode="nearest")
+    mud[mud < 0.8] = 0
+    mud = area_means(shape[0], h) @ mud @ area_means(shape[1], w).T
+    return images * (1 - mud[..., None]) + _coloured(mud, _MUD, images.shape[-1])
+
+
+def _shine(drop: np.ndarray, scale: float) -> np.ndarray:
+    """Light from the upper left on drops as high as they are far from their edge, (h, w)."""
+    height = distance_transform_edt(drop)
+    emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
+    light = np.maximum(correlate(height, emboss, mode="nearest"), 0)
+    return gaussian_filter(light, 0.7 * scale)

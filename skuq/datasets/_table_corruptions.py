@@ -1,0 +1,229 @@
+"""Tables as they arrive when sensors, forms or joins are worse than in training."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_integer_dtype, is_numeric_dtype
+from sklearn.utils import check_random_state
+
+from skuq.datasets._corruption_arguments import check_severity, resolve_kinds
+
+__all__ = ["TABLE_CORRUPTIONS", "corrupt_table"]
+
+TABLE_CORRUPTIONS = ("noise", "missing", "scaling", "permutation")
+
+_FAMILIES = {"all": TABLE_CORRUPTIONS}
+_NUMERIC = ("noise", "scaling")  # kinds that leave columns of other things alone
+
+_STDS = (0.1, 0.2, 0.4, 0.6, 1.0)
+_SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
+_FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0)
+
+
+def corrupt_table(
+    X,
+    kind="noise",
+    severity=3,
+    *,
+    columns=None,
+    reference=None,
+    fill="mean",
+    random_state=None,
+):
+    """Corrupt a table's cells, to see predictions under dataset shift.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features) or DataFrame
+        NaN and other missing cells stay as they are. Categories of a DataFrame have a text,
+        category or bool dtype; numbers are taken for quantities.
+    kind : str or sequence of str, default="noise"
+        Of several, or of ``"all"`` four, each row gets one at random. The five numbers
+        belong to the severities:
+
+        - ``"noise"``: adds a normal with 0.1, 0.2, 0.4, 0.6 or 1 times the standard
+          deviation of the column;
+        - ``"missing"``: a share of cells, 0.05, 0.1, 0.2, 0.3 or 0.5, is lost, see `fill`;
+        - ``"scaling"``: half of the cells, at random in each row, get 1.25, 1.5, 2, 3 or 4
+          times as far from the mean of the column, or as many times nearer: sensors that
+          drift or have other units. Drawn row by row, since the result of one draw for the
+          whole table would depend on luck;
+        - ``"permutation"``: a share of each column's cells, as in ``"missing"``, is
+          permuted: the column's distribution stays, its relation to the others does not.
+
+        ``"noise"`` and ``"scaling"`` leave alone columns of a DataFrame that are not numbers.
+    severity : int, default=3
+        From 1, mild, to 5; 0 returns a copy.
+    columns : sequence of names or positions, default=None
+        The columns to corrupt. By default all.
+    reference : array-like of shape (n_reference, n_features) or DataFrame, default=None
+        Whose means, standard deviations and most frequent values are meant: best the
+        training data. By default X.
+    fill : {"mean", "nan"}, default="mean"
+        What takes the place of missing cells: the mean of numbers and the most frequent of
+        other things, as an imputer would, so that any estimator can be judged; or NaN,
+        which turns integers to float64 and bool to object.
+    random_state : int, RandomState instance or None, default=None
+
+    Returns
+    -------
+    X_corrupted : ndarray or DataFrame, as X
+        Same shape, columns, index and dtypes; integers are rounded, and kept within what
+        their dtype holds.
+
+    Raises
+    ------
+    ValueError
+        If an argument is none of the above, X does not have two dimensions, `reference`
+        has other columns, or an array without numbers is to get noise or scaling.
+
+    See Also
+    --------
+    corrupt_images : The like for images.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.datasets import corrupt_table
+    >>> X = np.arange(12.0).reshape(4, 3)
+    >>> corrupt_table(X, "missing", 5, fill="nan", random_state=0)
+    array([[ 0., nan,  2.],
+           [ 3.,  4., nan],
+           [ 6., nan,  8.],
+           [ 9., 10., 11.]])
+    """
+    severity = check_severity(severity)
+    kinds = resolve_kinds(kind, TABLE_CORRUPTIONS, _FAMILIES)
+    if fill not in ("mean", "nan"):
+        raise ValueError(f"`fill` must be 'mean' or 'nan'. Got {fill!r}.")
+    frame = _as_frame(X, "X")
+    reference = frame if reference is None else _as_frame(reference, "reference")
+    if not frame.columns.equals(reference.columns):
+        raise ValueError(
+            "`reference` must have the columns of X. "
+            f"Got {list(reference.columns)} for {list(frame.columns)}."
+        )
+    positions = _positions(frame, columns, named=isinstance(X, pd.DataFrame))
+    if not isinstance(X, pd.DataFrame) and set(kinds) & set(_NUMERIC):
+        _check_numbers(frame)
+    corrupted = frame.copy()
+    if severity:
+        rng = check_random_state(random_state)
+        row_kinds = rng.randint(len(kinds), size=len(frame))
+        for k, name in enumerate(kinds):
+            for j in positions:
+                column, model = corrupted.iloc[:, j], reference.iloc[:, j]
+                cells = (row_kinds == k) & column.notna().to_numpy()
+                if cells.any() and (name not in _NUMERIC or _is_number(column)):
+                    if model.isna().all():
+                        raise ValueError(f"`reference` has no value in column {model.name!r}.")
+                    column = _CORRUPTIONS[name](column, cells, model, severity, fill, rng)
+                    corrupted.isetitem(j, column)
+    if isinstance(X, pd.DataFrame):
+        return corrupted
+    values = corrupted.to_numpy()
+    return values if fill == "nan" else values.astype(np.asarray(X).dtype)
+
+
+# Each kind: a column with some of the `cells` (n,) changed. Cells that are missing are not
+# among them.
+
+
+def _noise(column, cells, reference, severity, fill, rng):
+    std = _STDS[severity - 1] * np.nanstd(_numbers(reference))
+    noise = std * rng.standard_normal(len(column))
+    return _with_numbers(column, cells, _numbers(column) + noise)
+
+
+def _scaling(column, cells, reference, severity, fill, rng):
+    factor = _FACTORS[severity - 1]
+    factors = rng.choice([1.0, 1.0, factor, 1 / factor], len(column))
+    mean = np.nanmean(_numbers(reference))
+    cells = cells & (factors != 1)
+    return _with_numbers(column, cells, mean + factors * (_numbers(column) - mean))
+
+
+def _missing(column, cells, reference, severity, fill, rng):
+    cells = cells & (rng.uniform(size=len(column)) < _SHARES[severity - 1])
+    if not cells.any():
+        return column
+    if fill == "nan":
+        return column.mask(cells)
+    if _is_number(column):
+        return _with_numbers(column, cells, np.full(len(column), np.nanmean(_numbers(reference))))
+    return column.mask(cells, reference.mode().iloc[0])
+
+
+def _permutation(column, cells, reference, severity, fill, rng):
+    cells = np.flatnonzero(cells & (rng.uniform(size=len(column)) < _SHARES[severity - 1]))
+    order = np.arange(len(column))
+    order[cells] = rng.permutation(cells)
+    return column.iloc[order].set_axis(column.index)
+
+
+_CORRUPTIONS = {
+    "noise": _noise,
+    "missing": _missing,
+    "scaling": _scaling,
+    "permutation": _permutation,
+}
+
+
+def _is_number(column: pd.Series) -> bool:
+    return is_numeric_dtype(column.dtype) and not is_bool_dtype(column.dtype)
+
+
+def _numbers(column: pd.Series) -> np.ndarray:
+    return column.to_numpy(dtype="float64", na_value=np.nan)
+
+
+def _with_numbers(column: pd.Series, cells: np.ndarray, numbers: np.ndarray) -> pd.Series:
+    """The column with `numbers` in `cells`, in its own dtype."""
+    numbers = numbers[cells]
+    if is_integer_dtype(column.dtype):
+        limits = np.iinfo(getattr(column.dtype, "numpy_dtype", column.dtype))
+        numbers = np.round(numbers).clip(limits.min, limits.max)
+    column = column.copy()
+    column.iloc[cells] = numbers.astype(getattr(column.dtype, "numpy_dtype", column.dtype))
+    return column
+
+
+def _as_frame(X, name: str) -> pd.DataFrame:
+    if isinstance(X, pd.DataFrame):
+        return X
+    X = np.asarray(X)
+    if X.ndim != 2:
+        raise ValueError(f"{name} must have two dimensions. Got {X.ndim}.")
+    return pd.DataFrame(X)
+
+
+def _check_numbers(frame: pd.DataFrame) -> None:
+    """ValueError for an array of other things."""
+    if not all(_is_number(column) for _, column in frame.items()):
+        raise ValueError(
+            f"X must be an array of numbers for 'noise' and 'scaling', or a DataFrame, whose "
+            f"other columns they leave alone. Got dtype {frame.dtypes.iloc[0]}."
+        )
+
+
+def _positions(frame: pd.DataFrame, columns, named: bool) -> list[int]:
+    """Where `columns`, names or positions, are in the table."""
+    if columns is None:
+        return list(range(frame.shape[1]))
+    if isinstance(columns, (str, Integral)):
+        columns = [columns]
+    positions = []
+    for column in columns:
+        if named and column in frame.columns:
+            positions.extend(np.flatnonzero(frame.columns == column))
+        elif isinstance(column, Integral) and -frame.shape[1] <= column < frame.shape[1]:
+            positions.append(column % frame.shape[1])
+        else:
+            raise ValueError(
+                f"`columns` must be names or positions of columns of X, {list(frame.columns)}. "
+                f"Got {column!r}."
+            )
+    return sorted(set(positions))
