@@ -5,10 +5,14 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "_cell_layers": ["build_cell_network"],
+        "_cells": ["CellSpace"],
         "_dense": ["DenseSkipSpace"],
+        "_genotypes": ["AMOEBANET", "DARTS", "Cell", "Genotype"],
         "_heads": ["CategoricalHead", "GaussianHead", "SquaredErrorHead"],
         "_keras_tuner": ["KerasTunerSpace"],
         "_mlp": ["build_mlp"],
+        "_nas_bench": ["NASBench201Space"],
         "_resolve": ["resolve_search_space"],
         "_search_space": [
             "OPTIMIZERS",
@@ -20,5 +24,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Space",
             "training_hyperparameters",
         ],
+        "_width_depth": ["WidthDepthSpace"],
+        "_with_training": ["WithTraining"],
     },
 )

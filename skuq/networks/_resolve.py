@@ -63,7 +63,8 @@ def resolve_nes_space(space, images: bool) -> SearchSpace:
     ValueError
         If it is none of these.
     """
-    from skuq.networks._cells import CellSpace, NASBench201Space
+    from skuq.networks._cells import CellSpace
+    from skuq.networks._nas_bench import NASBench201Space
     from skuq.networks._width_depth import WidthDepthSpace
     from skuq.networks._with_training import table_training
 

@@ -9,7 +9,6 @@ from threadpoolctl import threadpool_limits
 
 from skuq.ensembles import architecture_diversity
 from skuq.metrics._checks import check_choice
-from skuq.networks._resolve import resolve_search_space
 from skuq.plotting._axes import COLOURS, MARKERS, Display, legend, style
 from skuq.plotting._predictions import member_predictions
 

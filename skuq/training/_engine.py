@@ -242,7 +242,8 @@ def _train(
     if jit is None:
         n_steps = recipe.epochs * -(-sizes[0] // recipe.batch_size)
         stops_early = recipe.early_stopping_patience is not None
-        jit = worth_xla(n_steps, model.count_params() * len(seeds), stops_early=stops_early)
+        n_weights = model.count_params() * len(seeds)
+        jit = worth_xla(network, n_steps, n_weights, stops_early=stops_early)
     key = _program_key(network, head, recipes, data, sizes, n_members, own_valid, jit)
 
     entropy = [np.random.SeedSequence(seed).generate_state(3) for seed in seeds]

@@ -5,11 +5,18 @@ own. XLA joins operations into loops, and takes a second or two to compile them.
 step saves grows with the weights that an optimiser moves; it hardly depends on the rows
 of a batch, since products of matrices cost the same in both. The numbers were set by eye from
 30 random networks of the paper's space (``benchmarks/engine.py --only tiers`` repeats it).
+
+Convolutions stay in plain graphs: on a CPU those of XLA take about nine times as long, and
+on a GPU both call the same library.
 """
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["worth_xla"]
+
+_CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
 
 _COMPILE_SECONDS = 1.2
 _SAVED_PER_STEP = 1.5e-4  # seconds
@@ -17,7 +24,7 @@ _SAVED_PER_WEIGHT = 2e-9  # seconds a step
 _SHARE_OF_EPOCHS = 0.6  # that a run with early stopping takes, on average
 
 
-def worth_xla(n_steps: int, n_weights: int, *, stops_early: bool) -> bool:
+def worth_xla(network: str, n_steps: int, n_weights: int, *, stops_early: bool) -> bool:
     """Whether XLA's compilation pays for itself.
 
     A function of the configuration alone, not of the clock: the two differ in rounding,
@@ -25,10 +32,14 @@ def worth_xla(n_steps: int, n_weights: int, *, stops_early: bool) -> bool:
 
     Parameters
     ----------
+    network : str
+        Configuration of the Keras model, as JSON.
     n_steps : int
         Most steps of the run.
     n_weights : int
         Of all members together.
     """
+    if _CONVOLUTION.search(network):
+        return False
     expected = n_steps * (_SHARE_OF_EPOCHS if stops_early else 1.0)
     return expected * (_SAVED_PER_STEP + _SAVED_PER_WEIGHT * n_weights) > _COMPILE_SECONDS

@@ -62,7 +62,8 @@ def _initializers(model):
             continue
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             stem = variable.name.removesuffix("_kernel") or variable.name
-            for name in (variable.name, stem):
+            # A depthwise convolution calls its kernel's initializer depthwise_initializer.
+            for name in (variable.name, stem, stem.replace("kernel", "depthwise")):
                 initializer = getattr(layer, f"{name}_initializer", None)
                 if isinstance(initializer, keras.initializers.Initializer):
                     found[id(variable)] = initializer

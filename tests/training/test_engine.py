@@ -16,6 +16,7 @@ from skuq.training import MemberTrainer, Recipe, predict_members, train_member
 from skuq.training._cache import BoundedCache
 from skuq.training._engine import programs
 from skuq.training._program import padded_rows
+from skuq.training._tiers import worth_xla
 from skuq.training._weights import draw_variables
 
 
@@ -125,6 +126,36 @@ def test_first_weights_follow_their_initializers():
     np.testing.assert_array_equal(state[1], 1)  # moving variance
     np.testing.assert_array_equal(flat, draw_variables(model, 1)[0])
     assert not np.array_equal(flat, draw_variables(model, 2)[0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_first_weights_of_convolutions_follow_the_seed():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((5, 5, 2), name="input"),
+            layers.DepthwiseConv2D(3, name="depthwise"),
+            layers.SeparableConv2D(3, 2, name="separable"),
+            layers.Flatten(name="flat"),
+            layers.Dense(2, name="out"),
+        ]
+    )
+    np.testing.assert_array_equal(draw_variables(model, 1)[0], draw_variables(model, 1)[0])
+
+
+def test_convolutions_train_in_plain_graphs():
+    """XLA's own take about nine times as long on a CPU, however long the run."""
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1), name="input"),
+            keras.layers.Conv2D(2, 3, name="conv"),
+            keras.layers.Flatten(name="flat"),
+            keras.layers.Dense(2, name="out"),
+        ]
+    )
+    dense = network().to_json()
+    assert worth_xla(dense, 10**6, 100, stops_early=False)
+    assert not worth_xla(model.to_json(), 10**6, 100, stops_early=False)
 
 
 def test_state_of_batch_normalisation_and_dropout_travels():

@@ -1,0 +1,135 @@
+"""
+A market that drifts: choosing the ensemble again, without training
+===================================================================
+
+Half-hourly electricity prices of New South Wales, in the order of time: is the price above its
+mean of the last day? Networks learn from 29 weeks and are asked about the 54 that follow.
+Neural ensemble search leaves a pool of networks of different architectures, out of which an
+ensemble is chosen on rows of the same 29 weeks, on the six weeks after them, or, by `reselect`,
+on the latest six weeks again and again: new labels choose, and nothing is trained.
+
+With ``--data-dir``, a folder that holds ``tabular/electricity.csv.gz``; without, the data are
+downloaded from OpenML. Saves a picture.
+"""
+
+# %%
+# The data
+# --------
+# Of Victoria, the neighbour, there are numbers from row 17424 on; what is earlier is left out.
+# Of the 29 weeks two rows in three are for training, and the third shows how good the model
+# is where nothing has changed.
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import fetch_openml
+
+from skuq import NESClassifier
+from skuq.metrics import ece_loss
+
+COLUMNS = ["period", "nswprice", "nswdemand", "vicprice", "vicdemand", "transfer"]
+FIRST, WEEK = 17424, 48 * 7
+
+
+def load(folder):
+    """Six columns, and 1 where the price was above its mean of the last day."""
+    if folder:
+        table = pd.read_csv(folder / "tabular" / "electricity.csv.gz")
+        up = table["class"] == 1
+    else:
+        table = fetch_openml("electricity", version=1, as_frame=True, parser="auto").frame
+        up = table["class"].astype(str) == "UP"
+    return table[COLUMNS].to_numpy("float64")[FIRST:], up.to_numpy().astype(int)[FIRST:]
+
+
+def divide(X, y):
+    """Rows to train on, others of the same 29 weeks, and then blocks of six weeks."""
+    early = np.arange(29 * WEEK)
+    parts = [early[early % 3 > 0], early[early % 3 == 0]]
+    parts += np.split(np.arange(29 * WEEK, 83 * WEEK), 9)
+    return [(X[rows], y[rows]) for rows in parts]
+
+
+# %%
+# Four ensembles
+# --------------
+# Three share one pool of networks. Whatever they choose on is known when they are used.
+def predict_blocks(train, same, recent, test, n_trials):
+    """Distributions on the test blocks, by ensemble; the first block is of the same weeks."""
+    search = NESClassifier(n_trials, random_state=0).fit(*train, shift_validation=recent)
+    models = {
+        "NES, chosen on the training weeks": search.at_severity(0),
+        "NES, chosen on the 6 weeks after": search.at_severity(1),
+        "deep ensemble of the best network": search.baseline("deep-ensemble").fit(*train),
+    }
+    blocks = [same, *test]
+    predicted = {
+        name: [model.predict_distribution(X) for X, _ in blocks] for name, model in models.items()
+    }
+    rolling, again = search.at_severity(1), []
+    for latest, (X, _) in zip([recent, *test], test):
+        again.append(rolling.reselect(*latest).predict_distribution(X))
+    predicted["NES, chosen again every 6 weeks"] = [None, *again]
+    return predicted
+
+
+SCORES = {
+    "NLL (nats)": lambda y, p: -p.log_prob(y).mean(),
+    "error (share of rows)": lambda y, p: np.mean(p.mode != y),
+    "ECE": lambda y, p: ece_loss(y, p.mean, labels=[0, 1]),
+    "mutual information (nats)": lambda y, p: p.uncertainty().epistemic.mean(),
+}
+
+
+# %%
+# The figure
+# ----------
+# The first place on each axis is the training weeks, rows that no network has seen.
+def main(path, folder, n_trials):
+    import matplotlib.pyplot as plt
+
+    started = time.perf_counter()
+    train, same, recent, *test = divide(*load(folder))
+    predicted = predict_blocks(train, same, recent, test, n_trials)
+    print(f"searched, trained and predicted in {time.perf_counter() - started:.0f} s")
+    truth = [y for _, y in (same, *test)]
+    figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained", sharex=True)
+    for ax, (what, score) in zip(axes.flat, SCORES.items()):
+        print(f"\n{what:34s}  same" + "".join(f"{6 * k:7d}" for k in range(1, 9)) + "   mean")
+        for (name, blocks), style in zip(predicted.items(), STYLES):
+            values = [np.nan if p is None else score(y, p) for y, p in zip(truth, blocks)]
+            ax.plot(values, label=name, markersize=5, **style)
+            print(f"{name:34s}" + "".join(f"{value:7.3f}" for value in values)
+                  + f"{np.mean(values[1:]):7.3f}")  # fmt: skip
+        ax.axvline(0.5, color="0.6", lw=1)
+        ax.set(ylabel=what, ylim=(0, None))
+        ax.grid(alpha=0.3)
+    axes[0, 0].set_title("How good")
+    axes[0, 1].set_title("How often wrong")
+    axes[1, 0].set_title("How far from calibrated")
+    axes[1, 1].set_title("Whether members disagree")
+    weeks = ["training\nweeks"] + [f"{6 * k + 1}-{6 * k + 6}" for k in range(1, 9)]
+    for ax in axes[1]:
+        ax.set_xticks(range(9), weeks)
+        ax.set_xlabel("weeks after the training weeks")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.savefig(path, dpi=100)
+    print(f"\nsaved {path}")
+
+
+STYLES = [
+    {"color": "#0072B2", "marker": "o", "ls": "-"},
+    {"color": "#E69F00", "marker": "s", "ls": "--"},
+    {"color": "#000000", "marker": "D", "ls": ":"},
+    {"color": "#009E73", "marker": "^", "ls": "-."},
+]
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Draw how ensembles fare as a market drifts.")
+    parser.add_argument("--data-dir", type=Path, help="folder of the benchmark data")
+    parser.add_argument("--n-trials", type=int, default=40, help="networks trained")
+    parser.add_argument("--output", default="nes_shift.png")
+    arguments = parser.parse_args()
+    main(arguments.output, arguments.data_dir, arguments.n_trials)

@@ -1,0 +1,168 @@
+"""Cells of image networks as plain data, and the published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
+
+__all__ = ["AMOEBANET", "DARTS", "DARTS_OPERATIONS", "GENOTYPES", "OPERATIONS", "Cell", "Genotype"]
+
+#: The operations of DARTS' search space, less "zero" (NES B.1).
+DARTS_OPERATIONS = (
+    "max_pool_3x3",
+    "avg_pool_3x3",
+    "skip_connect",
+    "sep_conv_3x3",
+    "sep_conv_5x5",
+    "dil_conv_3x3",
+    "dil_conv_5x5",
+)
+#: All that an edge may be; AmoebaNet needs two more.
+OPERATIONS = (*DARTS_OPERATIONS, "sep_conv_7x7", "conv_7x1_1x7")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A small graph, of which an image network is stacked.
+
+    Parameters
+    ----------
+    nodes : tuple of ((str, int), (str, int))
+        One entry an intermediate node: its two edges, each an operation and the node it
+        reads. Nodes 0 and 1 are the outputs of the previous-previous and of the previous
+        cell, the intermediate nodes count from 2. A node is the sum of its two edges.
+    concat : tuple of int
+        The intermediate nodes whose channels together are the cell's output.
+
+    Raises
+    ------
+    ValueError
+        If an operation is unknown, an edge reads no earlier node, or `concat` names a
+        node that is not there.
+    """
+
+    nodes: tuple
+    concat: tuple
+
+    def __post_init__(self):
+        nodes = tuple(tuple(tuple(edge) for edge in edges) for edges in self.nodes)
+        object.__setattr__(self, "nodes", nodes)
+        object.__setattr__(self, "concat", tuple(self.concat))
+        for k, edges in enumerate(nodes, start=2):
+            if len(edges) != 2:
+                raise ValueError(f"Node {k} of a cell must have two edges. Got {edges}.")
+            for edge in edges:
+                self._check_edge(k, edge)
+        end = 2 + len(nodes)
+        if not self.concat or len(set(self.concat)) < len(self.concat):
+            raise ValueError(
+                f"`concat` must name different nodes, one at least. Got {self.concat}."
+            )
+        if not all(_is_in(node, 2, end) for node in self.concat):
+            raise ValueError(f"`concat` must name nodes in 2..{end - 1}. Got {self.concat}.")
+
+    @staticmethod
+    def _check_edge(k, edge):
+        if len(edge) != 2 or edge[0] not in OPERATIONS:
+            raise ValueError(
+                f"An edge must be one of the operations {OPERATIONS}, and a node. "
+                f"Got {edge} into node {k}."
+            )
+        if not _is_in(edge[1], 0, k):
+            raise ValueError(f"Node {k} must read nodes in 0..{k - 1}. Got {edge}.")
+
+    def to_dict(self) -> dict:
+        """JSON types only."""
+        nodes = [[list(edge) for edge in edges] for edges in self.nodes]
+        return {"nodes": nodes, "concat": list(self.concat)}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping) -> Cell:
+        """The inverse of `to_dict`."""
+        return cls(stored["nodes"], stored["concat"])
+
+
+@dataclass(frozen=True)
+class Genotype:
+    """The two cells of a network: one that keeps the resolution, one that halves it.
+
+    Parameters
+    ----------
+    normal, reduction : Cell
+
+    See Also
+    --------
+    build_cell_network : The network stacked of them.
+    """
+
+    normal: Cell
+    reduction: Cell
+
+    def __post_init__(self):
+        for name in ("normal", "reduction"):
+            if not isinstance(getattr(self, name), Cell):
+                raise ValueError(f"`{name}` must be a Cell. Got {getattr(self, name)!r}.")
+
+    def to_dict(self) -> dict:
+        """JSON types only."""
+        return {"normal": self.normal.to_dict(), "reduction": self.reduction.to_dict()}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping) -> Genotype:
+        """The inverse of `to_dict`."""
+        return cls(Cell.from_dict(stored["normal"]), Cell.from_dict(stored["reduction"]))
+
+
+def _is_in(node, start, end) -> bool:
+    return isinstance(node, Integral) and start <= node < end
+
+
+#: DARTS' second-order cells (Liu et al., ICLR 2019; `DARTS_V2` in its code).
+DARTS = Genotype(
+    normal=Cell(
+        nodes=(
+            (("sep_conv_3x3", 0), ("sep_conv_3x3", 1)),
+            (("sep_conv_3x3", 0), ("sep_conv_3x3", 1)),
+            (("sep_conv_3x3", 1), ("skip_connect", 0)),
+            (("skip_connect", 0), ("dil_conv_3x3", 2)),
+        ),
+        concat=(2, 3, 4, 5),
+    ),
+    reduction=Cell(
+        nodes=(
+            (("max_pool_3x3", 0), ("max_pool_3x3", 1)),
+            (("skip_connect", 2), ("max_pool_3x3", 1)),
+            (("max_pool_3x3", 0), ("skip_connect", 2)),
+            (("skip_connect", 2), ("max_pool_3x3", 1)),
+        ),
+        concat=(2, 3, 4, 5),
+    ),
+)
+
+#: AmoebaNet-A (Real et al., AAAI 2019), as DARTS' code writes it down.
+AMOEBANET = Genotype(
+    normal=Cell(
+        nodes=(
+            (("avg_pool_3x3", 0), ("max_pool_3x3", 1)),
+            (("sep_conv_3x3", 0), ("sep_conv_5x5", 2)),
+            (("sep_conv_3x3", 0), ("avg_pool_3x3", 3)),
+            (("sep_conv_3x3", 1), ("skip_connect", 1)),
+            (("skip_connect", 0), ("avg_pool_3x3", 1)),
+        ),
+        concat=(4, 5, 6),
+    ),
+    reduction=Cell(
+        nodes=(
+            (("avg_pool_3x3", 0), ("sep_conv_3x3", 1)),
+            (("max_pool_3x3", 0), ("sep_conv_7x7", 2)),
+            (("sep_conv_7x7", 0), ("avg_pool_3x3", 1)),
+            (("max_pool_3x3", 0), ("max_pool_3x3", 1)),
+            (("conv_7x1_1x7", 0), ("sep_conv_3x3", 5)),
+        ),
+        concat=(3, 4, 6),
+    ),
+)
+
+#: The published cells by name.
+GENOTYPES = {"darts": DARTS, "amoebanet": AMOEBANET}

@@ -1,0 +1,136 @@
+"""The cells of NAS-Bench-201."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skuq._space import Categorical, Space
+from skuq.networks._cell_layers import CellLayers, begin, check_image, end
+from skuq.networks._cells import cell_hyperparameters, cell_recipe, check_positive
+from skuq.networks._search_space import Decisions
+
+__all__ = ["NASBench201Space"]
+
+OPERATIONS = ("none", "skip_connect", "conv_1x1", "conv_3x3", "avg_pool_3x3")
+EDGES = tuple(itertools.combinations(range(4), 2))
+
+
+@dataclass(frozen=True)
+class NASBench201Space:
+    """The cells of NAS-Bench-201: 15 625, for each of which results are published.
+
+    A cell has four nodes: 0 is its input and 3 its output. Each pair of nodes has an
+    edge with one of five operations, and a node is the sum of the edges into it. Three
+    stages of `n_cells` cells have one, two and four times `channels`; residual blocks
+    between them halve the resolution.
+
+    Parameters
+    ----------
+    channels : int, default=16
+        Of the first stage.
+    n_cells : int, default=5
+        Of each stage.
+    batch_size : int, default=100
+        Of the training recipe, as in `CellSpace`.
+
+    Attributes
+    ----------
+    takes_images : bool
+        True: rows are arrays of shape (height, width, channels).
+
+    See Also
+    --------
+    CellSpace : The space of DARTS.
+
+    Notes
+    -----
+    Operations whose result no other node reads are left out, here and in the number of
+    weights. Training is that of `CellSpace`; the benchmark's own is 200 epochs in batches
+    of 256 with Nesterov's momentum, a learning rate of 0.1 and weight decay 5e-4.
+
+    References
+    ----------
+    Dong and Yang, "NAS-Bench-201: Extending the Scope of Reproducible Neural Architecture
+    Search", ICLR 2020. Zaidi et al., NeurIPS 2021, appendices B.1 and B.4.
+    """
+
+    channels: int = 16
+    n_cells: int = 5
+    batch_size: int = 100
+
+    takes_images = True
+
+    def __post_init__(self):
+        for name in ("channels", "n_cells", "batch_size"):
+            check_positive(name, getattr(self, name))
+
+    def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
+        """Architecture and training decisions; they do not depend on the data."""
+        edges = [Categorical(_edge(*edge), OPERATIONS, default="conv_3x3") for edge in EDGES]
+        return Decisions(Space(edges), cell_hyperparameters())
+
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """The Keras model of one decision vector, with `n_outputs` linear outputs."""
+        check_image(input_shape)
+        layers = CellLayers()
+        inputs, x = begin(layers, input_shape, self.channels)
+        for stage in range(3):
+            if stage:
+                x = _residual_block(layers, x, 2 * x.shape[-1], f"block_{stage}")
+            for i in range(self.n_cells):
+                x = _cell(layers, configuration, x, f"cell_{stage}_{i}")
+        x = layers.relu(layers.norm(x, "last_norm"), "last")
+        return end(layers, inputs, x, n_outputs, "nas_bench_201")
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """As `CellSpace.recipe`."""
+        return cell_recipe(configuration, self.batch_size)
+
+    def mutate(self, configuration: Mapping, rng) -> dict:
+        """A child in which one edge, drawn uniformly, has a different operation (NES B.4).
+
+        Parameters
+        ----------
+        configuration : mapping
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        dict
+        """
+        return self.decisions().architecture.mutate(configuration, rng)
+
+
+def _edge(i, j):
+    return f"edge_{i}_{j}"
+
+
+def _cell(layers, configuration, x, name):
+    values = [x]
+    for j in range(1, 4):
+        ends = [
+            _operate(layers, configuration[_edge(i, j)], values[i], f"{name}_{_edge(i, j)}")
+            for i in range(j)
+            if configuration[_edge(i, j)] != "none"
+        ]
+        if not ends:  # zero, and still a function of the input
+            ends = [layers("Rescaling", x, f"{name}_{j}", scale=0.0)]
+        values.append(layers.add(ends, f"{name}_{j}"))
+    return values[-1]
+
+
+def _operate(layers, operation, x, name):
+    if operation == "skip_connect":
+        return x
+    if operation == "avg_pool_3x3":
+        return layers.pool("AveragePooling2D", x, 3, 1, name)
+    return layers.conv_norm(x, x.shape[-1], {"conv_1x1": 1, "conv_3x3": 3}[operation], name)
+
+
+def _residual_block(layers, x, channels, name):
+    y = layers.conv_norm(x, channels, 3, f"{name}_first", strides=2)
+    y = layers.conv_norm(y, channels, 3, f"{name}_second")
+    x = layers.conv(layers.pool("AveragePooling2D", x, 2, 2, f"{name}_pool"), channels, 1, name)
+    return layers.add([x, y], f"{name}_sum")
