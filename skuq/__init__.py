@@ -23,6 +23,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     ],
     submod_attrs={
         "estimators": [
+            "AutoDEUQClassifier",
             "AutoDEUQRegressor",
             "CalibratedUncertaintyClassifier",
             "CalibratedUncertaintyRegressor",

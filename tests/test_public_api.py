@@ -33,6 +33,7 @@ def test_public_names_exist_and_have_docstrings(package):
 
 
 ESTIMATORS = [
+    "AutoDEUQClassifier",
     "AutoDEUQRegressor",
     "CalibratedUncertaintyClassifier",
     "CalibratedUncertaintyRegressor",

@@ -8,8 +8,15 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import check_random_state
 
+from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
-from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
+from skuq.ensembles._selection import (
+    Selection,
+    ensemble_of,
+    normal_nll,
+    normal_statistics,
+    select_best,
+)
 from skuq.ensembles._teams import (
     hard_vote_accuracy,
     negative_loss,
@@ -17,8 +24,10 @@ from skuq.ensembles._teams import (
     soft_vote_accuracy,
 )
 
-__all__ = ["prune_classifiers", "select_hq", "select_teams"]
+__all__ = ["prune_classifiers", "select_hq", "select_hq_proba", "select_teams"]
 
+# Candidates that searches make teams of: of 20 there are 21 679 teams of up to five.
+_POOL_SIZE = 20
 # Share of the rows on which the best regressor counts as wrong: of normal errors, those
 # beyond about one standard deviation.
 _WRONG_SHARE = 1 / 3
@@ -198,7 +207,7 @@ def select_hq(
     n_members,
     *,
     sample_weight=None,
-    pool_size=20,
+    pool_size=_POOL_SIZE,
     metric="gd",
     filters=("alpha", "kmeans"),
     beta=0.1,
@@ -271,3 +280,32 @@ def select_hq(
     rules = Rules(metric, "hq", filters, beta, n_members)
     chosen = prune(pool, rules, np.random.default_rng(0)).selection
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)
+
+
+def select_hq_proba(y, proba, n_members, *, sample_weight=None, pool_size=_POOL_SIZE) -> Selection:
+    """HQ pruning as the selection step of a classifier whose pool is large.
+
+    Parameters
+    ----------
+    y : ndarray of int of shape (n_samples,)
+        True classes, 0 to n_classes - 1.
+    proba : ndarray of shape (n_candidates, n_samples, n_classes)
+    n_members : int
+        Most members of a team; at least 2.
+    sample_weight : ndarray of shape (n_samples,), optional
+    pool_size : int, default=20
+        Teams are made of so many candidates, those of the lowest NLL.
+
+    Returns
+    -------
+    Selection
+        Equal weights; its loss is the NLL of the averaged probabilities.
+    """
+    statistics = likelihood_statistics(class_log_likelihood(y, proba))
+    pool = select_best(*statistics, pool_size, sample_weight=sample_weight).indices
+    if len(pool) == 1:
+        return ensemble_of(pool, *statistics, sample_weight)
+    chosen = select_teams(
+        proba[pool], y, max_team_size=n_members, sample_weight=sample_weight
+    ).selection
+    return ensemble_of(pool[chosen.indices], *statistics, sample_weight)

@@ -10,7 +10,14 @@ import numpy as np
 
 from skuq.ensembles._selection import Selection, select_best, select_forward, select_in_order
 
-__all__ = ["SELECTORS", "choose_size", "likelihood_statistics", "select_by_likelihood", "select_by"]
+__all__ = [
+    "SELECTORS",
+    "choose_size",
+    "class_log_likelihood",
+    "likelihood_statistics",
+    "select_by_likelihood",
+    "select_by",
+]
 
 #: The paper's choice first, then the three it was compared with (NES, section 4).
 SELECTORS = ("forward", "replacement", "quick", "top")
@@ -19,6 +26,15 @@ _SMALLEST = np.finfo(float).tiny
 _MIN_MEMBERS = 2  # one has no epistemic part
 _N_FOLDS = 5
 _MIN_FOLD = 10  # rows; with less to judge by, sizes are not compared
+
+
+def class_log_likelihood(y, proba) -> np.ndarray:
+    """What candidates said about the true classes, (n_candidates, n_samples) in nats.
+
+    From codes (n_samples,) and probabilities (n_candidates, n_samples, n_classes).
+    """
+    with np.errstate(divide="ignore"):  # `likelihood_statistics` knows what to make of -inf
+        return np.log(proba[:, np.arange(len(y)), y])
 
 
 def likelihood_statistics(log_likelihood):

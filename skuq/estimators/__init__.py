@@ -5,7 +5,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "_autodeuq": ["AutoDEUQRegressor"],
+        "_autodeuq": ["AutoDEUQClassifier", "AutoDEUQRegressor"],
         "_base": ["UncertaintyRegressorMixin"],
         "_calibrated": ["CalibratedUncertaintyClassifier", "CalibratedUncertaintyRegressor"],
         "_classifier": ["UncertaintyClassifierMixin"],

@@ -15,16 +15,116 @@ from skuq._params import (
     StrOptions,
     fit_context,
 )
-from skuq.ensembles import check_selection, select_greedy, select_hq, select_top
+from skuq.ensembles import (
+    check_selection,
+    select_by_likelihood,
+    select_forward,
+    select_greedy,
+    select_hq,
+    select_hq_proba,
+    select_top,
+)
+from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
 from skuq.estimators._search import SearchEstimator
-from skuq.estimators._targets import GaussianTarget
+from skuq.estimators._targets import GaussianTarget, WeightedClassificationTarget
 from skuq.networks import resolve_search_space
 from skuq.search import STRATEGIES, make_proposer, pin
 
-__all__ = ["AutoDEUQRegressor"]
+__all__ = ["AutoDEUQClassifier", "AutoDEUQRegressor"]
 
 
-class AutoDEUQRegressor(GaussianTarget, SearchEstimator):
+class _AutoDEUQ(SearchEstimator):
+    """What regressor and classifier share."""
+
+    _parameter_constraints: dict = {
+        "n_trials": [Interval(Integral, 1, None, closed="left")],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "min_members": [Interval(Integral, 1, None, closed="left")],
+        "n_nodes": [Interval(Integral, 1, None, closed="left")],
+        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
+        "search_space": [
+            None,
+            StrOptions({"benchmark", "toy"}),
+            HasMethods(["decisions", "build", "recipe"]),
+            callable,
+            tuple,
+        ],
+        "fixed_architecture": [dict, None],
+        "fixed_hyperparameters": [dict, None],
+        "population_size": [Interval(Integral, 1, None, closed="left"), None],
+        "sample_size": [Interval(Integral, 1, None, closed="left"), None],
+        "kappa": [Interval(Real, 0, None, closed="left")],
+        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+        "selection": [StrOptions({"greedy", "top", "hq"}), callable],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Search, train and select.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
+        y : array-like of shape (n,) or (n, n_outputs)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows to validate on, instead of a share of the rows above.
+        groups : array-like of shape (n,), optional
+            Rows of one group are never divided between training and validation.
+
+        Returns
+        -------
+        self
+        """
+        if self.selection == "hq" and self.n_members < 2:
+            raise ValueError('`selection="hq"` makes teams: `n_members` must be at least 2. Got 1.')
+        return self._fit(X, y, sample_weight, validation_data, groups)
+
+    def _space(self):
+        return resolve_search_space(self.search_space, self.n_nodes, self.max_batch_size)
+
+    def _proposer(self, space, decisions, held_out):
+        if isinstance(self.search, str):
+            return make_proposer(
+                self.search,
+                decisions,
+                self.n_trials,
+                fixed_architecture=self.fixed_architecture,
+                fixed_hyperparameters=self.fixed_hyperparameters,
+                population_size=self.population_size,
+                sample_size=self.sample_size,
+                kappa=self.kappa,
+            )
+        from skuq.search import OracleProposer
+
+        # A copy: the parameter is not touched, so that fit can be called again.
+        return OracleProposer(
+            copy.deepcopy(self.search),
+            pin(decisions, self.fixed_architecture, self.fixed_hyperparameters),
+            self.n_trials,
+        )
+
+    def _select(self, catalog):
+        """Members by their predictions of the validation rows, as a `Selection`."""
+        completed, held_out = catalog.completed, catalog.held_out
+        raw = self._raw_held_out(catalog, completed)
+        select = self.selection
+        if isinstance(select, str):
+            select = getattr(self, f"_{select}")
+        judged = self._judged(held_out.y.astype("float64"), raw)
+        chosen = select(*judged, self.n_members, sample_weight=held_out.weight)
+        check_selection(chosen, len(completed))
+        return replace(chosen, indices=completed[np.asarray(chosen.indices)])
+
+
+class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
     `n_trials` networks with a mean and a standard deviation as outputs are trained, each
@@ -136,31 +236,8 @@ class AutoDEUQRegressor(GaussianTarget, SearchEstimator):
     """
 
     _parameter_constraints: dict = {
-        "n_trials": [Interval(Integral, 1, None, closed="left")],
-        "n_members": [Interval(Integral, 1, None, closed="left")],
-        "min_members": [Interval(Integral, 1, None, closed="left")],
-        "n_nodes": [Interval(Integral, 1, None, closed="left")],
-        "epochs": [Interval(Integral, 1, None, closed="left")],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
-        "search_space": [
-            None,
-            StrOptions({"benchmark", "toy"}),
-            HasMethods(["decisions", "build", "recipe"]),
-            callable,
-            tuple,
-        ],
-        "fixed_architecture": [dict, None],
-        "fixed_hyperparameters": [dict, None],
-        "population_size": [Interval(Integral, 1, None, closed="left"), None],
-        "sample_size": [Interval(Integral, 1, None, closed="left"), None],
-        "kappa": [Interval(Real, 0, None, closed="left")],
-        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
-        "selection": [StrOptions({"greedy", "top", "hq"}), callable],
+        **_AutoDEUQ._parameter_constraints,
         "epistemic_ddof": [Options(Integral, {0, 1})],
-        "n_jobs": [Integral, None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -206,68 +283,190 @@ class AutoDEUQRegressor(GaussianTarget, SearchEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
-        """Search, train and select.
+    def _judged(self, y, raw):
+        return y, *self._head.distribution(raw)
 
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
-        y : array-like of shape (n,) or (n, n_outputs)
-        sample_weight : array-like of shape (n,), optional
-            Non-negative.
-        validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows to validate on, instead of a share of the rows above.
-        groups : array-like of shape (n,), optional
-            Rows of one group are never divided between training and validation.
+    def _greedy(self, *candidates, sample_weight):
+        return select_greedy(*candidates, sample_weight=sample_weight, min_members=self.min_members)
 
-        Returns
-        -------
-        self
-        """
-        if self.selection == "hq" and self.n_members < 2:
-            raise ValueError('`selection="hq"` makes teams: `n_members` must be at least 2. Got 1.')
-        return self._fit(X, y, sample_weight, validation_data, groups)
+    _top = staticmethod(select_top)
+    _hq = staticmethod(select_hq)
 
-    def _space(self):
-        return resolve_search_space(self.search_space, self.n_nodes, self.max_batch_size)
 
-    def _proposer(self, space, decisions, held_out):
-        if isinstance(self.search, str):
-            return make_proposer(
-                self.search,
-                decisions,
-                self.n_trials,
-                fixed_architecture=self.fixed_architecture,
-                fixed_hyperparameters=self.fixed_hyperparameters,
-                population_size=self.population_size,
-                sample_size=self.sample_size,
-                kappa=self.kappa,
-            )
-        from skuq.search import OracleProposer
+class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
+    """Deep ensemble found by a joint search of architectures and hyperparameters.
 
-        # A copy: the parameter is not touched, so that fit can be called again.
-        return OracleProposer(
-            copy.deepcopy(self.search),
-            pin(decisions, self.fixed_architecture, self.fixed_hyperparameters),
-            self.n_trials,
+    `n_trials` networks are trained, each proposed in the light of those that have finished:
+    ageing evolution changes the architecture, Bayesian optimisation the training
+    hyperparameters (AgEBO). Out of this catalog a greedy selection on validation rows picks
+    up to `n_members`, whose averaged probabilities are the prediction. The entropy that
+    members agree on is aleatoric, what they disagree on is epistemic uncertainty. The paper
+    has regression only; this is its method with the classes' negative log likelihood.
+
+    Parameters
+    ----------
+    n_trials : int, default=50
+        Networks trained, hence the size of the catalog; 500 in the paper.
+    n_members : int, default=5
+        Most distinct members kept (K).
+    min_members : int, default=2
+        Fewest distinct members; with one there is no epistemic part. 1 is the paper's
+        greedy rule to the letter.
+    n_nodes : int, default=5
+        Variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy task.
+    epochs : int, default=100
+        Most epochs of one network; training stops early and keeps the best epoch.
+    validation_fraction : float, default=0.25
+        Share of the rows that networks are not trained on: early stopping, the search
+        and the selection see them. Ignored if `fit` is given `validation_data`.
+    search : str or keras_tuner.Oracle, default="agebo"
+        How the next network is proposed: "agebo"; "age" (architectures only), "bo"
+        (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
+        "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
+    search_space : None, "benchmark", "toy", SearchSpace, callable or pair, default=None
+        None is the paper's space of fully connected networks with skips, with `n_nodes`
+        and `max_batch_size`; the names are the paper's presets. A callable
+        ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
+        ``training(hp) -> dict``, is a space in Keras-Tuner's language; see
+        `skuq.networks.KerasTunerSpace`.
+    fixed_architecture, fixed_hyperparameters : dict or None, default=None
+        Decisions that are not searched, by name. Where `search` leaves a whole half
+        fixed, what is not named has the space's default value.
+    population_size, sample_size : int or None, default=None
+        P and S of ageing evolution. None is the paper's 100 and 10 for large budgets,
+        and a quarter of `n_trials` and a third of that for small ones.
+    kappa : float, default=0.001
+        Exploration of the Bayesian optimisation.
+    max_batch_size : int, default=256
+        Upper end of the batch sizes; larger than the data means full batches.
+    selection : {"greedy", "top", "hq"} or callable, default="greedy"
+        How members are picked. "top" takes those with the lowest NLL each; "hq" prunes
+        teams by diversity (`skuq.ensembles.select_hq_proba`) and weighs members equally. A
+        callable gets ``(y, proba, n_members, sample_weight=...)``, codes (n_rows,) and
+        probabilities (n_trials, n_rows, n_classes), and returns a
+        `skuq.ensembles.Selection`.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label: in the training loss as in the selection, like sample
+        weights. "balanced" is inversely proportional to their frequencies in y.
+    n_jobs : int or None, default=None
+        Networks trained at the same time, each in a process with its share of the
+        cores. With more than one, what is proposed depends on the order in which trials
+        finish, so that only "rs-mixed" and "init" repeat exactly.
+    random_state : int, RandomState instance or None, default=None
+        With an integer and ``n_jobs=1`` everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar; messages also go to the logger "skuq".
+
+    Attributes
+    ----------
+    catalog_ : Catalog
+        Every trial, in the order of proposal; ``catalog_.to_frame()`` for people. A
+        pickled estimator keeps the weights of its members only.
+    selection_ : Selection
+        `indices` into `catalog_` of the members kept, `weights` summing to 1, and the
+        validation `loss` in nats.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
+    scaling_ : Scaling
+        Means and scales of X on the training rows.
+    entropy_ : int
+        What `random_state` came to; every draw of the fit follows from it.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    SearchFailedError
+        If no network could be trained; it shows the reasons.
+    SearchSpaceError
+        If `search_space` cannot be used.
+
+    See Also
+    --------
+    NESClassifier : Members chosen for their ensemble, robust to dataset shift.
+
+    Notes
+    -----
+    Inputs are standardised. Zero-weight rows are dropped; weights count in
+    the training loss, the validation loss and the selection.
+
+    References
+    ----------
+    R. Egele, R. Maulik, K. Raghavan, B. Lusch, I. Guyon, P. Balaprakash. "AutoDEUQ:
+    Automated Deep Ensemble with Uncertainty Quantification".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skuq import AutoDEUQClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = AutoDEUQClassifier(n_trials=4, epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:2]).shape
+    (2, 3)
+    """
+
+    _parameter_constraints: dict = {
+        **_AutoDEUQ._parameter_constraints,
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    def __init__(
+        self,
+        n_trials=50,
+        *,
+        n_members=5,
+        min_members=2,
+        n_nodes=5,
+        epochs=100,
+        validation_fraction=0.25,
+        search="agebo",
+        search_space=None,
+        fixed_architecture=None,
+        fixed_hyperparameters=None,
+        population_size=None,
+        sample_size=None,
+        kappa=0.001,
+        max_batch_size=256,
+        selection="greedy",
+        class_weight=None,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_trials = n_trials
+        self.n_members = n_members
+        self.min_members = min_members
+        self.n_nodes = n_nodes
+        self.epochs = epochs
+        self.validation_fraction = validation_fraction
+        self.search = search
+        self.search_space = search_space
+        self.fixed_architecture = fixed_architecture
+        self.fixed_hyperparameters = fixed_hyperparameters
+        self.population_size = population_size
+        self.sample_size = sample_size
+        self.kappa = kappa
+        self.max_batch_size = max_batch_size
+        self.selection = selection
+        self.class_weight = class_weight
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _judged(self, y, raw):
+        return y[:, 0].astype(int), self._head.probabilities(raw)
+
+    def _greedy(self, y, proba, n_members, *, sample_weight):
+        return select_forward(
+            *likelihood_statistics(class_log_likelihood(y, proba)),
+            n_members,
+            min_members=self.min_members,
+            sample_weight=sample_weight,
         )
 
-    def _select(self, catalog):
-        """Members by their predictions of the validation rows, as a `Selection`."""
-        completed = catalog.completed
-        loc, scale = self._head.distribution(self._raw_held_out(catalog, completed))
-        held_out = catalog.held_out
-        arguments = held_out.y.astype("float64"), loc, scale, self.n_members
-        if self.selection == "greedy":
-            chosen = select_greedy(
-                *arguments, sample_weight=held_out.weight, min_members=self.min_members
-            )
-        elif isinstance(self.selection, str):
-            select = {"top": select_top, "hq": select_hq}[self.selection]
-            chosen = select(*arguments, sample_weight=held_out.weight)
-        else:
-            chosen = self.selection(*arguments, sample_weight=held_out.weight)
-            check_selection(chosen, len(completed))
-        return replace(chosen, indices=completed[np.asarray(chosen.indices)])
+    def _top(self, y, proba, n_members, *, sample_weight):
+        likelihood = class_log_likelihood(y, proba)
+        return select_by_likelihood(likelihood, n_members, "top", sample_weight=sample_weight)
+
+    _hq = staticmethod(select_hq_proba)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from sklearn.utils.class_weight import compute_class_weight
-
 from skuq._params import StrOptions
-from skuq.ensembles import select_by, select_hq, select_teams
-from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
+from skuq.ensembles import select_hq, select_hq_proba
+from skuq.ensembles._selection import normal_nll, normal_statistics
 from skuq.estimators._images import ImageInputsMixin
 from skuq.estimators._nes_base import NeuralEnsembleSearch
-from skuq.estimators._targets import ClassificationTarget, GaussianTarget
+from skuq.estimators._targets import GaussianTarget, WeightedClassificationTarget
 
 __all__ = ["NESClassifier", "NESRegressor"]
 
-_HQ_POOL = 20  # candidates whose teams HQ compares: their number doubles with each
 
-
-class NESClassifier(ImageInputsMixin, ClassificationTarget, NeuralEnsembleSearch):
+class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsembleSearch):
     """Ensemble of networks of different architectures, searched for the ensemble's sake.
 
     Networks are trained one by one, each proposed for what it may add to an ensemble of the
@@ -179,24 +175,9 @@ class NESClassifier(ImageInputsMixin, ClassificationTarget, NeuralEnsembleSearch
         self.random_state = random_state
         self.verbose = verbose
 
-    def _targets(self, y):
-        codes = super()._targets(y)
-        self._class_factors = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-        return codes
-
-    def _weighted(self, rows):
-        return rows._replace(weight=rows.weight * self._class_factors[rows.y[:, 0].astype(int)])
-
     def _choose_hq(self, y, raw, weight, n_members):
-        statistics = self._statistics(y, raw)
-        pool = select_by(*statistics, _HQ_POOL, "top", sample_weight=weight).indices
-        chosen = select_teams(
-            self._head.probabilities(raw[pool]),
-            y[:, 0].astype(int),
-            max_team_size=n_members,
-            sample_weight=weight,
-        ).selection
-        return ensemble_of(pool[chosen.indices], *statistics, weight)
+        codes, proba = y[:, 0].astype(int), self._head.probabilities(raw)
+        return select_hq_proba(codes, proba, n_members, sample_weight=weight)
 
 
 class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):

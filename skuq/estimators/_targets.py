@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sklearn.preprocessing import LabelEncoder
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
@@ -13,7 +14,7 @@ from skuq.networks import CategoricalHead, GaussianHead
 from skuq.predictive import CategoricalMixture, GaussianMixture
 from skuq.tables import Scaling
 
-__all__ = ["ClassificationTarget", "GaussianTarget"]
+__all__ = ["ClassificationTarget", "GaussianTarget", "WeightedClassificationTarget"]
 
 
 class GaussianTarget(UncertaintyRegressorMixin):
@@ -106,3 +107,15 @@ class ClassificationTarget(UncertaintyClassifierMixin):
     def _predict_distribution(self, X):
         proba = self._head.probabilities(self._raw(X))
         return CategoricalMixture(proba, self._mixture_weights(len(proba)))
+
+
+class WeightedClassificationTarget(ClassificationTarget):
+    """Classes that count as much as the parameter `class_weight` says."""
+
+    def _targets(self, y):
+        codes = super()._targets(y)
+        self._class_factors = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        return codes
+
+    def _weighted(self, rows):
+        return rows._replace(weight=rows.weight * self._class_factors[rows.y[:, 0].astype(int)])
