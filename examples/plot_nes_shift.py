@@ -8,8 +8,16 @@ Neural ensemble search leaves a pool of networks of different architectures, out
 ensemble is chosen on rows of the same 29 weeks, on the six weeks after them, or, by `reselect`,
 on the latest six weeks again and again: new labels choose, and nothing is trained.
 
+What comes out: chosen on the training weeks, the ensemble has the lowest NLL there and the
+highest ever after. Chosen on the weeks that follow it is better, and chosen again better still,
+mostly in the worst weeks; in how often they are wrong the four hardly differ. A deep ensemble
+of the one network that does best in the weeks that follow does almost as well as the second
+here, but with ``random_state=1`` only as well as the first. And no ensemble knows that it is
+lost: where all are worst by NLL, in weeks 31 to 36, NES members disagree less than in weeks 13
+to 18, and those of the deep ensemble hardly disagree anywhere.
+
 With ``--data-dir``, a folder that holds ``tabular/electricity.csv.gz``; without, the data are
-downloaded from OpenML. Saves a picture.
+downloaded from OpenML. Saves a picture; takes one to two minutes.
 """
 
 # %%
@@ -68,17 +76,16 @@ def predict_blocks(train, same, recent, test, n_trials):
     predicted = {
         name: [model.predict_distribution(X) for X, _ in blocks] for name, model in models.items()
     }
-    rolling, again = search.at_severity(1), []
+    rolling, again = search.at_severity(1), [None]
     for latest, (X, _) in zip([recent, *test], test):
         again.append(rolling.reselect(*latest).predict_distribution(X))
-    predicted["NES, chosen again every 6 weeks"] = [None, *again]
-    return predicted
+    return {**predicted, "NES, chosen again every 6 weeks": again}
 
 
 SCORES = {
     "NLL (nats)": lambda y, p: -p.log_prob(y).mean(),
     "error (share of rows)": lambda y, p: np.mean(p.mode != y),
-    "ECE": lambda y, p: ece_loss(y, p.mean, labels=[0, 1]),
+    "calibration error, ECE (share)": lambda y, p: ece_loss(y, p.mean, labels=[0, 1]),
     "mutual information (nats)": lambda y, p: p.uncertainty().epistemic.mean(),
 }
 
@@ -86,7 +93,17 @@ SCORES = {
 # %%
 # The figure
 # ----------
-# The first place on each axis is the training weeks, rows that no network has seen.
+# The first place on each axis is the training weeks, rows that no network has seen. Weeks 1 to 6
+# are missing: ensembles are chosen on them.
+WEEKS = ["training\nweeks"] + [f"{k}-{k + 5}" for k in range(7, 55, 6)]
+STYLES = [
+    {"color": "#0072B2", "marker": "o", "ls": "-"},
+    {"color": "#E69F00", "marker": "s", "ls": "--"},
+    {"color": "#000000", "marker": "D", "ls": ":"},
+    {"color": "#009E73", "marker": "^", "ls": "-."},
+]
+
+
 def main(path, folder, n_trials):
     import matplotlib.pyplot as plt
 
@@ -97,7 +114,7 @@ def main(path, folder, n_trials):
     truth = [y for _, y in (same, *test)]
     figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained", sharex=True)
     for ax, (what, score) in zip(axes.flat, SCORES.items()):
-        print(f"\n{what:34s}  same" + "".join(f"{6 * k:7d}" for k in range(1, 9)) + "   mean")
+        print(f"\n{what:34s}   same" + "".join(f"{w:>7s}" for w in WEEKS[1:]) + "  after")
         for (name, blocks), style in zip(predicted.items(), STYLES):
             values = [np.nan if p is None else score(y, p) for y, p in zip(truth, blocks)]
             ax.plot(values, label=name, markersize=5, **style)
@@ -110,21 +127,13 @@ def main(path, folder, n_trials):
     axes[0, 1].set_title("How often wrong")
     axes[1, 0].set_title("How far from calibrated")
     axes[1, 1].set_title("Whether members disagree")
-    weeks = ["training\nweeks"] + [f"{6 * k + 1}-{6 * k + 6}" for k in range(1, 9)]
     for ax in axes[1]:
-        ax.set_xticks(range(9), weeks)
+        ax.set_xticks(range(9), WEEKS)
         ax.set_xlabel("weeks after the training weeks")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.savefig(path, dpi=100)
     print(f"\nsaved {path}")
 
-
-STYLES = [
-    {"color": "#0072B2", "marker": "o", "ls": "-"},
-    {"color": "#E69F00", "marker": "s", "ls": "--"},
-    {"color": "#000000", "marker": "D", "ls": ":"},
-    {"color": "#009E73", "marker": "^", "ls": "-."},
-]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draw how ensembles fare as a market drifts.")

@@ -1,16 +1,36 @@
 """What a training program differentiates: a network as a pure function of its weights.
 
 ``network.forward(variables, state, x, run) -> (raw, state, penalty)``, where everything
-has the program's member axis or none. Planned networks run all members at once, others
-through Keras one member after the other.
+has the program's member axis or none; `chunk` is how many rows one pass should have. Planned
+networks run all members at once, others through Keras one member after the other.
 """
 
 from __future__ import annotations
 
+import math
+
 from skuq._keras import keras, ops
 from skuq.networks._plan import Plan, Run
 
-__all__ = ["make_network"]
+__all__ = ["make_network", "numbers_per_row"]
+
+
+def numbers_per_row(model: keras.Model) -> list[int]:
+    """How many numbers each layer gives for one row: what decides the memory of a pass.
+
+    Lengths that the model leaves open count as one.
+    """
+    shapes = [
+        tensor.shape[1:]
+        for layer in model.layers
+        for node in layer._inbound_nodes
+        for tensor in node.output_tensors
+    ]
+    return [math.prod(n or 1 for n in shape) for shape in shapes] or [1]
+
+
+_ROWS = 8192  # of one pass without gradients, and ..
+_ENTRIES = 2**23  # .. numbers that one layer may give in it: 32 MB
 
 
 def make_network(network: Plan | str, model: keras.Model, n_members: int):
@@ -25,6 +45,7 @@ class PlannedNetwork:
 
     def __init__(self, plan: Plan):
         self.plan = plan
+        self.chunk = _ROWS
         self.shapes = [weight.shape for weight in plan.weights]
 
     def forward(self, variables, state, x, run: Run):
@@ -52,6 +73,7 @@ class KerasNetwork:
     def __init__(self, model: keras.Model, n_members: int):
         self.model = model
         self.n_members = n_members
+        self.chunk = min(_ROWS, max(1, _ENTRIES // max(numbers_per_row(model))))
         self.shapes = [tuple(variable.shape) for variable in model.trainable_variables]
 
     def forward(self, variables, state, x, run: Run):

@@ -7,6 +7,7 @@ predicts in NumPy, with no backend loaded and nothing to compile; any other thro
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from skuq.training._cache import BoundedCache
 __all__ = ["predict_members"]
 
 _CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which a core's cache holds
-_KERAS_CHUNK_ENTRIES = 2**22
+_KERAS_CHUNK_ENTRIES = 2**26  # numbers of all layers: 256 MB in float32
 _parts = WeakKeyDictionary()  # member -> its variables in float64
 _forwards = BoundedCache(max_size=64)
 
@@ -29,7 +30,7 @@ _forwards = BoundedCache(max_size=64)
 def predict_members(
     members: Sequence[Member], x, *, dropout_mask=None, n_draws: int = 1, once: bool = False
 ) -> np.ndarray:
-    """Raw outputs of shape (n_members, n_samples, n_raw), float64.
+    """Raw outputs of shape (n_members, n_samples, n_raw).
 
     Parameters
     ----------
@@ -40,7 +41,8 @@ def predict_members(
         As in `skuq.networks._plan.Run`: what dropout layers multiply with. Masks may have
         a leading axis of `n_draws`; then so has what a member predicts.
     once : bool, default=False
-        True where a member predicts only now: nothing is kept or compiled for later.
+        True where a member predicts only now: nothing is kept or compiled for later, and
+        networks without a plan compute in float32.
     """
     x = np.asarray(x, dtype="float64")
     run = Run(dropout_mask=dropout_mask)
@@ -54,11 +56,12 @@ def _predict(member, x, run, n_draws, once):
     parts = _parts.get(member)
     if parts is None:
         parts = plan.split(np.asarray(member.weights, dtype="float64"))
-        state = [_as_float64(value) for value in member.state]
+        state = [_cast(value, "float64") for value in member.state]
         parts = parts, state
         if not once:
             _parts[member] = parts
-    rows = _chunk_rows(x, [w.shape for w in plan.weights], _CHUNK_ENTRIES // n_draws)
+    widest = max([math.prod(x.shape[1:]), *(w.shape[-1] for w in plan.weights if w.shape)])
+    rows = max(16, _CHUNK_ENTRIES // n_draws // widest)
     if len(x) <= rows:
         return plan(*parts, x, run)[0]
     return np.concatenate(
@@ -66,36 +69,41 @@ def _predict(member, x, run, n_draws, once):
     )
 
 
-def _chunk_rows(x, shapes, entries):
-    widest = max([math.prod(x.shape[1:]), *(shape[-1] for shape in shapes if shape)])
-    return max(16, entries // widest)
-
-
 def _predict_keras(member, x, once):
-    """Through a float64 twin of the Keras model; compiled unless it predicts only once."""
+    """Through a float64 twin of the Keras model, compiled.
+
+    What is predicted only once is not worth that: a float32 model does it as it is, in a
+    third of the time. Its last digits depend on the rows beside a row.
+    """
+    from skuq.training._network import numbers_per_row
     from skuq.training._tensorflow import compile_forward
 
-    weights = np.asarray(member.weights, dtype="float64")
-    state = tuple(_as_float64(value) for value in member.state)
+    dtype = "float32" if once else "float64"
+    weights = np.asarray(member.weights, dtype=dtype)
+    state = tuple(_cast(value, dtype) for value in member.state)
     network = without_names(member.network)
-    model, forward = _forwards.get((network, "eager"), lambda: _keras_forward(member.network))
+    make = functools.partial(_keras_forward, member.network, dtype)
+    model, forward = _forwards.get((network, dtype), make)
     if not once:
         forward = _forwards.get(
             (network, "compiled"),
             lambda: compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
-    rows = _chunk_rows(x, [tuple(v.shape) for v in model.variables], _KERAS_CHUNK_ENTRIES)
+    # Keras keeps what every layer gave until the last one is done.
+    rows = max(1, _KERAS_CHUNK_ENTRIES // sum(numbers_per_row(model)))
     parts = [
-        np.asarray(forward(weights, state, x[start : start + rows]))
+        np.asarray(forward(weights, state, x[start : start + rows].astype(dtype)))
         for start in range(0, max(1, len(x)), rows)
     ]
-    return np.concatenate(parts)
+    return np.concatenate(parts).astype("float64")
 
 
-def _keras_forward(network):
+def _keras_forward(network, dtype):
     from skuq._keras import keras, ops
 
-    config = _with_dtype(json.loads(network), "float32", "float64")
+    config = json.loads(network)
+    if dtype != "float32":
+        config = _with_dtype(config, "float32", dtype)
     model = keras.models.model_from_json(json.dumps(config))
     shapes = [tuple(variable.shape) for variable in model.trainable_variables]
     ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1].tolist()
@@ -109,9 +117,9 @@ def _keras_forward(network):
     return model, forward
 
 
-def _as_float64(value):
+def _cast(value, dtype):
     value = np.asarray(value)
-    return value.astype("float64") if value.dtype.kind == "f" else value
+    return value.astype(dtype) if value.dtype.kind == "f" else value
 
 
 def _with_dtype(config, old, new):

@@ -30,7 +30,6 @@ from skuq.training._optimizers import rule_of
 __all__ = ["Backend", "ProgramKey", "make_program", "padded_rows", "start_carry"]
 
 _PLATEAU_MIN_DELTA = 1e-4  # Keras' ReduceLROnPlateau; EarlyStopping has 0
-_VALIDATION_CHUNK = 8192  # rows of one validation pass: bounds its memory
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
 _MAX_EPOCHS_PER_CALL = 64
 
@@ -146,7 +145,7 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
     rule, batch, loss_of = rule_of(key.optimizer, key.momentum), key.batch_size, key.head.loss
     n_inputs = math.prod(key.input_shape)
     columns = [n_inputs, n_inputs + key.n_outputs]
-    chunk = min(key.n_valid, _VALIDATION_CHUNK)
+    chunk = min(key.n_valid, network.chunk)  # bounds the memory of a validation pass
 
     def beside(per_member, block):
         """Numbers (..) so that they broadcast over a block or variable (.., *shape)."""
