@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 
 __all__ = ["check_severity", "resolve_kinds"]
@@ -22,7 +22,10 @@ def resolve_kinds(
     kind, known: Sequence[str], families: Mapping[str, Sequence[str]]
 ) -> tuple[str, ...]:
     """Names of corruptions that `kind` stands for: a family's, those given, or the one given."""
-    names = tuple(families.get(kind, (kind,)) if isinstance(kind, str) else kind)
+    if isinstance(kind, str):
+        names = tuple(families.get(kind, (kind,)))
+    else:
+        names = tuple(kind) if isinstance(kind, Iterable) else ()
     if not names or any(name not in known for name in names):
         raise ValueError(
             f"`kind` must be a family ({', '.join(map(repr, families))}), a corruption's name "

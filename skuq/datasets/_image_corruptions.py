@@ -205,6 +205,12 @@ def _value_range(X, value_range) -> tuple[float, float]:
             f"`value_range` must have its lower end first. Got ({low:g}, {high:g})"
             + (" from a constant X: pass it." if value_range is None else ".")
         )
+    limits = np.iinfo(X.dtype) if X.dtype.kind in "iu" else np.finfo(X.dtype)
+    if low < limits.min or high > limits.max:
+        raise ValueError(
+            f"`value_range`, ({low:g}, {high:g}), does not fit into {X.dtype}. Pass a smaller "
+            "one, or X in another dtype."
+        )
     if smallest < low or largest > high:
         raise ValueError(
             f"X must be within `value_range`, ({low:g}, {high:g}), pass another or clip X. "

@@ -118,6 +118,8 @@ def corrupt_table(
                 column, model = corrupted.iloc[:, j], reference.iloc[:, j]
                 cells = (row_kinds == k) & column.notna().to_numpy()
                 if cells.any() and (name not in _NUMERIC or _is_number(column)):
+                    if _is_number(model) and np.isinf(_numbers(model)).any():
+                        raise ValueError(f"Column {model.name!r} has infinite values.")
                     if model.isna().all():
                         raise ValueError(f"`reference` has no value in column {model.name!r}.")
                     column = _CORRUPTIONS[name](column, cells, model, severity, fill, rng)
@@ -154,7 +156,10 @@ def _missing(column, cells, reference, severity, fill, rng):
         return column.mask(cells)
     if _is_number(column):
         return _with_numbers(column, cells, np.full(len(column), np.nanmean(_numbers(reference))))
-    return column.mask(cells, reference.mode().iloc[0])
+    most = reference.mode().iloc[0]
+    if isinstance(column.dtype, pd.CategoricalDtype) and most not in column.cat.categories:
+        column = column.cat.add_categories([most])
+    return column.mask(cells, most)
 
 
 def _permutation(column, cells, reference, severity, fill, rng):
@@ -196,7 +201,10 @@ def _as_frame(X, name: str) -> pd.DataFrame:
         return X
     X = np.asarray(X)
     if X.ndim != 2:
-        raise ValueError(f"{name} must have two dimensions. Got {X.ndim}.")
+        raise ValueError(
+            f"{name} must be a DataFrame or an array (not a sparse one) of two dimensions. "
+            f"Got {X.ndim}."
+        )
     return pd.DataFrame(X)
 
 

@@ -6,9 +6,17 @@ the candidate gave to what was observed. So classifiers and regressors are chose
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 
-from skuq.ensembles._selection import Selection, select_best, select_forward, select_in_order
+from skuq.ensembles._selection import (
+    Selection,
+    ranked,
+    select_best,
+    select_forward,
+    select_in_order,
+)
 
 __all__ = [
     "SELECTORS",
@@ -47,8 +55,9 @@ def likelihood_statistics(log_likelihood):
 
     Returns
     -------
-    statistics : tuple of two ndarray of shape (n_candidates, n_samples)
-        Likelihoods divided by the largest of their row, and the log of that divisor.
+    statistics : tuple of three ndarray of shape (n_candidates, n_samples)
+        Likelihoods divided by the largest of their row, the log of that divisor, and the log
+        likelihoods themselves.
     loss : callable
         From their averages to minus log of the averaged likelihood.
     """
@@ -56,16 +65,29 @@ def likelihood_statistics(log_likelihood):
     # A density far out in the tail of every candidate is 0 in float64, its log is not.
     largest = np.where(np.isfinite(log_likelihood), log_likelihood, -np.inf).max(axis=0)
     largest = np.where(np.isfinite(largest), largest, 0.0)
-    ratios = np.exp(log_likelihood - largest)
-    return (ratios, np.broadcast_to(largest, ratios.shape)), _averaged_nll
+    # What is impossible counts as 708 nats worse than the best.
+    bounded = np.where(log_likelihood == -np.inf, largest + np.log(_SMALLEST), log_likelihood)
+    ratios = np.exp(bounded - largest)
+    return (ratios, np.broadcast_to(largest, ratios.shape), bounded), _averaged_nll
 
 
-def _averaged_nll(ratio, largest):
-    return -np.log(np.maximum(ratio, _SMALLEST)) - largest
+def _averaged_nll(ratio, largest, log_likelihood):
+    # Where no member comes within 708 nats of the best candidate, the ratios are 0. The mean
+    # of the members' own losses, an upper bound, still tells these members apart.
+    return np.where(
+        ratio > _SMALLEST, -np.log(np.maximum(ratio, _SMALLEST)) - largest, -log_likelihood
+    )
 
 
 def select_by(
-    statistics, loss, n_members, method="forward", *, use_best=False, sample_weight=None
+    statistics,
+    loss,
+    n_members,
+    method="forward",
+    *,
+    use_best=False,
+    sample_weight=None,
+    groups=None,
 ) -> Selection:
     """One of the four selections of the NES paper, for any loss of averages.
 
@@ -81,9 +103,11 @@ def select_by(
         "quick" goes once through the candidates from the best on and takes what improves the
         ensemble; it may end with fewer. "top" takes the M best on their own.
     use_best : bool, default=False
-        Let M be the most, and take the size of the path that does best on rows that had no
-        part in it; see `choose_size`.
+        Let M be the most, and take the size of the path, from 2 on and repeats counted, that
+        does best on rows that had no part in it; see `choose_size`.
     sample_weight : array-like of shape (n_samples,), optional
+    groups : array-like of shape (n_samples,), optional
+        For `use_best`: rows of one group, such as versions of one row, all have a part or none.
 
     Returns
     -------
@@ -92,7 +116,8 @@ def select_by(
     Raises
     ------
     ValueError
-        If the method is unknown, or no candidate has a finite loss.
+        If the method is unknown, `n_members` no positive integer, or no candidate has a
+        finite loss.
 
     References
     ----------
@@ -101,8 +126,12 @@ def select_by(
     """
     if method not in SELECTORS:
         raise ValueError(f"`method` must be one of {SELECTORS}. Got {method!r}.")
+    if not isinstance(n_members, Integral) or n_members < 1:
+        raise ValueError(f"`n_members` must be an integer >= 1. Got {n_members!r}.")
     if use_best:
-        n_members = choose_size(statistics, loss, n_members, method, sample_weight=sample_weight)
+        n_members = choose_size(
+            statistics, loss, n_members, method, sample_weight=sample_weight, groups=groups
+        )
     select, settings = {
         "forward": (select_forward, {"replacement": False, "min_members": n_members}),
         "replacement": (select_forward, {"min_size": n_members, "max_size": n_members}),
@@ -113,7 +142,13 @@ def select_by(
 
 
 def select_by_likelihood(
-    log_likelihood, n_members, method="forward", *, use_best=False, sample_weight=None
+    log_likelihood,
+    n_members,
+    method="forward",
+    *,
+    use_best=False,
+    sample_weight=None,
+    groups=None,
 ) -> Selection:
     """An ensemble from what each candidate said about the observed labels or targets.
 
@@ -121,8 +156,9 @@ def select_by_likelihood(
     ----------
     log_likelihood : array-like of shape (n_candidates, n_samples)
         Log probability of each row's true class, or log density of its y, in nats, on rows
-        that the candidates were not trained on. -inf and NaN are very bad, no more.
-    n_members, method, use_best, sample_weight :
+        that the candidates were not trained on. -inf counts as 708 nats worse than the row's
+        best; a candidate with NaN is not taken.
+    n_members, method, use_best, sample_weight, groups :
         As in `select_by`.
 
     Returns
@@ -142,13 +178,25 @@ def select_by_likelihood(
     >>> chosen.indices, round(chosen.loss, 4)
     (array([0, 1]), 0.6931)
     """
-    statistics, loss = likelihood_statistics(log_likelihood)
+    log_likelihood = np.asarray(log_likelihood, dtype=float)
+    if log_likelihood.ndim != 2 or not log_likelihood.size:
+        raise ValueError(
+            "`log_likelihood` must have shape (n_candidates, n_samples), one of each at least. "
+            f"Got {log_likelihood.shape}."
+        )
     return select_by(
-        statistics, loss, n_members, method, use_best=use_best, sample_weight=sample_weight
+        *likelihood_statistics(log_likelihood),
+        n_members,
+        method,
+        use_best=use_best,
+        sample_weight=sample_weight,
+        groups=groups,
     )
 
 
-def choose_size(statistics, loss, n_members, method="forward", *, sample_weight=None) -> int:
+def choose_size(
+    statistics, loss, n_members, method="forward", *, sample_weight=None, groups=None
+) -> int:
     """The number of members, from 2 to `n_members`, that does best on rows not selected on.
 
     The loss along a greedy path falls because the path was chosen to make it fall. So the
@@ -156,14 +204,18 @@ def choose_size(statistics, loss, n_members, method="forward", *, sample_weight=
     the smallest size with the lowest average loss wins.
     """
     n_samples = statistics[0].shape[1]
-    if n_members <= _MIN_MEMBERS or n_samples < _N_FOLDS * _MIN_FOLD:
+    _, codes = np.unique(np.arange(n_samples) if groups is None else groups, return_inverse=True)
+    n_groups = codes.max() + 1
+    if n_members <= _MIN_MEMBERS or n_groups < _N_FOLDS * _MIN_FOLD:
         return n_members
+    usable, _ = ranked(statistics, loss, sample_weight)  # what is NaN in one fold is in none
+    statistics = [s[np.sort(usable)] for s in statistics]
     weight = np.ones(n_samples) if sample_weight is None else np.asarray(sample_weight, float)
     # Drawn, since rows may come sorted; always the same, since choosing is no experiment.
-    folds = np.array_split(np.random.default_rng(0).permutation(n_samples), _N_FOLDS)
+    fold_of = np.random.default_rng(0).permutation(n_groups)[codes] % _N_FOLDS
     totals = np.zeros(n_members)
-    for fold in folds:
-        rest = np.setdiff1d(np.arange(n_samples), fold)
+    for k in range(_N_FOLDS):
+        fold, rest = np.flatnonzero(fold_of == k), np.flatnonzero(fold_of != k)
         grown = select_by(
             [s[:, rest] for s in statistics], loss, n_members, method, sample_weight=weight[rest]
         )

@@ -20,6 +20,7 @@ __all__ = [
     "ensemble_of",
     "normal_nll",
     "normal_statistics",
+    "ranked",
     "select_best",
     "select_forward",
     "select_greedy",
@@ -110,7 +111,7 @@ def select_forward(
     Egele et al., "AutoDEUQ", Algorithm 1, lines 29-39. As printed it accepts an equal
     loss and never ends; a strict decrease is meant.
     """
-    order, singles = _ranked(statistics, loss, sample_weight)
+    order, singles = ranked(statistics, loss, sample_weight)
     usable = np.isfinite(singles)
     n_members = min(n_members, len(order))
     min_members = min(min_members, n_members)
@@ -243,7 +244,7 @@ def select_best(statistics, loss, n_members, *, sample_weight=None):
 
     Parameters and return value are those of `select_forward`.
     """
-    order, _ = _ranked(statistics, loss, sample_weight)
+    order, _ = ranked(statistics, loss, sample_weight)
     return ensemble_of(order[:n_members], statistics, loss, sample_weight)
 
 
@@ -252,7 +253,7 @@ def select_in_order(statistics, loss, n_members, *, sample_weight=None):
 
     Parameters and return value are those of `select_forward`.
     """
-    order, singles = _ranked(statistics, loss, sample_weight)
+    order, singles = ranked(statistics, loss, sample_weight)
     chosen, path = [order[0]], [(int(order[0]), float(singles[order[0]]))]
     for candidate in order[1:]:
         if len(chosen) == n_members:
@@ -264,7 +265,7 @@ def select_in_order(statistics, loss, n_members, *, sample_weight=None):
     return replace(ensemble_of(chosen, statistics, loss, sample_weight), path=tuple(path))
 
 
-def _ranked(statistics, loss, sample_weight):
+def ranked(statistics, loss, sample_weight):
     """Usable candidates from the best on, and every candidate's own loss."""
     losses = _ensemble_losses(statistics, loss, [0.0] * len(statistics), 1, sample_weight)
     usable = np.isfinite(losses)

@@ -18,8 +18,14 @@ class ImageInputsMixin:
     """
 
     def _check_table(self, X, y):
-        shape = tuple(X.shape[1:]) if getattr(X, "ndim", 2) == 4 else None
-        X, y = super()._check_table(X if shape is None else X.reshape(len(X), -1), y)
+        n_axes = getattr(X, "ndim", 2)
+        if n_axes == 3:
+            raise ValueError(
+                f"X has three axes, {X.shape}. Images need one for channels, (n, h, w, 1), or "
+                "come as flat rows with `image_shape=`."
+            )
+        shape = tuple(X.shape[1:]) if n_axes == 4 else None
+        X, y = super()._check_table(X if shape is None else _flat(X), y)
         self.image_shape_ = self._shape_of_images(shape, X.shape[1])
         return X, y
 
@@ -44,7 +50,7 @@ class ImageInputsMixin:
                     f"X has images of shape {tuple(X.shape[1:])}, but "
                     f"{type(self).__name__} was fitted on {self.image_shape_}."
                 )
-            X = X.reshape(len(X), -1)
+            X = _flat(X)
         return super()._check_inputs(X)
 
     @property
@@ -58,8 +64,9 @@ class ImageInputsMixin:
             )
         return self.image_shape_ is not None and takes is not False
 
-    def _input_shape(self):
-        return self.image_shape_ if self._sees_images else (self.n_features_in_,)
-
     def _new_scaling(self):
         return ImageScaling(self.image_shape_) if self._sees_images else super()._new_scaling()
+
+
+def _flat(images):
+    return images.reshape(len(images), math.prod(images.shape[1:]))

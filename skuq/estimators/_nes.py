@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from skuq._params import StrOptions
 from skuq.ensembles import select_hq, select_hq_proba
-from skuq.ensembles._selection import normal_nll, normal_statistics
+from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
 from skuq.estimators._images import ImageInputsMixin
 from skuq.estimators._nes_base import NeuralEnsembleSearch
 from skuq.estimators._targets import GaussianTarget, WeightedClassificationTarget
@@ -30,7 +32,7 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         "re" evolves (NES-RE, Algorithm 2), "rs" draws at random (NES-RS, Algorithm 1).
     vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
         What members may differ in; the other half has `fixed_...` or the space's default
-        values. "initialisation" leaves seeds alone.
+        values. With "initialisation" only seeds differ.
     search_space : None, str, SearchSpace, callable or pair, default=None
         "dense" (default for tables): fully connected networks with skips, three variable
         nodes; "width-depth": equally wide layers; "darts" (default for images): normal and
@@ -42,8 +44,9 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Of images that come as flat rows; (n, h, w, c) needs none.
     population_size, n_parents : int or None, default=None
-        P and m of the evolution. None is the paper's 50 and 10 for large budgets; for small
-        ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of P.
+        P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
+        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half
+        of P, at most 10. A larger m than P means P.
     evolve_on : {"both", "clean", "shift"}, default="both"
         With `shift_validation`, what evolution judges parents on: the clean rows or those of
         the highest severity, drawn anew each time (NES-RE); "clean" is NES-RE-0.
@@ -53,8 +56,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
         `skuq.ensembles.Selection`.
     use_best : bool, default=False
-        Take fewer than `n_members`, but at least 2, if that does better on held-out rows
-        that had no part in the selection.
+        Take fewer than `n_members`, but at least 2 (repeats counted), if that does better on
+        held-out rows that had no part in the selection. Not for "hq" and callables.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label: in the training loss as in the selection, like sample
         weights. "balanced" is inversely proportional to their frequencies in y.
@@ -80,7 +83,7 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         the weights of its members only.
     selection_ : Selection
         `indices` into `catalog_` of the members, `weights` summing to 1, and the `loss` of
-        the ensemble on the rows it was selected on.
+        the ensemble on the rows it was selected on, in nats.
     selections_ : tuple of Selection
         The same for each held-out set: the clean rows, then those of `shift_validation`.
     classes_ : ndarray of shape (n_classes,)
@@ -175,8 +178,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         self.random_state = random_state
         self.verbose = verbose
 
-    def _choose_hq(self, y, raw, weight, n_members):
-        codes, proba = y[:, 0].astype(int), self._head.probabilities(raw)
+    def _choose_hq(self, y, raws, weight, n_members):
+        codes, proba = y[:, 0].astype(int), self._head.probabilities(np.stack(raws))
         return select_hq_proba(codes, proba, n_members, sample_weight=weight)
 
 
@@ -199,7 +202,7 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         "re" evolves (NES-RE, Algorithm 2), "rs" draws at random (NES-RS, Algorithm 1).
     vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
         What members may differ in; the other half has `fixed_...` or the space's default
-        values. "initialisation" leaves seeds alone.
+        values. With "initialisation" only seeds differ.
     search_space : None, str, SearchSpace, callable or pair, default=None
         "dense" (default for tables): fully connected networks with skips, three variable
         nodes; "width-depth": equally wide layers; "darts" (default for images): normal and
@@ -211,8 +214,9 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Of images that come as flat rows; (n, h, w, c) needs none.
     population_size, n_parents : int or None, default=None
-        P and m of the evolution. None is the paper's 50 and 10 for large budgets; for small
-        ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of P.
+        P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
+        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half
+        of P, at most 10. A larger m than P means P.
     evolve_on : {"both", "clean", "shift"}, default="both"
         With `shift_validation`, what evolution judges parents on: the clean rows or those of
         the highest severity, drawn anew each time (NES-RE); "clean" is NES-RE-0.
@@ -222,8 +226,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
         `skuq.ensembles.Selection`.
     use_best : bool, default=False
-        Take fewer than `n_members`, but at least 2, if that does better on held-out rows
-        that had no part in the selection.
+        Take fewer than `n_members`, but at least 2 (repeats counted), if that does better on
+        held-out rows that had no part in the selection. Not for "hq" and callables.
     selection_loss : {"mixture", "normal"}, default="mixture"
         What selections minimise: minus log of the averaged densities, for which the paper's
         Proposition 3.1 holds, or the NLL of the normal with the mixture's mean and variance.
@@ -249,7 +253,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         the weights of its members only.
     selection_ : Selection
         `indices` into `catalog_` of the members, `weights` summing to 1, and the `loss` of
-        the ensemble on the rows it was selected on.
+        the ensemble on the rows it was selected on, in nats and units of the standardised
+        y.
     selections_ : tuple of Selection
         The same for each held-out set: the clean rows, then those of `shift_validation`.
     image_shape_ : tuple (h, w, c) or None
@@ -343,10 +348,14 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _statistics(self, y, raw):
+    def _statistics(self, y, raws):
         if self.selection_loss == "mixture":
-            return super()._statistics(y, raw)
-        return normal_statistics(y, *self._head.distribution(raw)), normal_nll
+            return super()._statistics(y, raws)
+        return normal_statistics(y, *self._distributions(raws)), normal_nll
 
-    def _choose_hq(self, y, raw, weight, n_members):
-        return select_hq(y, *self._head.distribution(raw), n_members, sample_weight=weight)
+    def _distributions(self, raws):
+        return self._head.distribution(np.stack(raws).astype("float64"))
+
+    def _choose_hq(self, y, raws, weight, n_members):
+        chosen = select_hq(y, *self._distributions(raws), n_members, sample_weight=weight)
+        return ensemble_of(chosen.indices, *self._statistics(y, raws), weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from numbers import Integral, Real
 
@@ -10,10 +11,9 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
-from skuq._seeds import generator
+from skuq._seeds import draw_entropy, generator, trial_seed
 from skuq.ensembles import SELECTORS, check_selection, select_by
 from skuq.ensembles._likelihood import likelihood_statistics
-from skuq.estimators._rows import check_validation_data
 from skuq.estimators._search import SearchEstimator
 from skuq.networks._resolve import NES_SPACES, resolve_nes_space
 from skuq.search import (
@@ -101,20 +101,31 @@ class NeuralEnsembleSearch(SearchEstimator):
         Returns
         -------
         self
+
+        Raises
+        ------
+        ValueError
+            If the data or parameters cannot be used; the message says which and why.
+        SearchFailedError
+            If no network could be trained; it shows the reasons.
         """
-        if self.selection == "hq" and self.n_members < 2:
-            raise ValueError('`selection="hq"` makes teams: `n_members` must be at least 2. Got 1.')
-        if shift_validation is None:
-            shifted = []
-        elif isinstance(shift_validation, list):
-            shifted = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
-        else:
-            shifted = [("shift_validation", shift_validation)]
+        self._check_size(self.n_members)
+        if self.use_best and self.selection not in SELECTORS:
+            raise ValueError(
+                f"`use_best=True` is for `selection` in {SELECTORS}. Got {self.selection!r}."
+            )
+        shifted = _named_sets(shift_validation)
         if self.evolve_on == "shift" and not shifted:
             raise ValueError('`evolve_on="shift"` needs `shift_validation`.')
-        self._fit(X, y, sample_weight, validation_data, groups, shifted)
-        self.selections_ = tuple(self._select_on([part]) for part in self.catalog_.held_out.sets)
-        return self
+        return self._fit(X, y, sample_weight, validation_data, groups, shifted)
+
+    def _check_size(self, n_members):
+        least = 2 if self.selection == "hq" else 1  # HQ makes teams
+        if not isinstance(n_members, Integral) or n_members < least:
+            raise ValueError(
+                f"With `selection={self.selection!r}`, `n_members` must be an integer >= {least}. "
+                f"Got {n_members!r}."
+            )
 
     # ----------------------------------------------------------------- search
 
@@ -137,6 +148,12 @@ class NeuralEnsembleSearch(SearchEstimator):
         if both.size == 1:
             return Fixed(both.default())
         p, m = ensemble_population(self.n_trials, self.population_size, self.n_parents)
+        if self.strategy == "re" and (self.population_size or 0) >= self.n_trials:
+            warnings.warn(
+                f"Evolution begins when `population_size={p}` networks have been trained, and "
+                f"`n_trials` is {self.n_trials}: all are drawn at random.",
+                stacklevel=6,
+            )
         if self.strategy == "rs" or p >= self.n_trials:
             return RandomProposer(both)
         clean, *shifted = held_out.sets
@@ -145,62 +162,74 @@ class NeuralEnsembleSearch(SearchEstimator):
         mutation = Mutation(*pinned, getattr(space, "mutate", None))
         return EnsembleEvolution(both.sample, mutation, judges, p, m)
 
-    def _train(self, trainer, proposer):
+    def _train(self, trainer, proposer, entropy):
         """Networks of one architecture whose settings are known beforehand make stacks."""
-        if not isinstance(proposer, EnsembleEvolution) and self.vary in _ONE_ARCHITECTURE:
-            rngs = [generator(self.entropy_, "ask", k) for k in range(self.n_trials)]
-            configurations = [proposer.ask([], [], rng) for rng in rngs]
-            if trainer.fit_together(configurations):
-                return run_together(
-                    trainer.together, configurations, self.entropy_, verbose=self.verbose
-                )
-        return super()._train(trainer, proposer)
+        if self.vary in _ONE_ARCHITECTURE:
+            # A baseline splits the rows as its search did, but repeats none of its networks.
+            entropy = draw_entropy(trial_seed(entropy, self.n_trials))
+            if not isinstance(proposer, EnsembleEvolution):
+                rngs = [generator(entropy, "ask", k) for k in range(self.n_trials)]
+                configurations = [proposer.ask([], [], rng) for rng in rngs]
+                if trainer.fit_together(configurations):
+                    return run_together(
+                        trainer.together, configurations, entropy, verbose=self.verbose
+                    )
+        return super()._train(trainer, proposer, entropy)
 
     # -------------------------------------------------------------- selection
 
     def _select(self, catalog):
-        return self._select_on(self._judged_on())
+        sets = catalog.held_out.sets
+        self.selections_ = tuple(self._choose(*self._held_out_of([part])) for part in sets)
+        if len(sets) <= 2:  # the clean rows, or one shifted set: chosen on already
+            return self.selections_[-1]
+        return self._choose(*self._held_out_of(self._judged_on()))
 
     def _judged_on(self):
         """The held-out sets that the ensemble is for: the shifted ones, if there are any."""
         clean, *shifted = self.catalog_.held_out.sets
         return shifted or [clean]
 
-    def _select_on(self, sets, n_members=None):
-        return self._choose(self.catalog_.completed, *self._pooled(sets), n_members)
+    def _held_out_of(self, sets):
+        """What trials gave on some of the held-out sets, and targets, weights and groups.
 
-    def _pooled(self, sets):
-        """Raw outputs, targets and weights on some of the held-out sets, each counting the same."""
+        Each set counts the same. Sets are often versions of the same rows, in the same order:
+        rows of one position are a group.
+        """
         self._check_catalog_is_whole()
-        parts = [
-            self._raw_held_out(self.catalog_, self.catalog_.completed, part) for part, _, _ in sets
-        ]
+        members = [self.catalog_.member(k) for k in self.catalog_.completed]
+        raws = [np.concatenate([m.held_out[part] for part, _, _ in sets]) for m in members]
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
-        return np.concatenate(parts, axis=1), y, weight
+        return raws, y, weight, np.concatenate([np.arange(len(y)) for _, y, _ in sets])
 
-    def _choose(self, candidates, raw, y, weight, n_members=None):
-        """An ensemble of trials, from raw outputs (n_candidates, n_rows, n_raw)."""
+    def _choose(self, raws, y, weight, groups, n_members=None):
+        """An ensemble of trials, from the raw outputs (n_rows, n_raw) of each."""
         n_members = self.n_members if n_members is None else n_members
         if self.selection == "hq":
-            chosen = self._choose_hq(y, raw, weight, n_members)
+            chosen = self._choose_hq(y, raws, weight, n_members)
         elif isinstance(self.selection, str):
             chosen = select_by(
-                *self._statistics(y, raw),
+                *self._statistics(y, raws),
                 n_members,
                 self.selection,
                 use_best=self.use_best,
                 sample_weight=weight,
+                groups=groups,
             )
         else:
-            likelihood = self._head.log_likelihood(y, raw)
+            likelihood = self._log_likelihood(y, raws)
             chosen = self.selection(likelihood, n_members, sample_weight=weight)
-            check_selection(chosen, len(candidates))
-        return replace(chosen, indices=candidates[np.asarray(chosen.indices)])
+            check_selection(chosen, len(raws))
+        return replace(chosen, indices=self.catalog_.completed[np.asarray(chosen.indices)])
 
-    def _statistics(self, y, raw):
+    def _log_likelihood(self, y, raws):
+        """Of every trial and row; trial by trial, since raw outputs are many times as many."""
+        return np.stack([self._head.log_likelihood(y, raw.astype("float64")) for raw in raws])
+
+    def _statistics(self, y, raws):
         """What an ensemble averages, and its loss, for targets and raw outputs."""
-        return likelihood_statistics(self._head.log_likelihood(y, raw))
+        return likelihood_statistics(self._log_likelihood(y, raws))
 
     def reselect(self, X=None, y=None, sample_weight=None, *, n_members=None):
         """Choose another ensemble out of the networks there are: nothing is trained.
@@ -221,19 +250,24 @@ class NeuralEnsembleSearch(SearchEstimator):
         Raises
         ------
         ValueError
-            If the estimator was pickled, which keeps the members alone.
+            If the estimator was pickled, which keeps the members alone, or the arguments
+            cannot be used.
         """
         check_is_fitted(self)
+        if n_members is not None:
+            self._check_size(n_members)
+        if (X is None) != (y is None) or (X is None and sample_weight is not None):
+            raise ValueError("`reselect` needs both X and y, or neither and no weights.")
         if X is None:
-            self.selection_ = self._select_on(self._judged_on(), n_members)
-            return self
-        self._check_catalog_is_whole()
-        data = (X, y) if sample_weight is None else (X, y, sample_weight)
-        rows = self._weighted(check_validation_data(self, data, self._check_targets, "X, y"))
-        x, targets, weight = self._scaled(rows)
-        candidates = self.catalog_.completed
-        raw = predict_members([self.catalog_.member(k) for k in candidates], x, once=True)
-        self.selection_ = self._choose(candidates, raw, targets, weight, n_members)
+            held_out = self._held_out_of(self._judged_on())
+        else:
+            self._check_catalog_is_whole()
+            data = (X, y) if sample_weight is None else (X, y, sample_weight)
+            x, targets, weight = self._scaled(self._check_rows_beside(data, "X, y"))
+            members = [self.catalog_.member(k) for k in self.catalog_.completed]
+            raws = [predict_members([member], x, once=True)[0] for member in members]
+            held_out = raws, targets, weight, np.arange(len(x))
+        self.selection_ = self._choose(*held_out, n_members)
         return self
 
     def at_severity(self, severity):
@@ -266,10 +300,15 @@ class NeuralEnsembleSearch(SearchEstimator):
         -------
         dict
             ``{decision name: value}``.
+
+        Raises
+        ------
+        ValueError
+            If the estimator was pickled, which keeps the members alone.
         """
         check_is_fitted(self)
-        raw, y, weight = self._pooled(self._judged_on())
-        best = select_by(*self._statistics(y, raw), 1, "top", sample_weight=weight).indices[0]
+        raws, y, weight, _ = self._held_out_of(self._judged_on())
+        best = select_by(*self._statistics(y, raws), 1, "top", sample_weight=weight).indices[0]
         return dict(self.catalog_[int(self.catalog_.completed[best])].configuration)
 
     def baseline(self, kind):
@@ -286,7 +325,14 @@ class NeuralEnsembleSearch(SearchEstimator):
         Returns
         -------
         estimator
-            Not fitted yet. Networks trained in all: those of this search, and its own.
+            Not fitted yet. Networks trained in all: those of this search, and its own. With
+            the same `random_state` it splits rows as this search did, but trains other
+            networks.
+
+        Raises
+        ------
+        ValueError
+            If the estimator was pickled, which keeps the members alone.
         """
         if kind not in _BASELINES:
             raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
@@ -298,13 +344,30 @@ class NeuralEnsembleSearch(SearchEstimator):
             "n_trials": self.n_members if kind == "deep-ensemble" else self.n_trials,
             "fixed_architecture": architecture.restrict(configuration),
         }
-        if kind != "hyper-ensemble":
+        if kind == "hyper-ensemble":
+            settings["fixed_hyperparameters"] = None
+        else:
             settings["fixed_hyperparameters"] = hyperparameters.restrict(configuration)
         return clone(self).set_params(**settings)
 
     def _kept(self):
         chosen = [self.selection_, *getattr(self, "selections_", ())]
         return np.unique(np.concatenate([selection.indices for selection in chosen]))
+
+
+def _named_sets(shift_validation):
+    """Pairs (name, data), from one set or several."""
+    if shift_validation is None:
+        return []
+    several = isinstance(shift_validation, list) or (
+        isinstance(shift_validation, tuple)
+        and all(isinstance(part, tuple) for part in shift_validation)
+    )
+    if not several:
+        return [("shift_validation", shift_validation)]
+    if not shift_validation:
+        raise ValueError("`shift_validation` is empty: give (X, y), a list of such, or None.")
+    return [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
 
 
 class _Judge:
@@ -316,5 +379,5 @@ class _Judge:
         self._y = y.astype("float64")
 
     def __call__(self, records):
-        raw = np.stack([record.result.held_out[self._rows] for record in records])
-        return *self._statistics(self._y, raw.astype("float64")), self._weight
+        raws = [record.result.held_out[self._rows] for record in records]
+        return *self._statistics(self._y, raws), self._weight

@@ -50,10 +50,10 @@ def check_numbers(y, n_outputs=None) -> np.ndarray:
     ValueError
         If they are no finite numbers, or m is not `n_outputs`.
     """
-    y = check_array(y, ensure_2d=False, dtype="float64", input_name="y of `validation_data`")
+    y = check_array(y, ensure_2d=False, dtype="float64", input_name="y of validation rows")
     y = y.reshape(len(y), -1)
     if n_outputs is not None and y.shape[1] != n_outputs:
-        raise ValueError(f"y of `validation_data` must have {n_outputs} outputs. Got {y.shape[1]}.")
+        raise ValueError(f"y of validation rows must have {n_outputs} outputs. Got {y.shape[1]}.")
     return y
 
 

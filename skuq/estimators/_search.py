@@ -34,16 +34,15 @@ class SearchEstimator(BaseEstimator):
 
     def _fit(self, X, y, sample_weight, validation_data, groups, shifted=()):
         """`shifted` holds pairs (name, data) of further validation sets."""
-        X, y = self._check_table(X, y)
         if hasattr(self, "selection_"):  # a fit that fails must not leave half of another
             del self.selection_
+        X, y = self._check_table(X, y)
         self.entropy_ = draw_entropy(self.random_state)
         rows = Rows(X, self._targets(y), check_weights(sample_weight, X))
+        self._weigh_classes(rows)
+        rows = rows._replace(weight=self._weight(rows))
         train, valid, positions = self._split(rows, validation_data, groups)
-        shifted = [
-            check_validation_data(self, part, self._check_targets, name) for name, part in shifted
-        ]
-        train, valid, *shifted = (self._weighted(part) for part in (train, valid, *shifted))
+        shifted = [self._check_rows_beside(part, name) for name, part in shifted]
         self._head = self._make_head(rows.y.shape[1])
         self.scaling_ = self._fit_scaling(train)
         data = TrainingData(*self._scaled(train), *self._scaled(valid))
@@ -61,14 +60,25 @@ class SearchEstimator(BaseEstimator):
             train, valid = split(rows, self.validation_fraction, rng, groups, self._labels(rows.y))
             parts = rows.take(train), rows.take(valid), valid
         else:
-            valid = check_validation_data(self, validation_data, self._check_targets)
+            valid = self._check_rows_beside(validation_data, "validation_data")
             parts = rows.take(rows.weight > 0), valid, None
         warn_of_few_rows(len(parts[1].X))
         return parts
 
-    def _weighted(self, rows):
-        """The rows with what else weighs them."""
-        return rows
+    def _check_rows_beside(self, data, name):
+        """Checked rows of positive weight that the user gives beside those to train on."""
+        rows = check_validation_data(self, data, self._check_targets, name)
+        rows = rows._replace(weight=self._weight(rows))
+        if not (rows.weight > 0).any():
+            raise ValueError(f"`{name}` has no row of positive weight.")
+        return rows.take(rows.weight > 0)
+
+    def _weigh_classes(self, rows):
+        """Learn what else weighs rows, before any are weighed."""
+
+    def _weight(self, rows):
+        """Weights (n,) with what else weighs the rows."""
+        return rows.weight
 
     def _scaled(self, rows):
         return self.scaling_.inputs(rows.X), self._scaled_targets(rows.y), rows.weight
@@ -78,7 +88,8 @@ class SearchEstimator(BaseEstimator):
         sets, inputs = [], [data.x_valid]
         for rows in shifted:
             # Through the same door as the validation rows: float32, weights with mean 1.
-            part = TrainingData(*self._scaled(rows), *(a[:0] for a in self._scaled(rows)))
+            scaled = self._scaled(rows)
+            part = TrainingData(*scaled, *(array[:0] for array in scaled))
             sets.append(HeldOut(None, part.y, part.weight))
             inputs.append(part.x)
         held_out = HeldOut(positions, data.y_valid, data.weight_valid, tuple(sets))
@@ -86,21 +97,18 @@ class SearchEstimator(BaseEstimator):
 
     def _run_search(self, data, held_out, inputs):
         space = self._space()
-        decisions = space.decisions(data.x.shape[1:], self._head.n_raw)
-        proposer = self._proposer(space, decisions, held_out)
+        self._searched = space.decisions(data.x.shape[1:], self._head.n_raw)
+        proposer = self._proposer(space, self._searched, held_out)
         trainer = MemberTrainer(space, data, self._head, self.epochs, inputs)
-        return self._train(trainer, proposer)
+        return self._train(trainer, proposer, self.entropy_)
 
-    def _train(self, trainer, proposer):
+    def _train(self, trainer, proposer, entropy):
         with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
-            return run_search(proposer, slots, self.n_trials, self.entropy_, verbose=self.verbose)
+            return run_search(proposer, slots, self.n_trials, entropy, verbose=self.verbose)
 
     def _decisions(self):
         """The decisions of the space that the fitted estimator has searched."""
-        return self._space().decisions(self._input_shape(), self._head.n_raw)
-
-    def _input_shape(self):
-        return (self.n_features_in_,)
+        return self._searched
 
     def _raw_held_out(self, catalog, indices, part=slice(None)):
         """What trials gave on held-out rows, (n_indices, n_rows, n_raw) in float64."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -82,7 +83,7 @@ class ClassificationTarget(UncertaintyClassifierMixin):
 
     def _check_targets(self, y):
         y = column_or_1d(y)
-        unknown = set(y.tolist()) - set(self.classes_.tolist())
+        unknown = set(np.unique(y).tolist()) - set(self.classes_.tolist())
         if unknown:
             raise ValueError(
                 f"Validation rows have classes {sorted(unknown, key=str)} that y has not."
@@ -112,10 +113,18 @@ class ClassificationTarget(UncertaintyClassifierMixin):
 class WeightedClassificationTarget(ClassificationTarget):
     """Classes that count as much as the parameter `class_weight` says."""
 
-    def _targets(self, y):
-        codes = super()._targets(y)
-        self._class_factors = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-        return codes
+    def _weigh_classes(self, rows):
+        codes = rows.y[rows.weight > 0, 0].astype(int)
+        present = np.unique(codes)
+        factors = compute_class_weight(
+            self.class_weight, classes=self.classes_[present], y=self.classes_[codes]
+        )
+        if not (np.isfinite(factors).all() and (factors >= 0).all()):
+            raise ValueError(
+                f"`class_weight` must hold finite numbers >= 0. Got {self.class_weight!r}."
+            )
+        self._class_factors = np.ones(len(self.classes_))
+        self._class_factors[present] = factors
 
-    def _weighted(self, rows):
-        return rows._replace(weight=rows.weight * self._class_factors[rows.y[:, 0].astype(int)])
+    def _weight(self, rows):
+        return rows.weight * self._class_factors[rows.y[:, 0].astype(int)]

@@ -18,6 +18,7 @@ from skuq.networks._search_space import Decisions
 __all__ = ["CellSpace", "cell_hyperparameters", "cell_recipe", "check_positive"]
 
 KINDS = ("normal", "reduction")
+_SIZES = ("channels", "n_cells")
 NODES = (2, 3, 4, 5)  # intermediate ones; 0 and 1 are the cell's inputs
 
 
@@ -168,8 +169,9 @@ class CellSpace:
 
         One of the two cells is drawn, then with a third each: nothing changes; one edge
         gets a different operation; or one edge reads a different node and keeps its
-        operation. Everything else is copied, hyperparameters and sizes too. With given
-        cells, one of the sizes changes if any is a decision.
+        operation. A size that is a decision (which the paper does not have together with
+        free cells) is as likely to be drawn as a cell, and gets another value. Everything
+        else is copied, hyperparameters too.
 
         Parameters
         ----------
@@ -180,9 +182,12 @@ class CellSpace:
         -------
         dict
         """
-        if self.genotype:
-            return _mutate(configuration, self.decisions().architecture, rng)
-        kind = KINDS[rng.integers(2)]
+        sizes = Space(d for d in self.decisions().architecture.decisions if d.name in _SIZES)
+        n_cells = 0 if self.genotype else len(KINDS)
+        drawn = rng.integers(n_cells + len(sizes)) if n_cells + len(sizes) else 0
+        if drawn >= n_cells:
+            return _mutate(configuration, sizes, rng)
+        kind = KINDS[drawn]
         which = rng.integers(3)
         if which == 0:
             return dict(configuration)

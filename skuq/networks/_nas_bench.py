@@ -100,7 +100,7 @@ class NASBench201Space:
         -------
         dict
         """
-        return self.decisions().architecture.mutate(configuration, rng)
+        return {**configuration, **self.decisions().architecture.mutate(configuration, rng)}
 
 
 def _edge(i, j):

@@ -10,15 +10,17 @@ from skuq.ensembles._likelihood import select_by
 
 __all__ = ["EnsembleEvolution", "Mutation", "ensemble_population"]
 
+_MAX_MUTATIONS = 1000  # draws until one has changed what may change
+
 
 def ensemble_population(n_trials: int, population_size=None, n_parents=None) -> tuple[int, int]:
     """P and m: the paper's 50 and 10 at its budget of 400, and less for smaller ones.
 
-    P is an eighth of the budget, but at least 8, and never more than half of it, so that
-    at least half of the trials evolve; m is at most half of P, so that there is something to
-    choose.
+    P is an eighth of the budget, but at least 8 and at most 50, and never more than half of
+    it, so that at least half of the trials evolve; m is at most half of P, so that there is
+    something to choose.
     """
-    p = population_size or min(max(8, n_trials // 8), max(2, n_trials // 2))
+    p = population_size or min(max(8, min(50, n_trials // 8)), max(2, n_trials // 2))
     return p, min(p, n_parents or max(1, min(10, p // 2)))
 
 
@@ -32,7 +34,8 @@ class Mutation:
         Decisions with a single value are never changed.
     own : callable, optional
         The space's ``mutate(configuration, rng)``, for architectures. With it, either half is
-        as likely to change as the other, if both vary; without it, all decisions are.
+        as likely to change as the other, if both vary; without it, all decisions are. It is
+        asked again where it has changed nothing but decisions with a single value.
     """
 
     architecture: Space
@@ -47,7 +50,12 @@ class Mutation:
         if half is self.hyperparameters:
             return {**configuration, **half.mutate(configuration, rng)}
         single = {d.name: d.default for d in half.decisions if d.size == 1}
-        return {**self.own(configuration, rng), **single}
+        for _ in range(_MAX_MUTATIONS):
+            drawn = {**configuration, **self.own(configuration, rng)}
+            child = {**drawn, **single}
+            if child != configuration or drawn == configuration:
+                break
+        return child
 
 
 @dataclass(frozen=True)

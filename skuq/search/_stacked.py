@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 from tqdm.auto import tqdm
@@ -33,6 +34,7 @@ def run_together(
     Returns
     -------
     list of TrialRecord
+        After a keyboard interrupt those of the stacks that had finished, with a warning.
 
     Raises
     ------
@@ -44,16 +46,22 @@ def run_together(
     size = -(-n // n_stacks)  # equal, so that stacks share one compiled program
     records = []
     with tqdm(total=n, desc="training", unit="trial", disable=not verbose) as bar:
-        for first in range(0, n, size):
-            numbers = range(first, min(first + size, n))
-            results = together(
-                [configurations[k] for k in numbers], [trial_seed(entropy, k) for k in numbers]
+        try:
+            for first in range(0, n, size):
+                numbers = range(first, min(first + size, n))
+                seeds = [trial_seed(entropy, k) for k in numbers]
+                results = together([configurations[k] for k in numbers], seeds)
+                records += [
+                    _record(k, configurations[k], seed, result)
+                    for k, seed, result in zip(numbers, seeds, results)
+                ]
+                bar.update(len(numbers))
+        except KeyboardInterrupt:
+            if not any(record.completed for record in records):
+                raise
+            warnings.warn(
+                f"Training interrupted: going on with {len(records)} of {n} trials.", stacklevel=2
             )
-            records += [
-                _record(number, configurations[number], trial_seed(entropy, number), result)
-                for number, result in zip(numbers, results)
-            ]
-            bar.update(len(numbers))
     if not any(record.completed for record in records):
         raise SearchFailedError(
             f"All {n} trials failed, the first with: {records[0].message}", records

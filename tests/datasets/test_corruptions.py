@@ -525,3 +525,28 @@ def test_columns_without_spread_or_values_survive():
 def test_bad_tables(change, message):
     with pytest.raises(ValueError, match=message):
         corrupt_table(**{"X": np.zeros((4, 2)), **change})
+
+
+def test_ranges_that_a_dtype_does_not_hold():
+    images = np.arange(64, dtype="int8").reshape(1, 8, 8, 1)
+    with pytest.raises(ValueError, match=r"`value_range`, \(0, 255\), does not fit into int8"):
+        corrupt_images(images, "contrast", 3)
+    fits = corrupt_images(images, "contrast", 3, value_range=(0, 127))
+    assert fits.dtype == np.int8 and np.ptp(fits) > 0
+
+
+def test_infinite_columns_and_odd_kinds():
+    X = np.arange(20.0).reshape(10, 2)
+    X[3, 1] = np.inf
+    with pytest.raises(ValueError, match="Column 1 has infinite values"):
+        corrupt_table(X, "noise", 3)
+    for kind in (None, 3, []):
+        with pytest.raises(ValueError, match="`kind` must be"):
+            corrupt_table(X, kind, 3)
+
+
+def test_missing_category_that_only_the_reference_has():
+    frame = pd.DataFrame({"c": pd.Categorical(["a", "b"] * 30)})
+    other = pd.DataFrame({"c": pd.Categorical(["z"] * 60)})
+    filled = corrupt_table(frame, "missing", 5, reference=other, random_state=0)
+    assert "z" in set(filled["c"]) and isinstance(filled["c"].dtype, pd.CategoricalDtype)

@@ -109,13 +109,54 @@ def test_impossible_and_undefined_rows_are_very_bad_and_no_more():
         select_by_likelihood(np.full((2, 3), np.nan), 1)
 
 
+def test_bad_arguments():
+    for n_members in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="`n_members` must be an integer >= 1"):
+            select_by_likelihood(np.zeros((2, 3)), n_members)
+    with pytest.raises(
+        ValueError, match=r"must have shape \(n_candidates, n_samples\).*Got \(3,\)"
+    ):
+        select_by_likelihood(np.zeros(3), 1)
+
+
+def test_far_out_in_the_tails_candidates_are_told_apart():
+    log_likelihood = np.array([[-5000.0, -1.0], [-900.0, -1.1], [-1.0, -6000.0]])
+    for method in ("forward", "top", "quick", "replacement"):
+        selection = select_by_likelihood(log_likelihood, 1, method)
+        assert selection.indices.tolist() == [1] and selection.loss == pytest.approx(450.55)
+
+
+def test_use_best_is_not_misled_by_an_undefined_row():
+    rng = np.random.default_rng(0)
+    log_likelihood = np.log(rng.uniform(0.3, 0.9, size=(30, 200)))
+    undefined = np.log(rng.uniform(0.9, 0.99, size=(1, 200)))
+    undefined[0, 7] = np.nan
+    without = select_by_likelihood(log_likelihood, 12, use_best=True)
+    both = np.concatenate([log_likelihood, undefined])
+    assert (
+        select_by_likelihood(both, 12, use_best=True).indices.tolist() == without.indices.tolist()
+    )
+
+
+def test_use_best_with_versions_of_the_same_rows():
+    """Copies add nothing: with groups the size stays what it is on the rows once."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(2, size=200)
+    proba = np.clip(rng.normal(0.5, 0.25, size=(40, 200)), 0.02, 0.98)
+    once = np.log(np.where(y == 1, proba, 1 - proba))
+    five, groups = np.tile(once, 5), np.tile(np.arange(200), 5)
+    size = len(select_by_likelihood(once, 20, use_best=True))
+    assert len(select_by_likelihood(five, 20, use_best=True, groups=groups)) == size
+    assert len(select_by_likelihood(five, 20, use_best=True)) < size
+
+
 def test_unknown_method():
     with pytest.raises(ValueError, match=r"`method` must be one of .*'forward'.* Got 'best'"):
         select_by_likelihood(np.zeros((2, 3)), 1, "best")
 
 
 @settings(deadline=None, max_examples=100)
-@given(arrays(float, (5, 8), elements=st.floats(-30, 3)), st.integers(1, 5))
+@given(arrays(float, (5, 8), elements=st.floats(-3000, 30)), st.integers(1, 5))
 def test_proposition_3_1(log_likelihood, n_members):
     """Oracle <= ensemble <= average member, of densities as of probabilities."""
     chosen = select_by_likelihood(log_likelihood, n_members)

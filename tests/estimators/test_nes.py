@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.datasets import load_iris, make_classification
+from sklearn.datasets import load_digits, load_iris, make_classification
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -13,8 +13,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
-from skuq.networks import DenseSkipSpace
-from skuq.networks._width_depth import WidthDepthSpace
+from skuq.networks import CellSpace, DenseSkipSpace, NASBench201Space, WidthDepthSpace
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
@@ -239,8 +238,12 @@ def test_baselines_use_the_best_configuration(tiny_space, iris):
     deep = search.baseline("deep-ensemble").fit(X, y)
     assert len(deep.catalog_) == len(deep.selection_) == 3
     assert all(record.configuration == best for record in deep.catalog_)
+    seeds = {record.seed for record in search.catalog_}
+    assert not seeds & {record.seed for record in deep.catalog_}
+    assert_array_equal(deep.catalog_.held_out.rows, search.catalog_.held_out.rows)
     chosen = search.baseline("deep-ensemble-es").fit(X, y)
     assert len(chosen.catalog_) == 8 and len(chosen.selection_) == 3
+    search.set_params(fixed_hyperparameters={"learning_rate": 0.03})
     hyper = search.baseline("hyper-ensemble").fit(X, y)
     assert {r.configuration["units"] for r in hyper.catalog_} == {best["units"]}
     assert {r.configuration["learning_rate"] for r in hyper.catalog_} == {0.02, 0.03}
@@ -288,7 +291,7 @@ def test_use_best_and_a_users_selection(tiny_space, iris):
     assert model.selection_.indices.tolist() == [5] and shapes[0] == ((6, 38), 3, (38,))
     with pytest.raises(TypeError, match="must return a skuq.ensembles.Selection"):
         tiny(tiny_space, selection=lambda *a, **k: 3, epochs=2).fit(X, y)
-    with pytest.raises(ValueError, match="`n_members` must be at least 2"):
+    with pytest.raises(ValueError, match="`n_members` must be an integer >= 2"):
         tiny(tiny_space, selection="hq", n_members=1).fit(X, y)
 
 
@@ -325,10 +328,9 @@ def test_rows_of_zero_weight_do_not_matter(tiny_space, iris):
     y_more = np.concatenate([y, y[:40][::-1]])
     weight = np.r_[np.ones(150), np.zeros(40)]
     valid = (X[:50], y[:50])
-    one = tiny(tiny_space, 3, epochs=3).fit(X[50:], y[50:], validation_data=valid)
-    two = tiny(tiny_space, 3, epochs=3).fit(
-        X_more[50:], y_more[50:], weight[50:], validation_data=valid
-    )
+    model = tiny(tiny_space, 3, epochs=3, class_weight="balanced")
+    one = clone(model).fit(X[50:], y[50:], validation_data=valid)
+    two = clone(model).fit(X_more[50:], y_more[50:], weight[50:], validation_data=valid)
     assert_allclose(one.predict_proba(X), two.predict_proba(X), atol=1e-6)
 
 
@@ -385,6 +387,8 @@ def test_regression_of_several_outputs_under_shift(tiny_space, wave):
         5, n_members=2, epochs=5, search_space=tiny_space, random_state=0, selection="hq"
     ).fit(X, Y)  # fmt: skip
     assert len(hq.selection_) == 2
+    rows, unit = hq.catalog_.held_out.rows, np.log(hq.scaling_.y_.scale_).sum()
+    assert_allclose(hq.selection_.loss, -hq.log_prob(X[rows], Y[rows]).mean() - unit, rtol=1e-4)
 
 
 # --------------------------------------------------------------------------- images
@@ -437,9 +441,7 @@ def test_cells_need_images(iris):
 def test_dense_networks_see_images_as_rows():
     images = np.random.RandomState(0).normal(size=(60, 3, 3, 1))
     y = images.mean(axis=(1, 2, 3)) > 0
-    for space in ("dense", "width-depth", WidthDepthSpace((8,), 1)):
-        if space == "width-depth":
-            continue  # of images, width and depth of cells
+    for space in ("dense", WidthDepthSpace((8,), 1)):  # the name is for cells of images
         model = NESClassifier(2, n_members=2, epochs=2, search_space=space, random_state=0)
         assert model.fit(images, y).predict(images).shape == (60,)
         assert model.scaling_.x_.mean_.shape == (9,)
@@ -453,6 +455,96 @@ def test_spaces_for_tables_by_name(iris, space):
 
 
 # ------------------------------------------------------------------------- contract
+
+
+def test_settings_changed_after_fit_are_for_the_next_fit(tiny_space, iris):
+    X, y = iris
+    model = tiny(tiny_space, 3, epochs=2).fit(X, y)
+    proba = model.predict_proba(X)
+    model.set_params(search_space="width-depth", n_trials=9)
+    assert_array_equal(model.predict_proba(X), proba)
+    assert set(model._decisions().architecture.names) == {"units", "activation"}
+
+
+def test_bad_reselections(iris, fitted):
+    X, y = iris
+    model = fitted.at_severity(0)
+    for n_members in (0, -1, 1.5, "a"):
+        with pytest.raises(ValueError, match="`n_members` must be an integer >= 1"):
+            model.reselect(X, y, n_members=n_members)
+    for arguments in ((X,), (None, y), (None, None, np.ones(150))):
+        with pytest.raises(ValueError, match="needs both X and y, or neither"):
+            model.reselect(*arguments)
+    assert_array_equal(model.selection_.indices, fitted.selections_[0].indices)
+
+
+def test_bad_class_weights(tiny_space, iris):
+    X, y = iris
+    negative = {"setosa": -1, "versicolor": 1, "virginica": 1}
+    with pytest.raises(ValueError, match="`class_weight` must hold finite numbers >= 0"):
+        tiny(tiny_space, class_weight=negative).fit(X, y)
+    only = y == "setosa"
+    with pytest.raises(ValueError, match="`shift_validation` has no row of positive weight"):
+        tiny(tiny_space, class_weight={**negative, "setosa": 0}).fit(
+            X, y, shift_validation=(X[only], y[only])
+        )
+
+
+def test_odd_shift_validation(tiny_space, iris):
+    X, y = iris
+    sets = (shifted(X, y, 0.5), shifted(X, y, 1.0))
+    assert len(tiny(tiny_space, 3, epochs=2).fit(X, y, shift_validation=sets).selections_) == 3
+    with pytest.raises(ValueError, match="`shift_validation` is empty"):
+        tiny(tiny_space, 3).fit(X, y, shift_validation=[])
+    with pytest.raises(ValueError, match="`use_best=True` is for `selection` in"):
+        tiny(tiny_space, 3, use_best=True, selection="hq").fit(X, y)
+    with pytest.warns(UserWarning, match="all are drawn at random"):
+        tiny(tiny_space, 3, epochs=1, population_size=4).fit(X, y)
+
+
+def test_interrupted_stacks_keep_what_has_finished(tiny_space, iris, monkeypatch):
+    from skuq.training import MemberTrainer
+
+    together, calls = MemberTrainer.together, []
+
+    def interrupted(self, *arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return together(self, *arguments)
+
+    monkeypatch.setattr(MemberTrainer, "together", interrupted)
+    model = tiny(tiny_space, 20, vary="initialisation", epochs=1)
+    with pytest.warns(UserWarning, match="going on with 10 of 20 trials"):
+        model.fit(*iris)
+    assert len(model.catalog_) == 10
+
+
+def test_a_refit_that_fails_leaves_nothing_of_the_first(tiny_space, iris):
+    X, y = iris
+    model = tiny(tiny_space, 2, epochs=1).fit(X, y)
+    with pytest.raises(ValueError, match="`image_shape`"):
+        model.set_params(image_shape=(9, 9)).fit(np.c_[X, X], y)
+    assert not hasattr(model, "selection_")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("space", [CellSpace(2, 2), NASBench201Space(2, 1), CellSpace((2, 4), 1)])
+@pytest.mark.parametrize("vary", ["architecture", "both"])
+def test_cells_evolve(space, vary):
+    """And keep the hyperparameters they are given."""
+    digits = load_digits()
+    images, y = digits.images[:160, ..., None] / 16, digits.target[:160]
+    model = NESClassifier(
+        6, n_members=2, epochs=1, search_space=space, vary=vary, population_size=3, n_parents=2,
+        fixed_hyperparameters={"learning_rate": 0.1}, random_state=0,
+    ).fit(images, y)  # fmt: skip
+    assert model.catalog_.to_frame().status.eq("completed").all()
+    assert {r.configuration["learning_rate"] for r in model.catalog_} == {0.1}
+    assert (len({r.configuration["l2"] for r in model.catalog_}) > 1) == (vary == "both")
+    assert_allclose(model.predict_proba(images).sum(axis=1), 1)
+    deep = model.baseline("deep-ensemble").fit(images, y)
+    assert len(deep.catalog_) == 2
 
 
 def test_pickle_keeps_the_members_of_every_severity(iris, fitted):

@@ -267,9 +267,21 @@ def test_mutation_of_given_cells_changes_one_size():
 def test_nas_bench_mutation_changes_one_operation(global_random_seed):
     hit = Counter()
     for parent, child in mutations(NASBench201Space(), global_random_seed):
+        assert child.keys() == parent.keys()
         ((name, _),) = set(child.items()) - set(parent.items())
         hit[name] += 1
     assert_uniform(hit, 6)
+    parent = {**parent, "learning_rate": 0.1}
+    assert NASBench201Space().mutate(parent, np.random.default_rng(0))["learning_rate"] == 0.1
+
+
+def test_free_cells_and_sizes_mutate_alike(global_random_seed):
+    hit = Counter()
+    space = CellSpace(channels=(4, 8), n_cells=(1, 2))
+    for parent, child in mutations(space, global_random_seed):
+        changed = {name for name in parent if child[name] != parent[name]}
+        hit["size" if changed & {"channels", "n_cells"} else "cell"] += 1
+    assert_uniform(hit, 2)
 
 
 # Operations

@@ -44,8 +44,8 @@ def configurations(records, indices):
 
 @pytest.mark.parametrize(
     ("n_trials", "expected"),
-    [(400, (50, 10)), (200, (25, 10)), (80, (10, 5)), (64, (8, 4)), (12, (6, 3)), (4, (2, 1)),
-     (1, (2, 1))],
+    [(1000, (50, 10)), (400, (50, 10)), (200, (25, 10)), (80, (10, 5)), (64, (8, 4)),
+     (12, (6, 3)), (4, (2, 1)), (1, (2, 1))],
 )  # fmt: skip
 def test_populations(n_trials, expected):
     """The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P."""
@@ -108,6 +108,30 @@ def test_mutation_of_a_space_of_its_own():
     assert all(child == {**start, "p": "f", "q": "f"} for child in own)
     assert all(child["rate"] > 0 for child in children if child["p"] == "a")
     assert stats.binomtest(len(own), 300).pvalue > 1e-3
+
+
+def test_mutation_draws_again_until_something_free_has_changed():
+    """Identity stays as likely as it was: only changes of pinned decisions are drawn again."""
+
+    def own(configuration, rng):
+        if rng.uniform() < 1 / 3:
+            return dict(configuration)
+        return {**configuration, "pqr"[rng.integers(3)]: "f"}
+
+    pinned = LETTERS.pin({"p": "a", "q": "a"})
+    start = dict.fromkeys("pqr", "a")
+    mutate = Mutation(pinned, NOTHING, own)
+    children = [mutate(start, np.random.default_rng(seed)) for seed in range(400)]
+    changed = [child for child in children if child != start]
+    assert all(child == {**start, "r": "f"} for child in changed)
+    # One draw in three is the identity, 2/9 change r: of these two kinds 3/5 are identities.
+    assert stats.binomtest(len(changed), 400, 2 / 5).pvalue > 1e-3
+
+
+def test_mutation_keeps_what_a_space_forgets():
+    forgetful = Mutation(LETTERS, NOTHING, lambda c, rng: {"p": "f", "q": c["q"], "r": c["r"]})
+    start = {"p": "a", "q": "a", "r": "a", "rate": 0.1}
+    assert forgetful(start, np.random.default_rng(0)) == {**start, "p": "f"}
 
 
 def test_mutation_leaves_pinned_decisions_alone():
