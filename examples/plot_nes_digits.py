@@ -85,9 +85,8 @@ def repeat_members(search, n_seeds):
     probabilities, groups = [], []
     again = clone(search).set_params(vary="initialisation", n_trials=n_seeds, n_members=n_seeds)
     for k in search.selection_.indices:
-        decisions = dict(search.catalog_[int(k)].configuration)
-        del decisions["learning_rate"], decisions["l2"]  # what is left is the architecture
-        again.set_params(fixed_architecture=decisions).fit(X_train, y_train)
+        architecture = search.decisions_.architecture.restrict(search.catalog_[k].configuration)
+        again.set_params(fixed_architecture=architecture).fit(X_train, y_train)
         probabilities.extend(again.predict_distribution(X_test).proba)
         groups += [f"trial {k}"] * n_seeds
     return probabilities, groups

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.datasets import load_iris
 from sklearn.linear_model import LinearRegression
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -84,6 +85,14 @@ def wave():
     rng = np.random.RandomState(0)
     X = rng.uniform(-1, 1, (120, 2))
     return X, 3 * np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=120) + 10
+
+
+@pytest.fixture(scope="session")
+def iris():
+    """Iris in a fixed random order, with names as labels."""
+    X, y = load_iris(return_X_y=True)
+    order = np.random.RandomState(0).permutation(150)
+    return X[order], np.array(["setosa", "versicolor", "virginica"])[y[order]]
 
 
 @pytest.fixture(scope="session")

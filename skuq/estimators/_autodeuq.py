@@ -114,7 +114,7 @@ class _AutoDEUQ(SearchEstimator):
     def _select(self, catalog):
         """Members by their predictions of the validation rows, as a `Selection`."""
         completed, held_out = catalog.completed, catalog.held_out
-        raw = self._raw_held_out(catalog, completed)
+        raw = np.stack([catalog.member(index).held_out for index in completed]).astype("float64")
         select = self.selection
         if isinstance(select, str):
             select = getattr(self, f"_{select}")
@@ -195,6 +195,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     selection_ : Selection
         `indices` into `catalog_` of the members kept, `weights` summing to 1, and the
         validation `loss` in units of the standardised y.
+    decisions_ : Decisions
+        What was searched: the spaces `architecture` and `hyperparameters`.
     scaling_ : Scaling
         Means and scales of X and y on the training rows.
     entropy_ : int
@@ -367,6 +369,8 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         validation `loss` in nats.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
+    decisions_ : Decisions
+        What was searched: the spaces `architecture` and `hyperparameters`.
     scaling_ : Scaling
         Means and scales of X on the training rows.
     entropy_ : int

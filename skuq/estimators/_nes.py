@@ -88,6 +88,9 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         The same for each held-out set: the clean rows, then those of `shift_validation`.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
+    decisions_ : Decisions
+        What was searched: the spaces `architecture` and `hyperparameters`, for example
+        ``decisions_.architecture.restrict(best_configuration())`` for `fixed_architecture`.
     image_shape_ : tuple (h, w, c) or None
     scaling_ : Scaling
         Means and scales of the inputs on the training rows; of images one for each channel.
@@ -257,6 +260,9 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         y.
     selections_ : tuple of Selection
         The same for each held-out set: the clean rows, then those of `shift_validation`.
+    decisions_ : Decisions
+        What was searched: the spaces `architecture` and `hyperparameters`, for example
+        ``decisions_.architecture.restrict(best_configuration())`` for `fixed_architecture`.
     image_shape_ : tuple (h, w, c) or None
     scaling_ : Scaling
         Means and scales of the inputs and targets on the training rows; of images one for

@@ -337,7 +337,7 @@ class NeuralEnsembleSearch(SearchEstimator):
         if kind not in _BASELINES:
             raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
         configuration = self.best_configuration()
-        architecture, hyperparameters = self._decisions()
+        architecture, hyperparameters = self.decisions_
         settings = {
             **_BASELINES[kind],
             "strategy": "rs",

@@ -97,22 +97,14 @@ class SearchEstimator(BaseEstimator):
 
     def _run_search(self, data, held_out, inputs):
         space = self._space()
-        self._searched = space.decisions(data.x.shape[1:], self._head.n_raw)
-        proposer = self._proposer(space, self._searched, held_out)
+        self.decisions_ = space.decisions(data.x.shape[1:], self._head.n_raw)
+        proposer = self._proposer(space, self.decisions_, held_out)
         trainer = MemberTrainer(space, data, self._head, self.epochs, inputs)
         return self._train(trainer, proposer, self.entropy_)
 
     def _train(self, trainer, proposer, entropy):
         with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
             return run_search(proposer, slots, self.n_trials, entropy, verbose=self.verbose)
-
-    def _decisions(self):
-        """The decisions of the space that the fitted estimator has searched."""
-        return self._searched
-
-    def _raw_held_out(self, catalog, indices, part=slice(None)):
-        """What trials gave on held-out rows, (n_indices, n_rows, n_raw) in float64."""
-        return np.stack([catalog.member(k).held_out[part] for k in indices]).astype("float64")
 
     def _raw(self, X):
         """Raw outputs (n_members, n, n_raw)."""

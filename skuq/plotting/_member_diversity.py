@@ -291,6 +291,6 @@ def _trials(estimator):
 
 def _architectures(estimator):
     """Decision vectors of the selected members (AutoDEUQ III.B.2)."""
-    architecture = estimator._decisions().architecture
+    architecture = estimator.decisions_.architecture
     chosen = [estimator.catalog_[k].configuration for k in estimator.selection_.indices]
     return architecture.embed([architecture.restrict(c) for c in chosen])

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.datasets import load_iris
 from sklearn.metrics import log_loss
 
 from skuq import AutoDEUQClassifier
@@ -9,13 +8,6 @@ from skuq.ensembles import Selection, select_forward
 from skuq.ensembles._likelihood import likelihood_statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-
-
-@pytest.fixture(scope="module")
-def iris():
-    X, y = load_iris(return_X_y=True)
-    order = np.random.RandomState(0).permutation(150)
-    return X[order], np.array(["setosa", "versicolor", "virginica"])[y[order]]
 
 
 def tiny(space, n_trials=6, **settings):

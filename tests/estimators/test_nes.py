@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.datasets import load_digits, load_iris, make_classification
+from sklearn.datasets import load_digits, make_classification
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -16,13 +16,6 @@ from skuq.ensembles import Selection, select_by_likelihood
 from skuq.networks import CellSpace, DenseSkipSpace, NASBench201Space, WidthDepthSpace
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-
-
-@pytest.fixture(scope="module")
-def iris():
-    X, y = load_iris(return_X_y=True)
-    order = np.random.RandomState(0).permutation(150)
-    return X[order], np.array(["setosa", "versicolor", "virginica"])[y[order]]
 
 
 def tiny(space, n_trials=6, n_members=3, epochs=15, **settings):
@@ -85,7 +78,7 @@ def test_evolution_proposes_children_of_the_population(tiny_space, iris):
             return both._replace(architecture=both.architecture + DenseSkipSpace(2).decisions()[0])
 
     model = tiny(Wide(), 14, population_size=6, epochs=4).fit(*iris)
-    names = model._decisions().architecture.names
+    names = model.decisions_.architecture.names
     trials = [record.configuration for record in model.catalog_]
     for k in range(6, 14):
         distances = [sum(trials[k][n] != t[n] for n in names) for t in trials[k - 6 : k]]
@@ -463,7 +456,7 @@ def test_settings_changed_after_fit_are_for_the_next_fit(tiny_space, iris):
     proba = model.predict_proba(X)
     model.set_params(search_space="width-depth", n_trials=9)
     assert_array_equal(model.predict_proba(X), proba)
-    assert set(model._decisions().architecture.names) == {"units", "activation"}
+    assert set(model.decisions_.architecture.names) == {"units", "activation"}
 
 
 def test_bad_reselections(iris, fitted):
