@@ -148,10 +148,7 @@ def test_distances_are_those_of_the_search_space():
         np.random.default_rng(0), 4
     )
     model = SimpleNamespace(
-        search_space=None,
-        n_nodes=1,
-        max_batch_size=256,
-        n_features_in_=2,
+        decisions_=parts,
         selection_=Selection(np.array([3, 0, 2]), np.full(3, 1 / 3)),
         catalog_=Catalog(
             [TrialRecord(k, c) for k, c in enumerate(configurations)],
