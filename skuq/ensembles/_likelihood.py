@@ -217,7 +217,11 @@ def choose_size(
     for k in range(_N_FOLDS):
         fold, rest = np.flatnonzero(fold_of == k), np.flatnonzero(fold_of != k)
         grown = select_by(
-            [s[:, rest] for s in statistics], loss, n_members, method, sample_weight=weight[rest]
+            [np.take(s, rest, axis=1) for s in statistics],
+            loss,
+            n_members,
+            method,
+            sample_weight=weight[rest],
         )
         path = [index for index, _ in grown.path] or grown.indices.tolist()
         sizes = np.arange(1, len(path) + 1).reshape(-1, *[1] * (statistics[0].ndim - 1))
