@@ -27,6 +27,7 @@ class ImageInputsMixin:
         shape = tuple(X.shape[1:]) if n_axes == 4 else None
         X, y = super()._check_table(X if shape is None else _flat(X), y)
         self.image_shape_ = self._shape_of_images(shape, X.shape[1])
+        self._n_rows = len(X)
         return X, y
 
     def _shape_of_images(self, shape, n_features):

@@ -61,9 +61,10 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label: in the training loss as in the selection, like sample
         weights. "balanced" is inversely proportional to their frequencies in y.
-    epochs : int, default=30
-        Epochs of one network, along a cosine schedule. The paper's image networks have 100,
-        and 15 on Fashion-MNIST.
+    epochs : int or None, default=None
+        Epochs of one network, along a cosine schedule. None is enough for 500 steps of the
+        optimiser, but 30 at least and 100 at most, for tables, and the paper's 100 for images
+        (it has 15 on Fashion-MNIST).
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: evolution and selection see
         them. Ignored if `fit` is given `validation_data`.
@@ -155,7 +156,7 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         selection="forward",
         use_best=False,
         class_weight=None,
-        epochs=30,
+        epochs=None,
         validation_fraction=0.25,
         n_jobs=None,
         random_state=None,
@@ -234,9 +235,10 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     selection_loss : {"mixture", "normal"}, default="mixture"
         What selections minimise: minus log of the averaged densities, for which the paper's
         Proposition 3.1 holds, or the NLL of the normal with the mixture's mean and variance.
-    epochs : int, default=30
-        Epochs of one network, along a cosine schedule. The paper's image networks have 100,
-        and 15 on Fashion-MNIST.
+    epochs : int or None, default=None
+        Epochs of one network, along a cosine schedule. None is enough for 500 steps of the
+        optimiser, but 30 at least and 100 at most, for tables, and the paper's 100 for images
+        (it has 15 on Fashion-MNIST).
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: evolution and selection see
         them. Ignored if `fit` is given `validation_data`.
@@ -328,7 +330,7 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         selection="forward",
         use_best=False,
         selection_loss="mixture",
-        epochs=30,
+        epochs=None,
         validation_fraction=0.25,
         n_jobs=None,
         random_state=None,

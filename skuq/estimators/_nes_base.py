@@ -25,9 +25,13 @@ from skuq.search import (
     pin,
     run_together,
 )
-from skuq.training import predict_members
+from skuq.training import Recipe, predict_members
 
 __all__ = ["NeuralEnsembleSearch"]
+
+_IMAGE_EPOCHS = 100  # the paper's
+_TABLE_EPOCHS = 30, 100
+_ENOUGH_STEPS = 500  # of an optimiser: of the smallest tables these take more epochs
 
 _ONE_ARCHITECTURE = ("hyperparameters", "initialisation")  # of `vary`
 
@@ -61,7 +65,7 @@ class NeuralEnsembleSearch(SearchEstimator):
         "evolve_on": [StrOptions({"both", "clean", "shift"})],
         "selection": [StrOptions({*SELECTORS, "hq"}), callable],
         "use_best": ["boolean"],
-        "epochs": [Interval(Integral, 1, None, closed="left")],
+        "epochs": [Interval(Integral, 1, None, closed="left"), None],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
@@ -130,7 +134,17 @@ class NeuralEnsembleSearch(SearchEstimator):
     # ----------------------------------------------------------------- search
 
     def _space(self):
-        return resolve_nes_space(self.search_space, self.image_shape_ is not None)
+        return resolve_nes_space(self.search_space, self.image_shape_ is not None, self._n_rows)
+
+    def _epochs(self, space, n_train):
+        if self.epochs is not None:
+            return self.epochs
+        if self._sees_images:
+            return _IMAGE_EPOCHS
+        architecture, hyperparameters = self.decisions_
+        decided = space.recipe({**architecture.default(), **hyperparameters.default()})
+        n_steps = -(-n_train // Recipe(**decided).batch_size)
+        return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS))
 
     def _pinned(self, decisions):
         """The decisions, those that do not vary with one value each."""

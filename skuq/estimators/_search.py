@@ -99,8 +99,12 @@ class SearchEstimator(BaseEstimator):
         space = self._space()
         self.decisions_ = space.decisions(data.x.shape[1:], self._head.n_raw)
         proposer = self._proposer(space, self.decisions_, held_out)
-        trainer = MemberTrainer(space, data, self._head, self.epochs, inputs)
+        epochs = self._epochs(space, len(data.x))
+        trainer = MemberTrainer(space, data, self._head, epochs, inputs)
         return self._train(trainer, proposer, self.entropy_)
+
+    def _epochs(self, space, n_train):
+        return self.epochs
 
     def _train(self, trainer, proposer, entropy):
         with open_slots(trainer, self.n_jobs, self.n_trials) as slots:

@@ -48,7 +48,7 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
     return KerasTunerSpace(*callables, max_batch_size=max_batch_size)
 
 
-def resolve_nes_space(space, images: bool) -> SearchSpace:
+def resolve_nes_space(space, images: bool, n_rows: int) -> SearchSpace:
     """The search space meant by None, one of `NES_SPACES`, or all that is one anyway.
 
     Parameters
@@ -57,6 +57,8 @@ def resolve_nes_space(space, images: bool) -> SearchSpace:
         None is "darts" for images and "dense" for tables.
     images : bool
         Whether the inputs are images.
+    n_rows : int
+        Of the table, on which the size of batches depends.
 
     Raises
     ------
@@ -71,9 +73,9 @@ def resolve_nes_space(space, images: bool) -> SearchSpace:
     if space is None:
         space = "darts" if images else "dense"
     if space == "dense":
-        return table_training(DenseSkipSpace(_NES_NODES))
+        return table_training(DenseSkipSpace(_NES_NODES), n_rows)
     if space == "width-depth":
-        return CellSpace.width_depth() if images else table_training(WidthDepthSpace())
+        return CellSpace.width_depth() if images else table_training(WidthDepthSpace(), n_rows)
     if space == "darts":
         return CellSpace()
     if space == "nas-bench-201":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from skuq._space import Real, Space
 from skuq.networks._search_space import Decisions, SearchSpace
 
@@ -13,7 +15,6 @@ __all__ = ["WithTraining", "table_training"]
 #: Found on training parts of pendigits and letter; see docs/methods/nes.md.
 TABLE_SETTINGS = {
     "optimizer": "adam",
-    "batch_size": 128,
     "schedule": "cosine",
     "reduce_lr_patience": None,
     "early_stopping_patience": None,
@@ -56,11 +57,12 @@ class WithTraining:
         return {**self.settings, **self.hyperparameters.restrict(configuration)}
 
 
-def table_training(space: SearchSpace) -> WithTraining:
+def table_training(space: SearchSpace, n_rows: int) -> WithTraining:
     """A space for tables, trained as NES trains: one recipe for all architectures.
 
     What hyper ensembles vary, learning rate and L2 regularisation (NES, appendix C.4), are the
-    hyperparameters.
+    hyperparameters. Batches have 128 rows, and fewer of small tables, down to 16: of so few
+    rows an epoch would else be a step or two.
     """
     hyperparameters = Space(
         (
@@ -68,4 +70,5 @@ def table_training(space: SearchSpace) -> WithTraining:
             Real("l2", 1e-7, 1e-3, log=True, default=1e-5),
         )
     )
-    return WithTraining(space, hyperparameters, TABLE_SETTINGS)
+    batch_size = int(np.clip(n_rows // 32, 16, 128))
+    return WithTraining(space, hyperparameters, {**TABLE_SETTINGS, "batch_size": batch_size})

@@ -440,6 +440,19 @@ def test_dense_networks_see_images_as_rows():
         assert model.scaling_.x_.mean_.shape == (9,)
 
 
+def test_small_tables_have_small_batches_and_enough_epochs(iris):
+    X, y = iris
+    model = NESClassifier(1, search_space="width-depth", random_state=0)
+    model.fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
+    assert model._space().recipe(model.catalog_[0].configuration)["batch_size"] == 16
+    assert len(model.catalog_[0].result.history["loss"]) == 63  # of 8 steps: 500 in all
+    rng = np.random.RandomState(0)
+    large = rng.normal(size=(6000, 2))
+    model.fit(large, large[:, 0] > 0)
+    assert model._space().recipe(model.catalog_[0].configuration)["batch_size"] == 128
+    assert len(model.catalog_[0].result.history["loss"]) == 30
+
+
 @pytest.mark.parametrize("space", ["dense", "width-depth"])
 def test_spaces_for_tables_by_name(iris, space):
     model = NESClassifier(3, n_members=2, epochs=2, search_space=space, random_state=0).fit(*iris)
