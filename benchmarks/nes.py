@@ -1,6 +1,6 @@
 """Neural ensemble search on tables: against deep ensembles, under shift, against peers.
 
-    python benchmarks/nes.py --data-dir DIR [--only tabular shift peers large] [--pools DIR]
+    python benchmarks/nes.py --data-dir DIR [--only tabular both shift peers large] [--pools DIR]
 
 tabular: pools of equal size for NES-RE, NES-RS, and the paper's rivals on the best
 architecture of the random search: DeepEns (RS), DeepEns + ES (appendix C.3) and HyperEns
@@ -12,6 +12,7 @@ corrupted cells in severities 1 to 5, of other kinds where judged than where cho
 electricity and bank have the end of the training period to choose on.
 peers: scikit-learn's gradient boosting, also calibrated, on the training and validation
 rows together ("temperature" needs scikit-learn 1.8).
+both: NES-RE that changes learning rate and L2 too (`vary="both"`), beside the tabular methods.
 large: NES and DeepEns (RS) with a pool of `--n-large`; best with one data set and seed.
 
 Of large sets `--max-train` rows are drawn by the seed, a quarter of them to validate; test
@@ -48,9 +49,10 @@ from skuq.metrics import (
 )
 
 RESULTS = Path(__file__).parent / "results"
-PARTS = ("tabular", "shift", "peers", "large")
+PARTS = ("tabular", "both", "shift", "peers", "large")
 SIZES = (3, 5, 10)  # M
 METHODS = ("NES-RE", "NES-RS", "DeepEns (RS)", "DeepEns + ES", "HyperEns")
+BOTH = "NES-RE, both"
 SELECTORS = {
     "forward": {},
     "forward, use_best": {"use_best": True},
@@ -117,6 +119,9 @@ class Searches:
 
     def method(self, name):
         """The fitted pool, its seconds with all it needs, and networks trained for M members."""
+        if name == BOTH:
+            both = sklearn.clone(self.estimator).set_params(vary="both")
+            return *self.fit("re-both", both), lambda size: self.n_trials
         if name in ("NES-RE", "NES-RS"):
             model, seconds = self.search("re") if name == "NES-RE" else self.random
             return model, seconds, lambda size: self.n_trials
@@ -276,7 +281,7 @@ def run(part, dataset, seed, arguments):
         if part == "shift":
             found = shift(searches, shifted_sets(dataset, parts, seed))
         else:
-            found = tabular(searches, METHODS if part == "tabular" else METHODS[:3])
+            found = tabular(searches, {"both": [BOTH], "large": METHODS[:3]}.get(part, METHODS))
     return {
         **dict(zip(CELL, (part, dataset, seed, settings))),
         "n_rows": {name: len(rows.y) for name, rows in parts._asdict().items()},
@@ -329,7 +334,7 @@ def print_table(title, columns, first=22):
 
 
 def print_tabular(title, records):
-    names = [n for n in METHODS if n in records[0]["methods"]]
+    names = [n for n in (*METHODS, BOTH) if all(n in r["methods"] for r in records)]
 
     def values(name, size, score):
         return np.array([r["methods"][name]["sizes"][str(size)][score] for r in records])
@@ -406,14 +411,25 @@ def print_peers(title, records):
     print_table(title, columns)
 
 
+def beside_both(record, records):
+    """With the method of the part "both" of the same cell, if it has been run."""
+    cell = ("both", *(record[k] for k in CELL[1:]))
+    more = next((r["methods"] for r in records if is_cell(r, *cell)), {})
+    return {**record, "methods": {**record["methods"], **more}}
+
+
 def summary(records, arguments):
     show = {"tabular": print_tabular, "large": print_tabular}
     show |= {"shift": print_shift, "peers": print_peers}
     for part in arguments.only:
+        if part == "both":  # shown beside the tabular methods
+            continue
         settings = settings_of(part, arguments)
         for dataset in arguments.datasets:
             cells = [(part, dataset, seed, settings) for seed in arguments.seeds]
             own = [r for r in records if any(is_cell(r, *cell) for cell in cells)]
+            if part == "tabular":
+                own = [beside_both(r, records) for r in own]
             if own:
                 rows = ", ".join(f"{n} {name}" for name, n in own[0]["n_rows"].items() if n)
                 described = ", ".join(f"{k}={v}" for k, v in settings.items())
@@ -431,8 +447,8 @@ def main():
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--n-trials", type=int, default=80)
     parser.add_argument("--n-large", type=int, default=200)
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--max-train", type=int, default=12000)
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--max-train", type=int, default=6000)
     parser.add_argument("--n-jobs", type=int, default=1)
     parser.add_argument("--redo", action="store_true")
     parser.add_argument("--summary", action="store_true", help="print what has been run")
