@@ -69,6 +69,14 @@ class TooSure(RegressorMixin, BaseEstimator):
         return (mean, np.broadcast_to(self.std_, mean.shape)) if return_std else mean
 
 
+@pytest.fixture(scope="session", autouse=True)
+def trials_of_one_job_run_here():
+    """Whatever memory earlier tests have left in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skuq.search._slots._MAX_BYTES", float("inf"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_space():
     return TinySpace()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -83,7 +84,7 @@ class ClassificationTarget(UncertaintyClassifierMixin):
 
     def _check_targets(self, y):
         y = column_or_1d(y)
-        unknown = set(np.unique(y).tolist()) - set(self.classes_.tolist())
+        unknown = set(pd.unique(y).tolist()) - set(self.classes_.tolist())
         if unknown:
             raise ValueError(
                 f"Validation rows have classes {sorted(unknown, key=str)} that y has not."
