@@ -8,7 +8,7 @@ at clean and shifted validation images; NES-RS and DeepEns (RS), whose architect
 of NES-RS on shifted images, have pools of the same size. Ensembles are chosen and judged clean
 and on severities 1, 3 and 5, of the paper's validation and test families of corruptions, and
 once more on MNIST digits, which are of no class. Adds to ``nes_images.json`` in
-`--results-dir` after each method.
+`--results-dir` after each method; what it holds is not run again.
 """
 
 import argparse
@@ -112,7 +112,8 @@ def run(arguments):
         random_state=arguments.seed,
         verbose=1,
     )
-    done = {record["dataset"] for record in read(arguments.path) if record["settings"] == settings}
+    cell = settings, arguments.seed
+    done = {r["dataset"] for r in read(arguments.path) if (r["settings"], r["seed"]) == cell}
 
     def keep(name, model, seconds, n_networks, chooses=True):
         record = {"part": "images", "dataset": name, "seed": arguments.seed, "settings": settings}
@@ -121,10 +122,11 @@ def run(arguments):
         save(arguments.path, record)
         print(name, {s: v[str(max(SIZES))]["nll"] for s, v in record["severities"].items()})
 
-    random, seconds = fit(base.set_params(strategy="rs"), parts)
-    keep("NES-RS", random, seconds, arguments.n_trials)
-    deep, more = fit(random.baseline("deep-ensemble"), parts)
-    keep("DeepEns (RS)", deep, seconds + more, arguments.n_trials + max(SIZES), chooses=False)
+    if not {"NES-RS", "DeepEns (RS)"} <= done:
+        random, seconds = fit(base.set_params(strategy="rs"), parts)
+        keep("NES-RS", random, seconds, arguments.n_trials)
+        deep, more = fit(random.baseline("deep-ensemble"), parts)
+        keep("DeepEns (RS)", deep, seconds + more, arguments.n_trials + max(SIZES), chooses=False)
     if "NES-RE" not in done:
         evolved, seconds = fit(base.set_params(strategy="re"), parts)
         keep("NES-RE", evolved, seconds, arguments.n_trials)
