@@ -15,7 +15,7 @@ import functools
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -267,7 +267,7 @@ class _Reader:
     def read(self, layer, sources, shapes):
         """Add the layer's node; its output's shape."""
         config = layer["config"]
-        if layer.get("module", "keras.layers") != "keras.layers" or not config["trainable"]:
+        if layer.get("module", "keras.layers") != "keras.layers":
             raise _NoPlan
         if _policy(config) != "float32":
             raise _NoPlan
@@ -278,6 +278,9 @@ class _Reader:
         if read is None:
             raise _NoPlan
         operation, weights, n_state, shape = read(self, config, shapes)
+        if not config["trainable"] and layer["class_name"] != "Dropout":  # which still drops
+            operation = _Frozen(operation, len(weights))
+            weights, n_state = [], n_state + len(weights)
         first, state = len(self.weights), self.n_state
         self.weights += weights
         self.n_state += n_state
@@ -311,6 +314,19 @@ def _check_activation(name):
 def _row(vector):
     """A member's vector (.., n) so that it broadcasts over rows: (.., 1, n)."""
     return vector if len(vector.shape) == 1 else vector[..., None, :]
+
+
+@dataclass(frozen=True)
+class _Frozen:
+    """An operation whose weights do not train: Keras counts them among its state."""
+
+    operation: Any
+    n_weights: int
+
+    def __call__(self, run, weights, state, *inputs):
+        held, own = state[: self.n_weights], state[self.n_weights :]
+        run = replace(run, training=False)  # batch statistics stand still too
+        return self.operation(run, held, own, *inputs)[0], state
 
 
 @dataclass(frozen=True)
@@ -348,6 +364,29 @@ class _Activation:
 
     def __call__(self, run, weights, state, x):
         return run.namespace.activation(self.activation)(x), state
+
+
+@dataclass(frozen=True)
+class _Rescaling:
+    scale: tuple[float, ...]  # of one entry, or one a feature
+    offset: tuple[float, ...]
+
+    @classmethod
+    def read(cls, reader, config, shapes):
+        ((n,),) = shapes
+        values = [tuple(np.ravel(config[name]).astype(float)) for name in ("scale", "offset")]
+        if any(len(value) not in (1, n) for value in values):
+            raise _NoPlan
+        return cls(*values), [], 0, (n,)
+
+    def __call__(self, run, weights, state, x):
+        scale, offset = (np.asarray(v, dtype=_name(x.dtype)) for v in (self.scale, self.offset))
+        return x * scale + offset, state
+
+
+def _name(dtype):
+    """A NumPy dtype's name, whether an array's or a tensor's."""
+    return getattr(dtype, "name", dtype)
 
 
 @dataclass(frozen=True)
@@ -494,4 +533,5 @@ _READERS = {
     "Dropout": _Dropout.read,
     "BatchNormalization": _BatchNormalization.read,
     "LayerNormalization": _LayerNormalization.read,
+    "Rescaling": _Rescaling.read,
 }

@@ -10,6 +10,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_predict": ["predict_members"],
         "_recipe": ["Recipe"],
         "_trainer": ["MemberTrainer"],
-        "_weights": ["draw_variables"],
+        "_weights": ["draw_variables", "keras_model"],
     },
 )

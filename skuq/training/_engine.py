@@ -41,6 +41,7 @@ _OWN = (
     "l2",
     "weight_decay",
     "dropout",
+    "loss_settings",
 )
 
 
@@ -57,6 +58,7 @@ def train_member(
     padded: dict | None = None,
     cancelled: Callable | None = None,
     held_out: np.ndarray | None = None,
+    artificial: Callable | None = None,
 ) -> Member:
     """Train one network from scratch; its best epoch becomes a member.
 
@@ -68,7 +70,11 @@ def train_member(
     model : keras.Model
         A template; it is neither changed nor are its weights used.
     head : object
-        Hashable, with `n_raw` and ``loss(y, raw)``.
+        Hashable, with `n_raw` and ``loss(y, raw)``. One whose loss has terms for inputs
+        without targets also has ``row_loss(y, raw, settings)``, ``artificial_loss(raw,
+        settings)`` and `detached`, the beginning of the names of those layers whose weights
+        these two do not move (or None). Where its `sums_rows` is true, a batch's loss is the
+        sum over its rows, not their mean.
     recipe : Recipe
     data : TrainingData
         Without validation rows the training loss is watched in their place.
@@ -87,6 +93,9 @@ def train_member(
         Asked between slices; when it says True, training ends with InterruptedError.
     held_out : ndarray of shape (n_held_out, ...), optional
         Inputs that the trained network predicts for the record, instead of `data.x_valid`.
+    artificial : callable, optional
+        ``artificial(n, rng) -> (n, ...)``: standardised inputs without targets, drawn for
+        every step where the recipe's `n_artificial` is not 0.
 
     Raises
     ------
@@ -105,6 +114,7 @@ def train_member(
         padded=padded,
         cancelled=cancelled,
         held_out=held_out,
+        artificial=artificial,
         stacked=False,
     )
     if isinstance(member, FloatingPointError):
@@ -126,6 +136,7 @@ def train_stack(
     padded: dict | None = None,
     cancelled: Callable | None = None,
     held_out: np.ndarray | None = None,
+    artificial: Callable | None = None,
     report: Callable | None = None,
 ) -> list[Member | FloatingPointError]:
     """Train K networks of one architecture side by side, in one vectorised program.
@@ -137,7 +148,7 @@ def train_stack(
     ----------
     recipes : Recipe or sequence of K
         They may differ in learning_rate, reduce_lr_patience, reduce_lr_factor,
-        early_stopping_patience, clip_norm, l2, weight_decay and dropout.
+        early_stopping_patience, clip_norm, l2, weight_decay, dropout and loss_settings.
     seeds : sequence of K int
     splits : sequence of K pairs of (train rows, validation rows or None), optional
         Rows of ``data.x`` that each member trains and validates on, instead of all of
@@ -147,6 +158,8 @@ def train_stack(
         For each member as in `train_member`.
     jit, padded, cancelled, held_out :
         As in `train_member`; `held_out` is not for members with validation rows of their own.
+    artificial : callable, optional
+        As in `train_member`; each member draws by its own seed.
     report : callable, optional
         ``report(n_epochs)`` after each slice of a run: how many epochs it had.
 
@@ -176,6 +189,7 @@ def train_stack(
         padded=padded,
         cancelled=cancelled,
         held_out=held_out,
+        artificial=artificial,
         report=report,
         stacked=True,
     )
@@ -211,6 +225,8 @@ def why_not_together(recipes: Sequence[Recipe]) -> str:
     for name in ("clip_norm", "dropout"):
         if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
             return f"Either all recipes of a stack have a `{name}`, or none."
+    if len({tuple(name for name, _ in recipe.loss_settings) for recipe in recipes}) > 1:
+        return "The recipes of a stack must have `loss_settings` of the same names."
     return ""
 
 
@@ -229,6 +245,7 @@ def _train(
     padded=None,
     cancelled=None,
     held_out=None,
+    artificial=None,
     report=None,
 ):
     started = time.perf_counter()
@@ -244,9 +261,9 @@ def _train(
         stops_early = recipe.early_stopping_patience is not None
         n_weights = model.count_params() * len(seeds)
         jit = worth_xla(network, n_steps, n_weights, stops_early=stops_early)
-    key = _program_key(network, head, recipes, data, sizes, n_members, own_valid, jit)
+    key = _program_key(model, network, head, recipes, data, sizes, n_members, own_valid, jit)
 
-    entropy = [np.random.SeedSequence(seed).generate_state(3) for seed in seeds]
+    entropy = [np.random.SeedSequence(seed).generate_state(4) for seed in seeds]
     initial = initial or [draw_variables(model, int(words[0])) for words in entropy]
     permutations = permutations or [
         np.random.default_rng(int(words[1])).permutation for words in entropy
@@ -267,8 +284,12 @@ def _train(
     )
     padded = pad(data, splits if own_valid else None) if padded is None else padded
     scalars = _scalars(recipes, data, sizes, stacked)
+    draws = [
+        functools.partial(artificial, rng=np.random.default_rng(int(words[3])))
+        for words in (entropy if key.n_artificial else ())
+    ]
     carry, history = _run(
-        model, key, carry, padded, recipe, scalars, sizes[0], permutations, cancelled, report
+        model, key, carry, padded, recipe, scalars, sizes[0], permutations, draws, cancelled, report
     )
     weights, states = to_host((carry["best_weights"], carry["best_state"]))
     weights = blocks_of.join(weights)
@@ -294,7 +315,7 @@ def _train(
     return members
 
 
-def _program_key(network, head, recipes, data, sizes, n_members, own_validation, jit):
+def _program_key(model, network, head, recipes, data, sizes, n_members, own_validation, jit):
     n_train, n_valid = sizes
     recipe, plan = recipes[0], make_plan(network)
     if recipe.dropout is not None and (plan is None or not plan.n_dropouts):
@@ -324,7 +345,17 @@ def _program_key(network, head, recipes, data, sizes, n_members, own_validation,
         dropout=recipe.dropout is not None,
         adversarial=recipe.adversarial_epsilon > 0,
         momentum=recipe.momentum,
+        n_artificial=recipe.n_artificial,
+        detached=_detached(model, head) if recipe.n_artificial else (),
     )
+
+
+def _detached(model, head):
+    """Positions of the variables that a head's uncertainty terms do not move."""
+    if head.detached is None:
+        return ()
+    names = [variable.path for variable in model.trainable_variables]
+    return tuple(k for k, name in enumerate(names) if name.startswith(head.detached))
 
 
 def _lead(values, stacked):
@@ -351,6 +382,11 @@ def _scalars(recipes, data, sizes, stacked):
         "weight_decay": own("weight_decay"),
         "dropout": own("dropout"),
     }
+    if recipes[0].n_artificial:
+        values = [dict(recipe.loss_settings) for recipe in recipes]
+        scalars["settings"] = {
+            name: np.float32(_lead([own[name] for own in values], stacked)) for name in values[0]
+        }
     if recipes[0].adversarial_epsilon:
         scalars["adversarial"] = np.float32(recipes[0].adversarial_epsilon * np.ptp(data.x, axis=0))
     return scalars
@@ -360,14 +396,16 @@ def _permuted(rows, permutation, n_rows):
     return rows[permutation(n_rows)]
 
 
-def _run(model, key, carry, padded, recipe, scalars, n_train, permutations, cancelled, report):
+def _run(
+    model, key, carry, padded, recipe, scalars, n_train, permutations, draws, cancelled, report
+):
     """All epochs, in slices of about a second; the history is (n_epochs, 3, ..)."""
     batch = key.batch_size
     n_steps = -(-n_train // batch)
     n_real = np.minimum(batch, n_train - batch * np.arange(n_steps))  # of each batch
     shares = np.zeros((key.n_steps, batch), dtype="float32")
     for step, n in enumerate(n_real):
-        shares[step, :n] = 1 / n
+        shares[step, :n] = 1 if getattr(key.head, "sums_rows", False) else 1 / n
     step_shares = np.zeros(key.n_steps, dtype="float32")
     step_shares[:n_steps] = n_real / n_train
     fixed = {"shares": shares.ravel(), "step_shares": step_shares}
@@ -382,6 +420,8 @@ def _run(model, key, carry, padded, recipe, scalars, n_train, permutations, canc
             done * n_steps, n_epochs * n_steps, recipe.epochs * n_steps
         ).reshape(n_epochs, n_steps)
         plan = {**fixed, "orders": _orders(key, n_epochs, n_train, permutations), "rates": rates}
+        if key.n_artificial:
+            plan["artificial"] = _artificial(key, n_epochs, n_steps, draws)
         counts = {"n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
         arguments = to_tensors((carry, padded, plan, {**scalars, **counts}))
         program = programs.get(key, functools.partial(_compiled, model, key, arguments))
@@ -410,6 +450,17 @@ def _orders(key, n_epochs, n_train, permutations):
             # have no share in the loss.
             order[:width] = np.resize(permutation(n_train), width)
     return orders if key.n_members else orders[:, 0]
+
+
+def _artificial(key, n_epochs, n_steps, draws):
+    """Inputs of each step, (epochs_per_call, n_steps, .., n_artificial, *input_shape)."""
+    shape = (len(draws), key.n_artificial, *key.input_shape)
+    inputs = np.zeros((key.epochs_per_call, key.n_steps, *shape), dtype="float32")
+    for epoch in inputs[:n_epochs, :n_steps]:
+        for k, draw in enumerate(draws):
+            drawn = draw(n_steps * key.n_artificial)
+            epoch[:, k] = np.reshape(drawn, (n_steps, *shape[1:]))
+    return inputs if key.n_members else inputs[:, :, 0]
 
 
 def _call(program, arguments):

@@ -63,6 +63,8 @@ class ProgramKey:
     dropout: bool = False  # rates come with the run
     adversarial: bool = False
     momentum: float = 0.0
+    n_artificial: int = 0  # inputs without targets in every step
+    detached: tuple[int, ...] = ()  # variables that the head's uncertainty terms do not move
 
     @property
     def lead(self) -> tuple[int, ...]:
@@ -72,7 +74,8 @@ class ProgramKey:
     @property
     def epochs_per_call(self) -> int:
         """Most epochs of one call, so that the orders sent with it stay small."""
-        width = self.n_steps * self.batch_size * max(1, self.n_members)
+        numbers = self.batch_size + self.n_artificial * math.prod(self.input_shape)
+        width = self.n_steps * numbers * max(1, self.n_members)
         return max(1, min(_MAX_EPOCHS_PER_CALL, _ORDER_ENTRIES // width))
 
 
@@ -134,8 +137,9 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
         own. `plan` holds what the host prepared for each epoch and step: `orders` int32
         (epochs_per_call, .., n_steps * batch_size), row numbers of the table; `rates`
         float32 (epochs_per_call, n_steps), factors of the learning rate; `shares` float32
-        (n_steps * batch_size,), each row's share in its batch's mean, 0 for filling;
-        `step_shares` float32 (n_steps,), each batch's share of the epoch's rows.
+        (n_steps * batch_size,), each row's share in its batch's loss, 0 for filling;
+        `step_shares` float32 (n_steps,), each batch's share of the epoch's rows; and
+        `artificial` float32 (epochs_per_call, n_steps, .., n_artificial, *input_shape).
         `scalars` holds n_steps, n_valid, n_epochs and what the recipe decides, (..) each.
         `history` is float32 (epochs_per_call, 3, ..): training loss, validation loss and
         learning rate of each epoch run, NaN beyond.
@@ -174,13 +178,29 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
 
         return mask
 
-    def batch_losses(variables, state, rows, share, run, scalars):
+    def uncertainty_terms(variables, state, x, y, share, artificial, scalars):
+        """Terms (..) of a head for rows (their `share`) and for inputs without targets.
+
+        Networks give here what they will predict: without dropout, and with the batch
+        statistics learnt from rows.
+        """
+        held = [ops.stop_gradient(v) if k in key.detached else v for k, v in enumerate(variables)]
+        inputs = ops.concatenate([x, artificial], axis=len(key.lead))
+        raw, _, _ = network.forward(held, state, inputs, Run(tensors()))
+        settings = {name: value[..., None] for name, value in scalars["settings"].items()}
+        n_rows = x.shape[len(key.lead)]
+        at_rows, apart = ops.split(raw, [n_rows], axis=len(key.lead))
+        rows = ops.sum(share * key.head.row_loss(y, at_rows, settings), axis=-1)
+        return rows + ops.mean(key.head.artificial_loss(apart, settings), axis=-1)
+
+    def batch_losses(variables, state, rows, share, artificial, run, scalars):
         """Losses (..) of a batch, and the new state."""
         x, y, weight = unjoin(rows)
 
         def losses(x):
             raw, new_state, penalty = network.forward(variables, state, x, run)
-            # As in Keras: the mean over the batch's rows, each times its sample weight.
+            # As in Keras, the mean over the batch's rows, each times its sample weight; the
+            # sum where the head says so, which `share` knows.
             fit = ops.sum(share * weight * loss_of(y, raw), axis=-1)
             return fit, new_state, penalty
 
@@ -191,9 +211,12 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             _, _, slope = backend.value_and_gradient(lambda x: (ops.sum(losses(x)[0]), ()), x)
             shift = scalars["adversarial"] * ops.sign(ops.stop_gradient(slope))
             fit = 0.5 * (fit + losses(x + shift)[0])
+        if key.n_artificial:
+            share = share * weight
+            fit = fit + uncertainty_terms(variables, state, x, y, share, artificial, scalars)
         return fit + penalty, tuple(new_state)
 
-    def train_step(rows, share, rate, scalars, inner):
+    def train_step(rows, share, artificial, rate, scalars, inner):
         step = inner["step"] + 1
         run = Run(
             tensors(),
@@ -204,7 +227,7 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
 
         def total(blocks):
             losses, state = batch_losses(
-                blocks_of.variables(blocks), inner["state"], rows, share, run, scalars
+                blocks_of.variables(blocks), inner["state"], rows, share, artificial, run, scalars
             )
             return ops.sum(losses), (losses, state)
 
@@ -231,6 +254,7 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
     def train_epoch(data, plan, epoch, scalars, carry):
         order = ops.take(plan["orders"], epoch, axis=0)
         rates = ops.take(plan["rates"], epoch, axis=0)
+        artificial = ops.take(plan["artificial"], epoch, axis=0) if key.n_artificial else None
         alive = ops.logical_not(carry["stopped"])
         scalars = {
             **scalars,
@@ -252,7 +276,8 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             rows = backend.gather(data["table"], numbers)
             share = ops.slice(plan["shares"], [start], [batch])
             rate = ops.slice(rates, [step], [1])[0]
-            losses, inner = train_step(rows, share, rate, scalars, inner)
+            apart = None if artificial is None else ops.take(artificial, step, axis=0)
+            losses, inner = train_step(rows, share, apart, rate, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             step_share = ops.slice(plan["step_shares"], [step], [1])[0]
             return step + 1, finite, total + losses * step_share, inner

@@ -57,6 +57,11 @@ class Recipe:
     adversarial_epsilon : float, default=0.0
         Trains half on inputs moved by this share of each feature's range along the sign
         of the loss' gradient (Lakshminarayanan et al. 2017, who use 0.01).
+    n_artificial : int, default=0
+        Inputs without targets drawn for every step, where the head's loss has terms for them.
+    loss_settings : tuple of (str, float) pairs, default=()
+        Numbers that such terms ask for. They may differ within a stack, unlike what the
+        head itself holds.
     """
 
     optimizer: str = "adam"
@@ -76,6 +81,8 @@ class Recipe:
     dropout: float | None = None
     adversarial_epsilon: float = 0.0
     momentum: float = 0.0
+    n_artificial: int = 0
+    loss_settings: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self):
         self._check_choices()
@@ -84,6 +91,8 @@ class Recipe:
         for name in ("reduce_lr_patience", "early_stopping_patience"):
             if getattr(self, name) is not None:
                 self._check_integer(name)
+        if self.n_artificial:
+            self._check_integer("n_artificial")
         inf = float("inf")
         self._check_number("learning_rate", lambda v: 0 < v < inf, "a positive number")
         for name in ("reduce_lr_factor", "final_lr_factor"):

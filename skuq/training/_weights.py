@@ -13,7 +13,7 @@ import numpy as np
 
 from skuq._keras import keras
 
-__all__ = ["draw_variables"]
+__all__ = ["draw_variables", "keras_model"]
 
 
 def draw_variables(model: keras.Model, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -69,3 +69,14 @@ def _initializers(model):
                     found[id(variable)] = initializer
                     break
     return found
+
+
+def keras_model(member) -> keras.Model:
+    """A member as a Keras model of its own, with its weights."""
+    model = keras.models.model_from_json(member.network)
+    ends = np.cumsum([int(np.prod(v.shape)) for v in model.trainable_variables])[:-1]
+    for variable, value in zip(model.trainable_variables, np.split(member.weights, ends)):
+        variable.assign(value.reshape(variable.shape))
+    for variable, value in zip(model.non_trainable_variables, member.state):
+        variable.assign(value)
+    return model

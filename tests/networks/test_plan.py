@@ -155,7 +155,6 @@ def several_inputs():
         keras.Sequential([keras.Input((4, 3)), layers.Dense(2)]),
         keras.Sequential([keras.Input((3,)), layers.Dense(2, activity_regularizer="l2")]),
         keras.Sequential([keras.Input((3,)), layers.Dense(2, kernel_constraint="max_norm")]),
-        keras.Sequential([keras.Input((3,)), layers.Dense(2, trainable=False)]),
         keras.Sequential([keras.Input((3,)), layers.Dense(2, dtype="float64")]),
         keras.Sequential([keras.Input((3,)), layers.BatchNormalization(axis=1), layers.Softmax()]),
         keras.Sequential([keras.Input((3,), dtype="int32"), layers.Dense(2)]),
@@ -185,3 +184,43 @@ def test_names_do_not_matter_and_values_do():
     assert without_names(network("a", "relu")) == without_names(network("b", "relu"))
     # A layer may be called like a value.
     assert without_names(network("relu", "relu")) != without_names(network("tanh", "tanh"))
+
+
+def frozen():
+    """Layers that do not train between others that do."""
+    inputs = keras.Input((5,))
+    x = layers.Rescaling([1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 0.0, -1.0, 2.0])(inputs)
+    x = layers.Dense(6, activation="relu", trainable=False, kernel_regularizer="l2")(x)
+    x = layers.BatchNormalization(trainable=False)(x)
+    x = layers.BatchNormalization(momentum=0.6)(layers.Dense(6)(x))
+    x = layers.Rescaling(0.5, 1.0)(x)
+    x = layers.LayerNormalization(trainable=False)(x)
+    return keras.Model(inputs, layers.Dense(2)(x))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_frozen_layers_are_state_and_stand_still(training):
+    model = frozen()
+    plan = make_plan(model.to_json())
+    assert len(plan.weights) == len(model.trainable_variables)
+    assert plan.n_state == len(model.non_trainable_variables)
+    parts, state = random_parts(model, plan)
+    x = np.random.default_rng(1).normal(size=(7, 5))
+    expected, new = keras_output(model, parts, state, x, training)
+    run = Run(ARRAYS, training=training, is_real=np.ones(7))
+    ours, own = plan(parts, state, x, run)
+    assert_allclose(ours, expected, rtol=1e-6, atol=1e-8)
+    for a, b in zip(own, new):
+        assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
+def test_frozen_layers_of_a_stack_have_a_member_axis():
+    model = frozen()
+    plan = make_plan(model.to_json())
+    each = [random_parts(model, plan, seed) for seed in (0, 1)]
+    parts = [np.stack(values) for values in zip(*(pair[0] for pair in each))]
+    state = [np.stack(values) for values in zip(*(pair[1] for pair in each))]
+    x = np.random.default_rng(1).normal(size=(7, 5))
+    together, _ = plan(parts, state, x)
+    for k, pair in enumerate(each):
+        assert_allclose(together[k], plan(*pair, x)[0], rtol=1e-10)

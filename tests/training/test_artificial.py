@@ -1,0 +1,199 @@
+"""Losses with terms for inputs without targets: the engine against a loop of Keras' own."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.testing import assert_allclose
+
+from skuq._keras import keras
+from skuq.networks import NomuHead, build_nomu
+from skuq.tables import TrainingData
+from skuq.training import Recipe, predict_members, train_member, train_stack
+from skuq.training._engine import programs
+from skuq.training._weights import draw_variables
+
+PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
+SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))
+N_ARTIFICIAL, EPOCHS = 9, 6
+
+
+def data(n=11, seed=0):
+    rng = np.random.default_rng(seed)
+    x, y = rng.uniform(-1, 1, (n, 2)), rng.normal(size=(n, 1))
+    return TrainingData(x, y, np.ones(n), x[:0], y[:0], np.zeros(0))
+
+
+def recipe(**changes):
+    own = {
+        "learning_rate": 0.01,
+        "batch_size": 2**30,
+        "epochs": EPOCHS,
+        "reduce_lr_patience": None,
+        "early_stopping_patience": None,
+        "keep": "last",
+        "n_artificial": N_ARTIFICIAL,
+        "loss_settings": SETTINGS,
+    }
+    return Recipe(**{**own, **changes})
+
+
+def network(**options):
+    return build_nomu((2,), 1, hidden_units=(8,), side_hidden_units=(6,), **options)
+
+
+def uniform(n, rng):
+    return rng.uniform(-1, 1, (n, 2))
+
+
+class Recorder:
+    """Draws inputs, and remembers them."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def __call__(self, n, rng):
+        self.drawn.append(uniform(n, rng).astype("float32"))
+        return self.drawn[-1]
+
+
+def keras_loop(table, initial, drawn, *, connect_gradient, l2=0.0, batches=None):
+    """The same training with Keras' Adam and a gradient tape, written apart."""
+    model = network(l2=l2, side_l2=2 * l2) if l2 else network()
+    ends = np.cumsum([np.prod(v.shape) for v in model.trainable_variables])[:-1]
+    for variable, part in zip(model.trainable_variables, np.split(initial, ends)):
+        variable.assign(part.reshape(variable.shape))
+    adam = keras.optimizers.Adam(0.01)
+    batches = batches or [np.arange(len(table.x))]
+    drawn = iter(np.concatenate(drawn).reshape(-1, N_ARTIFICIAL, 2))
+    for _ in range(EPOCHS):
+        for rows in batches:
+            artificial = next(drawn)
+            with tf.GradientTape() as tape:
+                out = model(table.x[rows])
+                loss = tf.reduce_sum((out[:, :1] - table.y[rows]) ** 2)
+                r_rows = _raw_uncertainty(model, table.x[rows], connect_gradient)
+                r_apart = _raw_uncertainty(model, artificial, connect_gradient)
+                loss += PI_SQR * tf.reduce_sum(r_rows**2)
+                loss += PI_EXP * tf.reduce_mean(tf.exp(-C_EXP * r_apart))
+                loss += tf.add_n(model.losses) if model.losses else 0.0
+            gradient = tape.gradient(loss, model.trainable_variables)
+            adam.apply_gradients(zip(gradient, model.trainable_variables))
+    return np.concatenate([v.numpy().ravel() for v in model.trainable_variables])
+
+
+def _raw_uncertainty(model, x, connect_gradient):
+    """r layer by layer, with the connection to f cut or not."""
+    features = model.get_layer("mean_hidden_1")(x)
+    if not connect_gradient:
+        features = tf.stop_gradient(features)
+    side = model.get_layer("side_hidden_1")(x)
+    return model.get_layer("side_output")(tf.concat([side, features], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("connect_gradient", "l2", "jit"),
+    [(False, 0.0, False), (True, 0.05, False), (False, 0.05, True)],
+)
+def test_a_run_is_that_of_a_loop_with_keras_optimiser(connect_gradient, l2, jit):
+    model = network(l2=l2, side_l2=2 * l2) if l2 else network()
+    initial = draw_variables(model, 4)
+    recorder = Recorder()
+    head = NomuHead(stable=False, detached=None if connect_gradient else NomuHead.detached)
+    member = train_member(
+        model, head, recipe(), data(), 1, initial=initial, artificial=recorder, jit=jit
+    )
+    expected = keras_loop(
+        data(), initial[0], recorder.drawn, connect_gradient=connect_gradient, l2=l2
+    )
+    # Single precision, through some steps of Adam.
+    assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
+
+
+def test_batches_have_the_sum_over_their_rows_and_all_of_the_artificial_term():
+    table, recorder, initial = data(12), Recorder(), draw_variables(network(), 4)
+    member = train_member(
+        network(),
+        NomuHead(stable=False),
+        recipe(batch_size=4),
+        table,
+        1,
+        initial=initial,
+        permutation=np.arange,
+        artificial=recorder,
+    )
+    batches = np.split(np.arange(12), 3)
+    expected = keras_loop(
+        table, initial[0], recorder.drawn, connect_gradient=False, batches=batches
+    )
+    assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
+
+
+def test_without_the_connections_gradient_f_trains_as_if_it_were_alone():
+    lone = train_member(
+        network(),
+        NomuHead(),
+        recipe(loss_settings=_with(pi_exp=0.0, pi_sqr=0.0)),
+        data(),
+        1,
+        artificial=uniform,
+    )
+    both = train_member(network(), NomuHead(), recipe(), data(), 1, artificial=uniform)
+    x = data().x
+    f_lone, f_both = (predict_members([m], x)[0][:, 0] for m in (lone, both))
+    r_lone, r_both = (predict_members([m], x)[0][:, 1] for m in (lone, both))
+    assert_allclose(f_lone, f_both, atol=1e-6)
+    assert abs(r_lone - r_both).max() > 1e-3
+
+
+def _with(**changes):
+    return tuple({**dict(SETTINGS), **changes}.items())
+
+
+def test_members_of_a_stack_have_settings_of_their_own():
+    recipes = [recipe(loss_settings=_with(pi_exp=value)) for value in (0.01, 0.5, 2.0)]
+    together = train_stack(network(), NomuHead(), recipes, data(), [3, 3, 4], artificial=uniform)
+    for member, own, seed in zip(together, recipes, (3, 3, 4)):
+        alone = train_member(network(), NomuHead(), own, data(), seed, artificial=uniform)
+        assert_allclose(member.weights, alone.weights, rtol=2e-3, atol=2e-5)
+    assert abs(together[0].weights - together[1].weights).max() > 1e-3
+
+
+def test_names_of_settings_must_agree_in_a_stack():
+    recipes = [recipe(), recipe(loss_settings=SETTINGS[:2])]
+    with pytest.raises(ValueError, match="loss_settings"):
+        train_stack(network(), NomuHead(), recipes, data(), [1, 2], artificial=uniform)
+
+
+def test_one_more_row_uses_the_same_program():
+    train_member(network(), NomuHead(), recipe(), data(17), 1, artificial=uniform)
+    n_made = programs.n_made
+    train_member(network(), NomuHead(), recipe(), data(18), 1, artificial=uniform)
+    assert programs.n_made == n_made
+
+
+def test_draws_do_not_depend_on_how_a_run_is_cut(monkeypatch):
+    whole, parts = Recorder(), Recorder()
+    train_member(network(), NomuHead(), recipe(), data(), 1, artificial=whole)
+    monkeypatch.setattr("skuq.training._engine._SLICE_SECONDS", 0.0)
+    train_member(network(), NomuHead(), recipe(), data(), 1, artificial=parts)
+    np.testing.assert_array_equal(np.concatenate(whole.drawn), np.concatenate(parts.drawn))
+
+
+def test_batch_statistics_are_those_of_rows_with_targets():
+    def normed(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        x = keras.layers.BatchNormalization(momentum=0.0)(inputs)
+        x = keras.layers.Dense(4, activation="relu")(x)
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(x))
+
+    model = build_nomu((2,), 1, build_f=normed, side_hidden_units=(4,))
+    far = train_member(
+        model,
+        NomuHead(),
+        recipe(epochs=1),
+        data(),
+        1,
+        artificial=lambda n, rng: np.full((n, 2), 50.0),
+    )
+    mean = next(value for value in far.state if value.shape == (2,))
+    assert_allclose(mean, data().x.mean(axis=0), rtol=1e-5)
