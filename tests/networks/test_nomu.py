@@ -1,0 +1,190 @@
+"""NOMU's network, loss and readout, against their formulas."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skuq._keras import keras, ops
+from skuq.networks import NomuHead, build_nomu
+from skuq.networks._nomu import READOUTS
+from skuq.networks._plan import make_plan
+
+layers = keras.layers
+
+
+def numpy_of(tensor):
+    return ops.convert_to_numpy(tensor)
+
+
+def settings(**values):
+    return {name: np.float32([value]) for name, value in values.items()}
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    y, raw = rng.normal(size=(7, 2)), 3 * rng.normal(size=(7, 4))
+    return y.astype("float32"), raw.astype("float32")
+
+
+def test_terms_of_the_loss_are_those_of_definition_3_3(rows):
+    y, raw = rows
+    head = NomuHead(2, stable=False)
+    f, r = raw[:, :2], raw[:, 2:]
+    assert head.n_raw == 4
+    assert_allclose(numpy_of(head.loss(y, raw)), ((f - y) ** 2).sum(axis=1), rtol=1e-6)
+    b = numpy_of(head.row_loss(y, raw, settings(pi_sqr=0.3)))
+    assert_allclose(b, 0.3 * (r**2).sum(axis=1), rtol=1e-6)
+    c = numpy_of(head.artificial_loss(raw, settings(pi_exp=0.2, c_exp=1.5)))
+    assert_allclose(c, 0.2 * np.exp(-1.5 * r).sum(axis=1), rtol=1e-5)
+
+
+def test_stable_terms_are_those_of_eq_54_and_55(rows):
+    y, raw = rows
+    head, r = NomuHead(2), raw[:, 2:]
+    b = numpy_of(head.row_loss(y, raw, settings(pi_sqr=1.0)))
+    huber = np.where(abs(r) <= 1, r**2, 2 * abs(r) - 1)
+    assert_allclose(b, huber.sum(axis=1), rtol=1e-6)
+    c = numpy_of(head.artificial_loss(raw, settings(pi_exp=1.0, c_exp=30.0)))
+    u = np.where(r >= 0, np.exp(-30 * np.maximum(r, 0)), 1 - 30 * r)
+    assert_allclose(c, u.sum(axis=1), rtol=1e-5)
+
+
+def test_stable_terms_have_bounded_gradients_where_the_others_overflow():
+    far = np.array([[0.0, -20.0]], dtype="float32")
+    values = settings(pi_sqr=1.0, pi_exp=1.0, c_exp=30.0)
+    assert np.isinf(numpy_of(NomuHead(1, stable=False).artificial_loss(far, values)))
+    assert np.isfinite(numpy_of(NomuHead(1).artificial_loss(far, values)))
+
+
+def test_two_sides_meet_y_from_above_and_below(rows):
+    y, _ = rows
+    raw = np.random.default_rng(1).normal(size=(7, 6)).astype("float32")
+    f, up, down = raw[:, :2], raw[:, 2:4], raw[:, 4:]
+    expected = ((f + up - y) ** 2 + (f - down - y) ** 2).sum(axis=1)  # Eq. 63
+    head = NomuHead(2, n_sides=2, stable=False)
+    b = numpy_of(head.row_loss(y, raw, settings(pi_sqr=1.0)))
+    assert_allclose(b, expected, rtol=1e-5)
+    # With the mean given, y is its error, and nothing else changes.
+    apart = NomuHead(2, n_sides=2, stable=False, with_mean=False)
+    assert_allclose(
+        numpy_of(apart.row_loss(y - f, raw[:, 2:], settings(pi_sqr=1.0))), expected, rtol=1e-5
+    )
+
+
+def test_readouts_are_eq_2_and_remark_3_2():
+    r = np.linspace(-1, 5, 50)
+    low, high = 0.1, 2.0
+    expected = high * (1 - np.exp(-(np.maximum(0, r) + low) / high))
+    assert_allclose(READOUTS["exponential"](r, low, high), expected, rtol=1e-12)
+    assert_allclose(READOUTS["linear"](r, low, high), np.clip(r, low, high), rtol=1e-12)
+
+
+@pytest.mark.parametrize("readout", READOUTS.values())
+def test_readouts_grow_and_have_their_limits(readout):
+    sigma = readout(np.linspace(-10, 100, 1000), 0.01, 2.0)
+    assert (np.diff(sigma) >= 0).all()
+    assert_allclose(sigma[0], 0.01, rtol=0.01)
+    assert_allclose(sigma[-1], 2.0, rtol=1e-9)
+
+
+def units_into(model, name):
+    """Inputs of a dense layer."""
+    return model.get_layer(name).kernel.shape[0]
+
+
+def test_last_hidden_layer_of_f_joins_the_output_of_r():
+    model = build_nomu((3,), 2, hidden_units=(5, 7), side_hidden_units=(11, 13))
+    assert model.output_shape == (None, 4)
+    assert units_into(model, "side_output") == 13 + 7
+    assert units_into(model, "side_hidden_1") == 3 and units_into(model, "side_hidden_2") == 11
+    assert make_plan(model.to_json()) is not None
+
+
+@pytest.mark.parametrize(
+    ("connect", "into_output", "into_2", "into_1"),
+    [(0, 13, 11, 3), (1, 20, 11, 3), (2, 20, 16, 3)],
+)
+def test_more_layers_connect_backwards(connect, into_output, into_2, into_1):
+    model = build_nomu(
+        (3,), 1, hidden_units=(5, 7), side_hidden_units=(11, 13), connect_layers=connect
+    )
+    assert units_into(model, "side_output") == into_output
+    assert units_into(model, "side_hidden_2") == into_2
+    assert units_into(model, "side_hidden_1") == into_1
+
+
+def test_too_many_connections_are_refused():
+    with pytest.raises(ValueError, match=r"at most 2 .* Got 3"):
+        build_nomu((3,), 1, hidden_units=(5, 7), side_hidden_units=(4,), connect_layers=3)
+
+
+def test_penalties_and_first_weights_are_per_part():
+    model = build_nomu(
+        (3,), 1, hidden_units=(4,), side_hidden_units=(4,), l2=0.25, side_l2=0.5, initial_range=0.05
+    )
+    for name, l2 in (("mean_hidden_1", 0.25), ("mean_output", 0.25), ("side_output", 0.25)):
+        assert model.get_layer(name).kernel_regularizer.l2 == pytest.approx(l2)
+        assert model.get_layer(name).bias_regularizer.l2 == pytest.approx(l2)
+    assert model.get_layer("side_hidden_1").kernel_regularizer.l2 == pytest.approx(0.5)
+    for weight in model.get_weights():
+        assert 0 < abs(weight).max() <= 0.05
+
+
+def net(input_shape, n_outputs, units=6):
+    inputs = keras.Input(input_shape)
+    x = layers.BatchNormalization()(layers.Dense(units, activation="tanh")(inputs))
+    return keras.Model(inputs, layers.Dense(n_outputs)(x))
+
+
+def sequential(input_shape, n_outputs):
+    return keras.Sequential(
+        [keras.Input(input_shape), layers.Dense(9, activation="relu"), layers.Dense(n_outputs)]
+    )
+
+
+@pytest.mark.parametrize("build", [net, sequential])
+def test_any_keras_model_is_f_and_r(build):
+    model = build_nomu((3,), 2, build_f=build, build_r=build)
+    width = build((3,), 1).layers[-1].input.shape[-1]
+    assert model.output_shape == (None, 4)
+    assert units_into(model, "side_output") == 2 * width
+    assert make_plan(model.to_json()) is not None
+
+
+def test_a_given_mean_is_frozen_and_its_features_are_its_own():
+    given = net((3,), 1)
+    given.set_weights(
+        [0.3 * np.random.default_rng(0).normal(size=w.shape) for w in given.get_weights()[:2]]
+        + [np.ones(6), np.zeros(6), np.zeros(6), np.ones(6)]
+        + given.get_weights()[6:]
+    )
+    scale, offset = [2.0, 3.0, 4.0], [1.0, 0.0, -1.0]
+    model = build_nomu((3,), 1, side_hidden_units=(5,), given=(given, scale, offset))
+    assert model.output_shape == (None, 1)
+    assert {v.path.split("/")[0] for v in model.trainable_variables} == {
+        "side_hidden_1",
+        "side_output",
+    }
+    # f's last hidden layer, seen through the copy, for inputs in the user's units.
+    feature = keras.Model(model.input, model.get_layer("side_output").input)
+    x = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
+    seen = feature.predict(x, verbose=0)[:, -6:]
+    own = keras.Model(given.input, given.layers[-1].input)
+    assert_allclose(seen, own.predict(x * scale + offset, verbose=0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_given_mean_apart_leaves_r_with_x_alone():
+    model = build_nomu((3,), 2, side_hidden_units=(5,), given="apart")
+    assert model.output_shape == (None, 2)
+    assert units_into(model, "side_output") == 5
+
+
+def test_a_model_of_two_heads_on_one_layer_shows_that_layer():
+    def heads(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        x = layers.Dense(8, activation="relu")(inputs)
+        return keras.Model(inputs, layers.Concatenate()([layers.Dense(1)(x), layers.Dense(1)(x)]))
+
+    model = build_nomu((3,), 2, side_hidden_units=(5,), build_f=heads)
+    assert units_into(model, "side_output") == 5 + 8
