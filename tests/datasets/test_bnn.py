@@ -1,0 +1,132 @@
+"""Functions drawn from a network's prior."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skuq.datasets import BNNFunction, make_bnn_function
+from skuq.datasets._bnn import _usual_std, _wide_variance
+
+
+def test_value_by_hand():
+    layers = (
+        (np.array([[1, -2]], np.float32), np.array([0.5, 1], np.float32)),
+        (np.array([[2], [3]], np.float32), np.array([-1], np.float32)),
+    )
+    # x = 1: 2 relu(1.5) + 3 relu(-1) - 1; x = -1: 2 relu(-0.5) + 3 relu(3) - 1.
+    values = BNNFunction(layers)([[1.0], [-1.0]])
+    assert_array_equal(values, [2.0, 8.0])
+    assert values.dtype == np.float64
+
+
+def test_parameters_have_the_prior():
+    function = make_bnn_function(3, hidden_units=(300, 200), prior_std=0.5, random_state=0)
+    shapes = [(kernel.shape, bias.shape) for kernel, bias in function.layers]
+    assert shapes == [((3, 300), (300,)), ((300, 200), (200,)), ((200, 1), (1,))]
+    parameters = np.concatenate([np.ravel(p) for layer in function.layers for p in layer])
+    # The relative standard error of a std from 61 601 draws is 0.3 %.
+    assert_allclose(parameters.std(), 0.5, rtol=0.015)
+    assert_allclose(parameters.mean(), 0, atol=0.01)
+    # Independent: no two layers share a stream.
+    assert not np.isin(function.layers[0][0], function.layers[1][0]).any()
+
+
+def test_second_moment_has_the_closed_form():
+    """E f(x)^2 = s^2 (1 + w_2/2 s^2 (1 + w_1/2 s^2 (1 + |x|^2))), at any width."""
+    s, x = 0.4, np.array([[1.0, -0.5]])
+    expected = s**2 * (1 + 10 / 2 * s**2 * (1 + 8 / 2 * s**2 * (1 + 1.25)))
+    values = np.array(
+        [
+            make_bnn_function(2, hidden_units=(8, 10), prior_std=s, random_state=seed)(x)[0]
+            for seed in range(1, 4001)
+        ]
+    )
+    # The standard error of the mean of 4000 such squares is about 3 %.
+    assert_allclose(np.mean(values**2), expected, rtol=0.1)
+
+
+@pytest.mark.parametrize("n_features", [1, 4])
+def test_variance_formula_is_exact_with_one_hidden_layer(n_features):
+    X = np.random.RandomState(1).uniform(-1, 1, (1000, n_features))
+    variances = [
+        make_bnn_function(n_features, hidden_units=20, prior_std=0.6, random_state=seed)(X).var()
+        for seed in range(1, 1001)
+    ]
+    # The spread of a draw's variance is about that variance: 3 to 5 % from 1000 draws.
+    assert_allclose(np.mean(variances), _wide_variance(0.6, n_features, (20,)), rtol=0.12)
+
+
+@pytest.mark.parametrize("d, std", [(1, 0.114), (2, 0.102), (5, 0.092), (10, 0.084), (20, 0.07)])
+def test_default_std_is_table_9(d, std):
+    assert _usual_std(d, (1024, 2048, 1024)) == std
+
+
+@pytest.mark.parametrize("d, least, most", [(2, 1, 1.25), (5, 1, 1.25), (10, 0.9, 1.1)])
+def test_table_9_agrees_with_the_formula(d, least, most):
+    assert least < _wide_variance(_usual_std(d, (1024, 2048, 1024)), d, (1024, 2048, 1024)) < most
+
+
+@pytest.mark.parametrize(
+    "d, hidden", [(3, (1024, 2048, 1024)), (30, (1024, 2048, 1024)), (1, (9,))]
+)
+def test_std_of_other_sizes_gives_variance_one(d, hidden):
+    assert_allclose(_wide_variance(_usual_std(d, hidden), d, hidden), 1, rtol=1e-9)
+
+
+def test_std_between_the_tables_entries():
+    assert 0.084 < _usual_std(7, (1024, 2048, 1024)) < 0.092
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d, error", [(5, 0.07), (10, 0.04), (20, 0.015)])
+def test_papers_network_varies_as_the_formula_says(d, error):
+    """`error` is the standard error of the mean of 40 draws."""
+    X = np.random.RandomState(0).uniform(-1, 1, (300, d))
+    variances = [make_bnn_function(d, random_state=seed)(X).var() for seed in range(1, 41)]
+    hidden = (1024, 2048, 1024)
+    expected = _wide_variance(_usual_std(d, hidden), d, hidden)
+    assert_allclose(np.mean(variances), expected, atol=4 * error, rtol=0)
+
+
+def test_batches_do_not_change_values():
+    function = make_bnn_function(2, hidden_units=(50, 50), prior_std=0.3, random_state=0)
+    X = np.random.RandomState(0).uniform(-1, 1, (2500, 2))
+    one_by_one = np.concatenate([function(X[i : i + 1]) for i in (0, 1023, 1024, 2499)])
+    # float32: six digits of the sums inside.
+    assert_allclose(function(X)[[0, 1023, 1024, 2499]], one_by_one, rtol=1e-4, atol=1e-5)
+
+
+def test_draws_repeat_and_pickle():
+    X = np.linspace(-1, 1, 20)[:, None]
+    one, again, other = (
+        make_bnn_function(hidden_units=(16, 16), random_state=seed) for seed in (3, 3, 4)
+    )
+    assert_array_equal(one(X), again(X))
+    assert_array_equal(pickle.loads(pickle.dumps(one))(X), one(X))
+    assert np.abs(one(X) - other(X)).max() > 0.01
+    assert one.n_features == 1 and one.minimum is None and one.minimizer is None
+    assert_array_equal(one.bounds, [[-1, 1]])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"n_features": 0}, "`n_features` must be made of positive whole numbers"),
+        ({"hidden_units": (10, 0)}, "`hidden_units` must be made of positive whole numbers"),
+        ({"hidden_units": ()}, "`hidden_units` must be made of positive whole numbers"),
+        ({"hidden_units": (1.5,)}, "`hidden_units` must be made of positive whole numbers"),
+        ({"prior_std": 0}, "`prior_std` must be a positive number or None. Got 0"),
+        ({"prior_std": "1"}, "`prior_std` must be a positive number or None. Got '1'"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_bnn_function(**arguments)
+
+
+def test_other_columns_are_refused():
+    function = make_bnn_function(2, hidden_units=(4,), random_state=0)
+    with pytest.raises(ValueError, match=r"X must have 2 column\(s\). Got 1"):
+        function([[0.0]])

@@ -1,0 +1,442 @@
+"""The functions of NOMU: values worked by hand, exact ranges, known minimisers."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import rosen
+
+from skuq.datasets import (
+    FUNCTIONS_1D,
+    FUNCTIONS_2D,
+    FUNCTIONS_ND,
+    make_function,
+    make_scarce_regression,
+)
+
+EVERY = (
+    [(name, 1) for name in FUNCTIONS_1D]
+    + [(name, 2) for name in FUNCTIONS_2D]
+    + [(name, d) for name in FUNCTIONS_ND for d in (3, 5, 10, 20)]
+)
+
+
+def scaled(value, low, high):
+    return 2 * (value - low) / (high - low) - 1
+
+
+# (name, points, values): the paper's 1-D formulas.
+LINES = [
+    ("abs", [-1, 0.4, 1], [1, -1, 0.6 * 2 / 1.4 - 1]),
+    ("step", [-1, -1e-9, 0, 1], [1, 1, -1, -1]),
+    # g = -1.8, 0.2, 1, -0.8; plus 0.4, times 2 / 2.8.
+    ("kink", [-1, 0, 0.4, 1], [-1, 0.6 / 1.4, 1, -0.4 / 1.4]),
+    ("square", [-1, 0, 0.5], [1, -1, -0.5]),
+    ("cubic", [-1, 0.5, 1], [-1, 0.125, 1]),
+    ("sine1", [1.2 - 10 / np.pi / 2.5, 0.2, -0.8], [-1, np.sin(-10), np.sin(-5)]),
+    ("sine2", [-1, 0, 2 / 11, 1], [-1, 0, 1.6 / 11, 1]),
+    # The paper's constants are rounded: 2.46492193 for 2.46492579, 0.7324646 for 0.7324629.
+    (
+        "sine3",
+        [-1, 0, 1],
+        [
+            -1,
+            2 / 2.46492193 * (0.5 * np.sin(1.1) * 0.5**0.9 + 0.25 - 0.7324646),
+            2 / 2.46492193 * (0.5 * np.sin(np.exp(2.7) + 0.1) + 1.5 - 0.7324646),
+        ],
+    ),
+    # (6t - 2)^2 sin(12t - 4) is 4 sin(-4), 0 and 16 sin 8.
+    (
+        "forrester",
+        [-1, -1 / 3, 1],
+        [scaled(v, -6.02074, 16 * np.sin(8)) for v in (4 * np.sin(-4), 0, 16 * np.sin(8))],
+    ),
+    # z = 10, 1, -3, -10: w = 3.25, 1, 0 and -1.75; sin^2(3.25 pi) = 1/2, and 1 of the double.
+    (
+        "levy",
+        [1, 0.1, -0.3, -1],
+        [scaled(v, 0, 15.625) for v in (0.5 + 2 * 2.25**2, 0, 1, 0.5 + 2 * 2.75**2)],
+    ),
+]
+
+# (name, box, least, greatest, points in the formula's units, values there)
+PLANES = [
+    ("sphere", [[-5.12] * 2, [5.12] * 2], 0, 2 * 5.12**2, [(1, 2), (5.12, -5.12)], [5, 52.4288]),
+    # Factors 2|4x-2| - 1 and |4y-2|.
+    (
+        "g_function",
+        [[0, 0], [1, 1]],
+        -2,
+        6,
+        [(0.5, 0), (0, 0), (0.25, 0.75), (0.9, 0.5)],
+        [-2, 6, 1, 0],
+    ),
+    (
+        "goldstein_price",
+        [[-2, -2], [2, 2]],
+        3,
+        1e6,
+        # (1 + 1 * 19)(30) at 0; the three local minima 30, 84 and 840 of the literature.
+        [(0, 0), (0, -1), (-0.6, -0.4), (1.8, 0.2), (1.2, 0.8)],
+        [600, 3, 30, 84, 840],
+    ),
+    # w = (1, 1), (0, 1) and (0, 0): the middle term is (w-1)^2 (1 + 10 sin^2(pi w + 1)).
+    (
+        "levy",
+        [[-10] * 2, [10] * 2],
+        0,
+        # w = -1.75 twice: 1/2, then 2.75^2 (1 + 10 sin^2(1 - 1.75 pi)), then 2 * 2.75^2.
+        0.5 + 2.75**2 * (3 + 10 * np.sin(1 - 1.75 * np.pi) ** 2),
+        [(1, 1), (-3, 1), (-3, -3)],
+        [0, 1 + 10 * np.sin(1) ** 2, 2 + 10 * np.sin(1) ** 2],
+    ),
+    (
+        "bukin6",
+        [[-15, -3], [-5, 3]],
+        0,
+        100 * np.sqrt(5.25) + 0.05,
+        [(-10, 1), (-10, 0), (-5, 2.25), (-15, -3)],
+        [0, 100, 100 * np.sqrt(2) + 0.05, 229.178784747792],
+    ),
+    (
+        "rosenbrock",
+        [[-5] * 2, [10] * 2],
+        0,
+        100 * 105**2 + 81,
+        [(1, 1), (0, 0), (-1, 2), (10, -5)],
+        [0, 1, 104, 1102581],
+    ),
+    # At (-4.5, -4.5): 26.25^2 + 84.375^2 + 417.1875^2.
+    (
+        "beale",
+        [[-4.5] * 2, [4.5] * 2],
+        0,
+        181853.61328125,
+        [(3, 0.5), (0, 0), (1, 1), (-4.5, -4.5)],
+        [0, 14.203125, 14.203125, 26.25**2 + 84.375**2 + 417.1875**2],
+    ),
+    # At 5: 50 - 656.25 + 15625/6 + 25 + 25.
+    (
+        "camel",
+        [[-5] * 2, [5] * 2],
+        0,
+        15625 / 6 - 556.25,
+        [(0, 0), (1, 1), (5, 5), (1, -1)],
+        [0, 2.95 + 1 / 6, 15625 / 6 - 556.25, 0.95 + 1 / 6],
+    ),
+    # i = 1: 1.5 (x-1) + 2.5 (y/2-1); i = 2: 1.5 (x^2-1) + 4.5 (y^2/4-1).
+    (
+        "perm",
+        [[-2] * 2, [2] * 2],
+        0,
+        110.5,
+        [(1, 2), (0, 0), (-2, -2), (2, 2)],
+        [0, 16 + 36, 9.5**2 + 4.5**2, 1.5**2 + 4.5**2],
+    ),
+    (
+        "branin",
+        [[-5, 0], [10, 15]],
+        10 / (8 * np.pi),
+        308.12909601160663,
+        [(-np.pi, 12.275), (np.pi, 2.275), (3 * np.pi, 2.475), (0, 0)],
+        [10 / (8 * np.pi)] * 3 + [56 - 10 / (8 * np.pi)],
+    ),
+    (
+        "styblinski_tang",
+        [[-5] * 2, [5] * 2],
+        -39.16616570377142 * 2,
+        250,
+        [(0, 0), (1, 1), (5, -5), (5, 5)],
+        [0, -10, 225, 250],
+    ),
+]
+
+
+@pytest.mark.parametrize("name, x, expected", LINES, ids=[case[0] for case in LINES])
+def test_one_feature_values_by_hand(name, x, expected):
+    tolerance = 5e-6 if name == "sine3" else 1e-6 if name == "forrester" else 1e-14
+    values = make_function(name, 1)(np.reshape(x, (-1, 1)))
+    assert_allclose(values, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "name, box, low, high, points, expected", PLANES, ids=[case[0] for case in PLANES]
+)
+def test_two_feature_values_by_hand(name, box, low, high, points, expected):
+    lower, upper = np.asarray(box, float)
+    X = 2 * (np.asarray(points, float) - lower) / (upper - lower) - 1
+    # Bukin's root turns a rounding of 1e-16 into 1e-8 of its argument, 1e-8 of the range.
+    tolerance = 5e-8 if name == "bukin6" else 1e-13
+    assert_allclose(
+        make_function(name, 2)(X), scaled(np.asarray(expected), low, high), rtol=0, atol=tolerance
+    )
+
+
+def test_lists_are_complete():
+    assert [case[0] for case in LINES] == list(FUNCTIONS_1D)
+    assert [case[0] for case in PLANES] == list(FUNCTIONS_2D)
+
+
+@pytest.mark.parametrize("name, d", EVERY)
+def test_minimizer_lies_in_the_box_and_gives_the_minimum(name, d):
+    function = make_function(name, d)
+    assert function.minimizer.shape == (d,)
+    assert np.all(np.abs(function.minimizer) <= 1)
+    assert_array_equal(function.bounds, np.tile([-1, 1], (d, 1)))
+    tolerance = 5e-8 if name == "bukin6" else 1e-13
+    assert_allclose(function(function.minimizer[None]), function.minimum, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_1D)
+def test_one_feature_range_is_exact(name):
+    values = make_function(name, 1)(np.linspace(-1, 1, 1_000_001)[:, None])
+    # Half a grid step of 1e-6 at a smooth extremum costs far less than 1e-6.
+    assert -1 - 1e-12 <= values.min() < -1 + 1e-6
+    assert 1 - 1e-6 < values.max() <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS_2D if name != "goldstein_price"])
+def test_two_feature_range_is_exact(name):
+    function = make_function(name, 2)
+    side = np.linspace(-1, 1, 1501)
+    grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+    values = function(grid)
+    # Around the best grid point, a grid finer by 750.
+    zoom = grid[values.argmin()] + grid / 750
+    lowest = function(zoom[np.abs(zoom).max(axis=1) <= 1]).min()
+    assert values.min() >= -1 - 1e-12 and values.max() <= 1 + 1e-12
+    assert values.max() > 1 - 1e-6
+    # Along Bukin's ridge |.|^(1/2) is steep: a step of 2e-6 costs up to 2e-3.
+    assert lowest < -1 + (2e-3 if name == "bukin6" else 1e-6)
+
+
+def test_goldstein_price_goes_above_one_by_the_papers_constant():
+    edge = np.linspace(-1, 1, 100_001)
+    values = make_function("goldstein_price")(np.stack([edge, np.ones_like(edge)], axis=1))
+    assert_allclose(values.max(), scaled(1015690.27, 3, 1e6), rtol=1e-7)
+    side = np.linspace(-1, 1, 1001)
+    grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+    everywhere = make_function("goldstein_price")(grid)
+    assert everywhere.max() <= values.max()
+    assert -1 <= everywhere.min() < -1 + 1e-12
+
+
+def chain_extreme(head, link, tail, side):
+    """Greatest sum of head(x_1) + link(x_i, x_i+1) + .. + tail(x_d) on a grid, by dimension."""
+    best = head(side)
+    links = link(side[:, None], side[None, :])
+    for d in range(1, 21):
+        if d > 1:
+            best = (best[:, None] + links).max(axis=0)
+        yield d, (best + tail(side)).max()
+
+
+def test_rosenbrock_top_by_dynamic_programming():
+    side = np.linspace(-5, 10, 301)
+    sums = chain_extreme(
+        np.zeros_like, lambda x, y: rosen(np.broadcast_arrays(x, y)), np.zeros_like, side
+    )
+    for d, top in sums:
+        if d > 1:
+            assert top == 810081 * (d - 2) + 1102581
+            corner = np.array([[1.0] * (d - 1) + [-1.0]])
+            assert_allclose(make_function("rosenbrock", d)(corner), 1, rtol=1e-15)
+
+
+@pytest.mark.parametrize("d", [2, 5, 20])
+def test_rosenbrock_agrees_with_scipy(d):
+    X = np.random.RandomState(0).uniform(-1, 1, (50, d))
+    expected = rosen((2.5 + 7.5 * X).T) / (810081 * (d - 2) + 1102581)
+    assert_allclose(make_function("rosenbrock", d)(X), 2 * expected - 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 10, 20])
+def test_levy_top_is_the_sum_of_the_tops_of_its_terms(d):
+    """It is a sum over features, each of which can be searched alone."""
+    w = np.linspace(-1.75, 3.25, 1_000_001)
+    sine, middle = np.sin(np.pi * w) ** 2, (w - 1) ** 2 * (1 + 10 * np.sin(np.pi * w + 1) ** 2)
+    last = (w - 1) ** 2 * (1 + np.sin(2 * np.pi * w) ** 2)
+    if d == 1:
+        top = (sine + last).max()
+    else:
+        top = (sine + middle).max() + (d - 2) * middle.max() + last.max()
+    # The value 2 sin^2(pi/4) = 1 of w = (0, 1, .., 1) or, with one feature, of w = 0.
+    point = np.full((1, d), 0.1)
+    point[0, 0] = -0.3
+    value = 1 if d == 1 else 1 + 10 * np.sin(1) ** 2
+    assert_allclose(make_function("levy", d)(point), scaled(value, 0, top), rtol=1e-12)
+
+
+@pytest.mark.parametrize("d", [2, 5, 20])
+def test_g_function_range_has_a_closed_form(d):
+    # Factors (2 + a_i) / (1 + a_i) = (i + 2) / i at the ends multiply to (d+1)(d+2)/2.
+    high = (d + 1) * (d + 2) / 2
+    corner, half = np.ones((1, d)), np.zeros((1, d))
+    function = make_function("g_function", d)
+    # In the middle: a_i / (1 + a_i), -1 for the first and 0 for the second.
+    expected = [1, scaled(0, -high / 3, high)]
+    assert_allclose(function(np.concatenate([corner, half])), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("d", [3, 5, 20])
+def test_perm_by_its_definition(d):
+    def perm(x):
+        return sum(
+            sum((j**i + 0.5) * ((x[j - 1] / j) ** i - 1) for j in range(1, d + 1)) ** 2
+            for i in range(1, d + 1)
+        )
+
+    X = np.random.RandomState(0).uniform(-1, 1, (10, d))
+    expected = [scaled(perm(d * x), 0, perm([-d] * d)) for x in X]
+    assert_allclose(make_function("perm", d)(X), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("d", [3, 4, 5, 10, 20])
+def test_perm_corner_is_greatest_in_each_of_its_terms(d):
+    """By term i, the inner sum is least or greatest where each of its summands is."""
+    j = np.arange(1.0, d + 1)
+    for i in range(1, d + 1):
+        weight = j**i + 0.5
+        corner = abs((weight * ((-d / j) ** i - 1)).sum())
+        ends = np.stack([(sign * d / j) ** i - 1 for sign in (-1, 0, 1)])
+        bounds = [(weight * ends.max(axis=0)).sum(), (weight * ends.min(axis=0)).sum()]
+        assert_allclose(corner, np.abs(bounds).max(), rtol=1e-14)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(FUNCTIONS_ND), arrays(float, (1, 5), elements=st.floats(-1, 1)))
+def test_values_in_five_dimensions_stay_in_range(name, X):
+    assert np.abs(make_function(name, 5)(X)[0]) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_ND)
+def test_search_in_five_dimensions_finds_nothing_outside(name):
+    """Many starts, each improved by the best of random steps, to both sides."""
+    function, rng = make_function(name, 5), np.random.RandomState(0)
+    for sign in (1, -1):
+        X = rng.uniform(-1, 1, (300, 5))
+        best = sign * function(X)
+        for width in np.geomspace(1, 1e-3, 150):
+            trial = np.clip(X + width * rng.standard_normal(X.shape), -1, 1)
+            value = sign * function(trial)
+            better = value > best
+            X[better], best[better] = trial[better], value[better]
+        assert 1 - 0.01 < best.max() <= 1 + 1e-12
+
+
+# Table 14, column RAND: mean regret of the best of 72 points, half-width of its 95 % interval.
+# Levy is left out: the released code gives its last term the weight d - 1.
+RANDOM_SEARCH = [
+    ("g_function", 5, 0.363, 0.0109),
+    ("g_function", 10, 0.450, 0.00648),
+    ("g_function", 20, 0.486, 0.00244),
+    ("rosenbrock", 5, 4.73e-3, 7.04e-4),
+    ("rosenbrock", 10, 2.82e-2, 3.92e-3),
+    ("rosenbrock", 20, 7.80e-2, 8.38e-3),
+    ("perm", 5, 4.62e-4, 1.20e-4),
+    ("perm", 10, 1.81e-4, 5.44e-5),
+    ("perm", 20, 1.90e-5, 4.67e-6),
+]
+
+
+@pytest.mark.parametrize("name, d, mean, half_width", RANDOM_SEARCH)
+def test_random_search_regrets_are_the_papers(name, d, mean, half_width):
+    function, rng = make_function(name, d), np.random.RandomState(0)
+    values = function(rng.uniform(-1, 1, (500 * 72, d))).reshape(500, 72)
+    regret = (values.min(axis=1) - function.minimum).mean()
+    # Four standard errors of the paper's mean, of 50 or 100 very skewed values.
+    assert abs(regret - mean) < 2 * half_width
+
+
+def test_functions_pickle_and_compare():
+    function = make_function("perm", 5)
+    again = pickle.loads(pickle.dumps(function))
+    assert again == function and hash(again) == hash(function)
+    X = np.linspace(-1, 1, 10).reshape(2, 5)
+    assert_array_equal(again(X), function(X))
+
+
+@pytest.mark.parametrize("name, d", [("branin", 2), ("cubic", 1), ("perm", 2)])
+def test_dimension_is_known_where_there_is_one(name, d):
+    assert make_function(name).n_features == d
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("ackley",), r"`name` must be one of 'abs', .*'styblinski_tang'\. Got 'ackley'"),
+        ((["levy"],), r"`name` must be one of"),
+        (("levy",), "every dimension from 1: give `n_features`"),
+        (("branin", 3), "`n_features` of 'branin' must be 2. Got 3.*'levy', 'rosenbrock'"),
+        (("rosenbrock", 1), "must be a whole number from 2. Got 1"),
+        (("perm", 80), "must be a whole number from 2 to 79. Got 80"),
+        (("levy", 2.5), "must be a whole number from 1. Got 2.5"),
+    ],
+)
+def test_make_function_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_function(*arguments)
+
+
+def test_perm_is_finite_up_to_its_last_dimension():
+    assert np.isfinite(make_function("perm", 79)(np.full((1, 79), 0.5)))
+
+
+def test_functions_refuse_other_columns():
+    with pytest.raises(ValueError, match=r"X must have the 2 column\(s\) of 'branin'. Got 3"):
+        make_function("branin")(np.zeros((4, 3)))
+
+
+def test_scarce_regression_is_uniform_and_noiseless():
+    function = make_function("sphere")
+    X, y, X_test, y_test = make_scarce_regression(function, n_test=20_000, random_state=0)
+    assert X.shape == (16, 2) and X_test.shape == (20_000, 2)
+    assert_array_equal(y, function(X))
+    assert_array_equal(y_test, function(X_test))
+    assert np.abs(X_test).max() <= 1
+    # Standard errors of mean and variance of 20 000 uniforms: 0.004 and 0.002.
+    assert_allclose(X_test.mean(axis=0), 0, atol=0.02)
+    assert_allclose(np.cov(X_test.T), np.eye(2) / 3, atol=0.01)
+
+
+def test_scarce_regression_near_a_flat_manifold():
+    function = make_function("levy", 7)
+    X, y, X_test, y_test = make_scarce_regression(
+        function, 20_000, inputs="gaussian", random_state=0
+    )
+    assert X.shape == (20_000, 7) and X_test.shape == (700, 7)
+    assert_array_equal(y_test, function(X_test))
+    # The standard error of a variance from 20 000 draws is 1 % of it.
+    assert_allclose(np.var(X, axis=0), [0.15] * 5 + [0.001] * 2, rtol=0.05)
+    assert_allclose(np.corrcoef(X.T), np.eye(7), atol=0.03)
+
+
+def test_scarce_regression_repeats():
+    function = make_function("forrester")
+    for one, other in zip(
+        make_scarce_regression(function, random_state=3),
+        make_scarce_regression(function, random_state=3),
+    ):
+        assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        (
+            {"inputs": "normal"},
+            ValueError,
+            "`inputs` must be 'uniform' or 'gaussian'. Got 'normal'",
+        ),
+        ({"n_train": 0}, ValueError, "`n_train` must be a positive whole number or None. Got 0"),
+        ({"n_test": 1.5}, ValueError, "`n_test` must be a positive whole number or None. Got 1.5"),
+        ({"function": np.sin}, TypeError, "`function` must be a callable with an attribute"),
+    ],
+)
+def test_scarce_regression_refuses(change, error, message):
+    with pytest.raises(error, match=message):
+        make_scarce_regression(**{"function": make_function("abs"), **change})
