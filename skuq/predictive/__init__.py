@@ -8,6 +8,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_calibrated": ["ConformalMixture", "RecalibratedMixture"],
         "_categorical_mixture": ["CategoricalMixture"],
         "_gaussian_mixture": ["GaussianMixture"],
+        "_normal": ["EpistemicNormal"],
+        "_two_piece": ["TwoPieceNormal"],
         "_uncertainty": ["ClassUncertainty", "Uncertainty"],
     },
 )

@@ -1,0 +1,174 @@
+"""Normals whose variance has two known parts: what one network with its own uncertainty predicts.
+
+Notation: n rows, m outputs (the last axis is absent where y was 1-D).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._uncertainty import Uncertainty
+
+__all__ = ["EpistemicNormal", "check_parts"]
+
+
+def check_parts(**arrays) -> list[np.ndarray]:
+    """A location and standard deviations, all of one shape (n,) or (n, m), as floats.
+
+    Parameters
+    ----------
+    **arrays : array-like
+        The location first; the others non-negative and finite.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree or a standard deviation is negative, infinite or NaN.
+    """
+    checked = {name: np.asarray(array, dtype=float) for name, array in arrays.items()}
+    shapes = [array.shape for array in checked.values()]
+    if len(shapes[0]) not in (1, 2) or len(set(shapes)) > 1:
+        raise ValueError(
+            f"{', '.join(arrays)} must all have shape (n_samples,) or (n_samples, n_outputs). "
+            f"Got {', '.join(map(str, shapes))}."
+        )
+    for name, part in list(checked.items())[1:]:
+        wrong = ~((part >= 0) & np.isfinite(part))  # written so that NaN is wrong
+        if wrong.any():
+            raise ValueError(f"{name} must be finite and at least 0. Got {part[wrong][0]}.")
+    return list(checked.values())
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class EpistemicNormal(GaussianMixture):
+    """For every row a normal, whose variance is noise plus what the model does not know.
+
+    It is a `GaussianMixture` of one member with the scale
+    ``sqrt(aleatoric**2 + epistemic**2)``; the parts of its variance are those given, where a
+    mixture of one member would call all of it noise. Outputs are independent.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (n,) or (n, m)
+        In units of y; kept as it is.
+    aleatoric, epistemic : ndarray of shape (n,) or (n, m)
+        Standard deviations of the noise and of the model, in units of y. Either may be 0,
+        but not both at once.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, a part is negative or not finite, or both are 0.
+
+    See Also
+    --------
+    GaussianMixture : The parts from the members of an ensemble.
+    TwoPieceNormal : Of different width below and above the point prediction.
+
+    References
+    ----------
+    Heiss et al., "NOMU", Eq. 59 (both parts) and section 2 (the model's).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> normal = EpistemicNormal(mean=np.zeros(1), aleatoric=np.ones(1), epistemic=np.ones(1))
+    >>> normal.variance, normal.epistemic_variance
+    (array([2.]), array([1.]))
+    """
+
+    aleatoric: np.ndarray
+    epistemic: np.ndarray
+
+    def __init__(self, mean, aleatoric, epistemic):
+        mean, aleatoric, epistemic = check_parts(
+            mean=mean, aleatoric=aleatoric, epistemic=epistemic
+        )
+        with np.errstate(over="ignore"):
+            total = np.hypot(aleatoric, epistemic)
+        if not ((total > 0) & np.isfinite(total)).all():
+            raise ValueError(
+                "aleatoric and epistemic must not both be 0, and their root sum of squares must "
+                f"be finite. It lies between {total.min()} and {total.max()}."
+            )
+        super().__init__(mean[None], total[None])
+        object.__setattr__(self, "aleatoric", aleatoric)
+        object.__setattr__(self, "epistemic", epistemic)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Shape (n,) or (n, m), units of y: the numbers given."""
+        return self.loc[0]
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """The noise's, as given, in squared units of y."""
+        return self.aleatoric**2
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """The model's, as given, in squared units of y."""
+        return self.epistemic**2
+
+    @property
+    def std(self) -> np.ndarray:
+        """Square root of the variance, in units of y."""
+        return self.scale[0]  # not by way of the variance, which may be too small to tell from 0
+
+    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+        """Mean and standard deviations by source.
+
+        Parameters
+        ----------
+        epistemic_ddof : {0, 1}, default=0
+            Of no effect: there is one model, and no divisor to correct.
+        """
+        return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Where the cdf of each row and output is a level, one or its own.
+
+        Parameters
+        ----------
+        levels : ndarray that broadcasts to (q, n[, m])
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (q, n[, m])
+        """
+        return self.loc + self.scale * special.ndtri(levels)
+
+    def scaled(self, factor) -> EpistemicNormal:
+        """The same normals with both standard deviations multiplied.
+
+        Parameters
+        ----------
+        factor : float or ndarray of shape (m,)
+            Positive.
+        """
+        return EpistemicNormal(self.mean, factor * self.aleatoric, factor * self.epistemic)
+
+    def rows(self, rows) -> EpistemicNormal:
+        """The normals of some rows, by a slice or positions."""
+        return EpistemicNormal(self.mean[rows], self.aleatoric[rows], self.epistemic[rows])
+
+    def output(self, k: int) -> EpistemicNormal:
+        """The marginal of one output, where there are several."""
+        return EpistemicNormal(self.mean[..., k], self.aleatoric[..., k], self.epistemic[..., k])
+
+    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+        """Joint draws, of shape (n[, m], n_samples).
+
+        Each draw takes, for each output, one standard normal for the model and one for the
+        noise, both for all rows: a draw is a function of the input, as continuous as the
+        mean and the two standard deviations are.
+        """
+        rng = np.random.default_rng(rng)
+        model, noise = rng.standard_normal((2, n_samples, 1, *self.loc.shape[2:]))
+        draws = self.mean + self.epistemic * model + self.aleatoric * noise  # (n_samples, n[, m])
+        return np.moveaxis(draws, 0, -1)

@@ -1,0 +1,262 @@
+"""Normals of different width below and above the point prediction.
+
+Notation: n rows, m outputs (the last axis is absent where y was 1-D); s1 and s2 are the
+standard deviations below and above the mode, w1 = s1 / (s1 + s2) the probability below it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from skuq.predictive._levels import check_levels, interval_levels
+from skuq.predictive._normal import check_parts
+from skuq.predictive._uncertainty import Uncertainty
+
+__all__ = ["TwoPieceNormal"]
+
+_SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class TwoPieceNormal:
+    """For every row two halves of normals that meet at the point prediction.
+
+    The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
+    the same with s2 above it, continuous at the mode. Outputs are independent.
+
+    Parameters
+    ----------
+    mode : ndarray of shape (n,) or (n, m)
+        Point prediction, in units of y.
+    lower, upper : ndarray of shape (n,) or (n, m)
+        Standard deviations of the model below and above it, in units of y.
+    aleatoric : ndarray of shape (n,) or (n, m), optional
+        Standard deviation of symmetric noise, in units of y; none by default.
+        ``s1 = sqrt(lower**2 + aleatoric**2)``, s2 likewise; both must be positive.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, a part is negative or not finite, or s1 or s2 is 0.
+
+    See Also
+    --------
+    EpistemicNormal : Of the same width below and above.
+
+    Notes
+    -----
+    `mean` is the point prediction, that is the mode, not the mean of this distribution,
+    which is `expected`; the variance is about `expected`.
+
+    The sum of a two-piece normal and noise is no two-piece normal. That each side's variance
+    grows by the noise's is a convention, exact where lower and upper agree. With it the
+    variance is never below ``aleatoric**2``, as s1 * s2 is not: the rest is the model's, so
+    that the two parts are non-negative and sum to the variance.
+
+    References
+    ----------
+    Wallis (2014), "The two-piece normal, binormal, or double Gaussian distribution: its
+    origin and rediscoveries", Statistical Science 29(1). Heiss et al., "NOMU", appendix C.2
+    (asymmetric bounds).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> skewed = TwoPieceNormal(mode=np.zeros(1), lower=np.ones(1), upper=np.full(1, 3.0))
+    >>> skewed.cdf(0.0), skewed.expected.round(3), skewed.interval(0.9).round(2)
+    (array([0.25]), array([1.596]), array([[-1.28,  5.5 ]]))
+    """
+
+    mode: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    aleatoric: np.ndarray | None = None
+
+    def __post_init__(self):
+        aleatoric = np.zeros(np.shape(self.mode)) if self.aleatoric is None else self.aleatoric
+        names = "mode", "lower", "upper", "aleatoric"
+        values = check_parts(
+            mode=self.mode, lower=self.lower, upper=self.upper, aleatoric=aleatoric
+        )
+        for name, value in zip(names, values):
+            object.__setattr__(self, name, value)
+        for name, side in zip(("lower", "upper"), self._sides):
+            if not ((side > 0) & np.isfinite(side)).all():
+                raise ValueError(
+                    f"{name} must be positive where there is no noise, and finite together with "
+                    f"it. sqrt({name}**2 + aleatoric**2) lies between {side.min()} and "
+                    f"{side.max()}."
+                )
+
+    @property
+    def _sides(self):
+        """s1 and s2, each of shape (n[, m])."""
+        with np.errstate(over="ignore"):
+            return np.hypot(self.lower, self.aleatoric), np.hypot(self.upper, self.aleatoric)
+
+    @property
+    def _skew(self):
+        """s2 - s1, without cancellation where noise is large."""
+        s1, s2 = self._sides
+        return (self.upper - self.lower) * ((self.upper + self.lower) / (s1 + s2))
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The point prediction: the mode, not this distribution's mean. Shape (n[, m])."""
+        return self.mode
+
+    @property
+    def expected(self) -> np.ndarray:
+        """This distribution's own mean, of shape (n[, m]), in units of y."""
+        return self.mode + _SQRT_2_OVER_PI * self._skew
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """The noise's, as given, in squared units of y."""
+        return self.aleatoric**2
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """What the variance has beyond the noise's, in squared units of y."""
+        # (1 - 2 / pi) (s2 - s1)^2 + s1 s2 - a^2, where s1 s2 - a^2 = (s1 - a) s2 + a (s2 - a)
+        # and s1 - a = lower^2 / (s1 + a): nothing is subtracted, so nothing falls below 0.
+        s1, s2 = self._sides
+        a = self.aleatoric
+        below = self.lower * (self.lower / (s1 + a))
+        above = self.upper * (self.upper / (s2 + a))
+        return (1 - 2 / np.pi) * self._skew**2 + below * s2 + a * above
+
+    @property
+    def variance(self) -> np.ndarray:
+        """About `expected`: (1 - 2 / pi) (s2 - s1)^2 + s1 s2, in squared units of y."""
+        return self.aleatoric_variance + self.epistemic_variance
+
+    @property
+    def std(self) -> np.ndarray:
+        """Square root of the variance, in units of y."""
+        return np.sqrt(self.variance)
+
+    def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
+        """Point prediction and standard deviations by source.
+
+        Parameters
+        ----------
+        epistemic_ddof : {0, 1}, default=0
+            Of no effect: there is one model, and no divisor to correct.
+        """
+        return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)
+
+    def cdf(self, y) -> np.ndarray:
+        """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        s1, s2 = self._sides
+        z = np.asarray(y, dtype=float) - self.mode
+        below = 2 * s1 / (s1 + s2) * special.ndtr(z / s1)
+        above = 1 - 2 * s2 / (s1 + s2) * special.ndtr(-z / s2)
+        return np.where(z < 0, below, above)
+
+    def log_prob(self, y) -> np.ndarray:
+        """Log density of each row, of all outputs together. Shape (n,).
+
+        Parameters
+        ----------
+        y : array-like of shape (n,) or (n, m)
+        """
+        y = np.asarray(y, dtype=float)
+        if y.shape != self.mode.shape:
+            raise ValueError(f"y must have shape {self.mode.shape}. Got {y.shape}.")
+        s1, s2 = self._sides
+        z = (y - self.mode) / np.where(y < self.mode, s1, s2)
+        density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
+        return density.reshape(len(density), -1).sum(axis=1)
+
+    def quantile(self, probability) -> np.ndarray:
+        """Quantiles, in closed form.
+
+        Parameters
+        ----------
+        probability : float or array-like of shape (q,)
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n[, m]) for a number, (n, q[, m]) for an array.
+
+        Raises
+        ------
+        ValueError
+            If a probability is outside (0, 1).
+        """
+        p = check_levels(probability)
+        found = self.inverse_cdf(p.reshape(-1, *[1] * self.mode.ndim))  # (q, n[, m])
+        return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Where the cdf of each row and output is a level, one or its own.
+
+        Parameters
+        ----------
+        levels : ndarray that broadcasts to (q, n[, m])
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (q, n[, m])
+        """
+        s1, s2 = self._sides
+        # Of the two terms one is 0: the other side's level is cut off at the mode, where
+        # the standard normal has 1/2.
+        below = special.ndtri(np.minimum(levels * ((s1 + s2) / (2 * s1)), 0.5))
+        above = special.ndtri(np.minimum((1 - levels) * ((s1 + s2) / (2 * s2)), 0.5))
+        return self.mode + s1 * below - s2 * above
+
+    def interval(self, coverage: float = 0.9) -> np.ndarray:
+        """Central interval, of shape (n, 2[, m]): equal probability outside either end."""
+        return self.quantile(interval_levels(coverage))
+
+    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+        """Joint draws, of shape (n[, m], n_samples).
+
+        Each draw takes, for each output, one level for all rows, so that a draw is a
+        quantile as a function of the input.
+        """
+        rng = np.random.default_rng(rng)
+        tiny = np.finfo(float).tiny  # a level of 0 has no finite quantile
+        levels = rng.uniform(tiny, 1, size=(n_samples, 1, *self.mode.shape[1:]))
+        return np.moveaxis(self.inverse_cdf(levels), 0, -1)
+
+    def scaled(self, factor) -> TwoPieceNormal:
+        """The same distributions, stretched about the mode.
+
+        Parameters
+        ----------
+        factor : float or ndarray of shape (m,)
+            Of all standard deviations; positive.
+        """
+        parts = (factor * part for part in (self.lower, self.upper, self.aleatoric))
+        return TwoPieceNormal(self.mode, *parts)
+
+    def rows(self, rows) -> TwoPieceNormal:
+        """The distributions of some rows, by a slice or positions."""
+        return TwoPieceNormal(
+            self.mode[rows], self.lower[rows], self.upper[rows], self.aleatoric[rows]
+        )
+
+    def output(self, k: int) -> TwoPieceNormal:
+        """The marginal of one output, where there are several."""
+        return TwoPieceNormal(
+            self.mode[..., k], self.lower[..., k], self.upper[..., k], self.aleatoric[..., k]
+        )
+
+    def to_tfp(self):
+        """The same as a TensorFlow Probability distribution of n rows."""
+        from skuq._tfp import tfd
+
+        s1, s2 = self._sides
+        # TFP's standard deviations are scale / skewness below and scale * skewness above.
+        pieces = tfd.TwoPieceNormal(self.mode, np.sqrt(s1) * np.sqrt(s2), np.sqrt(s2 / s1))
+        if self.mode.ndim == 2:
+            return tfd.Independent(pieces, reinterpreted_batch_ndims=1)
+        return pieces

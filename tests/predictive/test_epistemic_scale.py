@@ -1,0 +1,237 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import optimize, stats
+
+from skuq.predictive import _calibration
+from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
+
+L_MINS, L_MAXS = np.geomspace(0.005, 0.8, 12), np.geomspace(0.3, 10, 9)
+
+
+def readout(raw, l_min, l_max):
+    return l_max * (1 - np.exp(-(np.maximum(raw, 0) + l_min) / l_max))
+
+
+def nll(c, k, error, epistemic, aleatoric, weights):
+    std = np.sqrt((c * epistemic) ** 2 + (k * aleatoric) ** 2)
+    losses = -stats.norm.logpdf(error, scale=std)
+    return np.average(losses.reshape(len(error), -1).mean(axis=1), weights=weights)
+
+
+def rows(seed, shape=(200,), c=1.7, k=0.6):
+    """Errors of known factors, their parts, and weights."""
+    rng = np.random.default_rng(seed)
+    epistemic, aleatoric = np.exp(rng.normal(size=(2, *shape)))
+    error = np.hypot(c * epistemic, k * aleatoric) * rng.normal(size=shape)
+    return error, epistemic, aleatoric, rng.uniform(size=shape[0])
+
+
+def test_scale_without_noise_is_the_root_mean_square():
+    error, epistemic, _, weights = rows(0)
+    expected = np.sqrt(np.average((error / epistemic) ** 2, weights=weights))
+    for none in (None, np.zeros(200)):
+        for fit_noise in (False, True):
+            found = fit_epistemic_scale(error, epistemic, none, weights, fit_noise=fit_noise)
+            assert_allclose(found, (expected, 1.0), rtol=1e-12)
+            assert all(type(value) is float for value in found)
+    search = optimize.minimize_scalar(
+        lambda c: nll(c, 0.0, error, epistemic, 1.0, weights), bounds=(0.01, 20), method="bounded"
+    )
+    assert_allclose(search.x, expected, rtol=1e-4)  # the search's own tolerance
+
+
+@pytest.mark.parametrize("shape", [(60,), (60, 2)])
+def test_scale_beside_known_noise_is_most_likely(shape, global_random_seed):
+    error, epistemic, aleatoric, weights = rows(global_random_seed, shape, k=1.0)
+    c, k = fit_epistemic_scale(error, epistemic, aleatoric, weights)
+    assert k == 1 and type(c) is float
+    losses = [
+        nll(c * f, 1, error, epistemic, aleatoric, weights)
+        for f in np.r_[1.0, 0.999, 1.001, np.geomspace(1e-4, 1e4, 400)]
+    ]
+    assert np.argmin(losses) == 0
+
+
+@pytest.mark.parametrize(("many", "side"), [(5, "low"), (1, "high")])
+def test_scale_is_the_better_of_two_maxima(many, side):
+    # Of rows that want 0.01, and rows with much less of the model's part that want 5.
+    error = np.r_[np.full(many, 0.01), 0.005]
+    epistemic = np.r_[np.ones(many), 1e-3]
+    aleatoric, weights = np.full(many + 1, 1e-3), np.ones(many + 1)
+    c, _ = fit_epistemic_scale(error, epistemic, aleatoric, weights)
+    grid = np.geomspace(1e-4, 100, 1001)
+    losses = np.array([nll(g, 1, error, epistemic, aleatoric, weights) for g in grid])
+    minima = grid[1:-1][(losses[1:-1] < losses[:-2]) & (losses[1:-1] < losses[2:])]
+    assert len(minima) == 2
+    assert_allclose(c, minima[0 if side == "low" else 1], rtol=2e-2)  # of the grid's steps
+
+
+def test_noise_that_explains_everything_leaves_a_negligible_scale():
+    error, epistemic, aleatoric, weights = rows(0, c=1e-9, k=0.3)
+    c, k = fit_epistemic_scale(error, epistemic, aleatoric, weights)
+    balance = np.median(aleatoric) / np.median(epistemic)
+    assert_allclose(c, 1e-6 * balance, rtol=0.2)  # a step of the grid, at most
+    assert k == 1
+    c, k = fit_epistemic_scale(np.zeros(200), epistemic, aleatoric, weights)
+    assert_allclose(c, 1e-6 * balance, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(80,), (80, 2)])
+def test_both_scales_are_most_likely(shape, global_random_seed):
+    data = rows(global_random_seed, shape)
+    c, k = fit_epistemic_scale(*data, fit_noise=True)
+    starts = [(a, b) for a in (-2, 2) for b in (-2, 2)]
+    best = min(
+        optimize.minimize(
+            lambda logs: nll(*np.exp(logs), *data),
+            start,
+            method="Nelder-Mead",
+            options={"xatol": 1e-6, "fatol": 1e-11},
+        ).fun
+        for start in starts
+    )
+    assert_allclose(nll(c, k, *data), best, rtol=1e-8)
+    assert nll(c, k, *data) <= min(nll(f * c, g * k, *data) for f, g in [(1.01, 1), (1, 1.01)])
+
+
+def test_both_scales_are_found_back():
+    data = rows(0, (10_000,))
+    # Standard errors of a log std are about 1 / sqrt(2 n); parts are told apart less well.
+    assert_allclose(fit_epistemic_scale(*data, fit_noise=True), (1.7, 0.6), rtol=0.05)
+    error, epistemic, aleatoric, weights = rows(0, (10_000,), k=1.0)
+    assert_allclose(fit_epistemic_scale(error, epistemic, aleatoric, weights)[0], 1.7, rtol=0.05)
+
+
+def test_learnt_noise_may_take_all_or_nothing():
+    error, epistemic, aleatoric, weights = rows(0, (2000,), c=0.0, k=0.6)
+    c, k = fit_epistemic_scale(error, epistemic, aleatoric, weights, fit_noise=True)
+    assert 0 < c < 0.1 and abs(k - 0.6) < 0.05
+    error, epistemic, aleatoric, weights = rows(0, (2000,), c=1.7, k=0.0)
+    c, k = fit_epistemic_scale(error, epistemic, aleatoric, weights, fit_noise=True)
+    assert abs(c - 1.7) < 0.1 and 0 < k < 0.1
+
+
+@pytest.mark.parametrize("fit_noise", [False, True])
+@pytest.mark.parametrize(
+    ("unit", "scale"), [(1e-120, 1.0), (1e120, 1e60), (1e-8, 1e-60), (1e8, 1e60), (1.0, 1e-60)]
+)
+def test_scales_have_no_unit_of_their_own(fit_noise, unit, scale):
+    error, epistemic, aleatoric, weights = rows(1, (50,))
+    c, k = fit_epistemic_scale(error, epistemic, aleatoric, weights, fit_noise=fit_noise)
+    found = fit_epistemic_scale(
+        unit * error, scale * epistemic, unit * aleatoric, 3 * weights, fit_noise=fit_noise
+    )
+    # Of a search that stops at 1e-5 in the logarithm.
+    assert_allclose(found, (c * unit / scale, k), rtol=1e-4)
+
+
+@pytest.mark.parametrize("fit_noise", [False, True])
+def test_weights_are_repeats_and_outputs_are_rows(fit_noise):
+    error, epistemic, aleatoric, _ = rows(2, (40, 2))
+    weights = np.random.default_rng(0).integers(0, 4, 40)
+    expected = fit_epistemic_scale(error, epistemic, aleatoric, weights, fit_noise=fit_noise)
+    times = np.repeat(np.arange(40), weights)
+    flat = [array[times].T.ravel() for array in (error, epistemic, aleatoric)]
+    found = fit_epistemic_scale(*flat, np.ones(len(flat[0])), fit_noise=fit_noise)
+    assert_allclose(found, expected, rtol=1e-4)
+    # Without weight a row has no say, be it ever so far off.
+    error[weights == 0] = 1e9
+    found = fit_epistemic_scale(error, epistemic, aleatoric, weights, fit_noise=fit_noise)
+    assert_array_equal(found, expected)
+
+
+def test_nothing_is_learnt_from_no_errors():
+    zero, one = np.zeros(5), np.ones(5)
+    assert fit_epistemic_scale(zero, one, None, one) == (1.0, 1.0)
+    assert fit_epistemic_scale(zero, one, one, one, fit_noise=True) == (1.0, 1.0)
+    assert fit_readout(zero, one, readout, one, [0.2, 0.1], [2.0, 1.0, 0.05]) == (0.1, 1.0, 1.0)
+
+
+def readout_rows(seed, shape=(300,), noise=None):
+    rng = np.random.default_rng(seed)
+    raw = rng.gamma(1, 1, shape) - 0.3
+    aleatoric = 0.0 if noise is None else np.full(shape, noise)
+    error = np.hypot(0.5 * readout(raw, 0.05, 2.0), aleatoric) * rng.normal(size=shape)
+    return error, raw, rng.uniform(size=shape[0]), None if noise is None else aleatoric
+
+
+def brute_force(error, raw, weights, aleatoric):
+    """The least loss of each pair by its best c, NaN where l_max is not larger."""
+    losses = np.full((len(L_MINS), len(L_MAXS)), np.nan)
+    for i, l_min in enumerate(L_MINS):
+        for j, l_max in enumerate(L_MAXS):
+            if l_max > l_min:
+                spread = readout(raw, l_min, l_max)
+                c, _ = fit_epistemic_scale(error, spread, aleatoric, weights)
+                noise = 0.0 if aleatoric is None else aleatoric
+                losses[i, j] = nll(c, 1.0, error, spread, noise, weights)
+    return losses
+
+
+@pytest.mark.parametrize("shape", [(300,), (150, 2)])
+def test_readout_is_the_best_pair(shape, global_random_seed):
+    error, raw, weights, _ = readout_rows(global_random_seed, shape)
+    losses = brute_force(error, raw, weights, None)
+    i, j = np.unravel_index(np.nanargmin(losses), losses.shape)
+    mixed = np.random.default_rng(0).permutation
+    l_min, l_max, c = fit_readout(error, raw, readout, weights, mixed(L_MINS), mixed(L_MAXS))
+    assert (l_min, l_max) == (L_MINS[i], L_MAXS[j])
+    assert c == fit_epistemic_scale(error, readout(raw, l_min, l_max), None, weights)[0]
+    assert all(type(value) is float for value in (l_min, l_max, c))
+
+
+def test_readout_without_noise_is_that_of_noise_of_0():
+    error, raw, weights, _ = readout_rows(0)
+    found = fit_readout(error, raw, readout, weights, L_MINS, L_MAXS)
+    assert found == fit_readout(error, raw, readout, weights, L_MINS, L_MAXS, np.zeros(300))
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.1, 0.5])
+def test_readout_beside_noise_is_as_good_as_the_best_pair(noise, global_random_seed):
+    error, raw, weights, aleatoric = readout_rows(global_random_seed, noise=noise)
+    losses = brute_force(error, raw, weights, aleatoric)
+    l_min, l_max, c = fit_readout(error, raw, readout, weights, L_MINS, L_MAXS, aleatoric)
+    found = losses[np.searchsorted(L_MINS, l_min), np.searchsorted(L_MAXS, l_max)]
+    # Pairs are compared by scales 0.0125 apart, in logarithms, at a curvature of at most 2.
+    assert found <= np.nanmin(losses) + 0.0125**2
+    assert_allclose(found, nll(c, 1, error, readout(raw, l_min, l_max), aleatoric, weights))
+
+
+@pytest.mark.parametrize("noise", [None, 0.1])
+def test_coarse_search_of_pairs_ends_below_its_neighbours(noise, global_random_seed, monkeypatch):
+    error, raw, weights, aleatoric = readout_rows(global_random_seed, noise=noise)
+    losses = brute_force(error, raw, weights, aleatoric)
+    seen = []
+
+    def counted(raw, l_min, l_max):
+        seen.append(np.size(l_min))
+        return readout(raw, l_min, l_max)
+
+    monkeypatch.setattr(_calibration, "_MOST_TERMS", 3000)
+    l_min, l_max, _ = fit_readout(error, raw, counted, weights, L_MINS, L_MAXS, aleatoric)
+    assert sum(seen) < losses.size
+    i, j = np.searchsorted(L_MINS, l_min), np.searchsorted(L_MAXS, l_max)
+    around = losses[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2]
+    assert losses[i, j] <= np.nanmin(around) + 0.0125**2
+    # Not the best of all for certain: neighbours in these grids differ by this much.
+    assert losses[i, j] <= np.nanmin(losses) + 0.01
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_readout_has_no_unit_of_error(unit):
+    for noise in (None, 0.1):
+        error, raw, weights, aleatoric = readout_rows(0, noise=noise)
+        expected = fit_readout(error, raw, readout, weights, L_MINS, L_MAXS, aleatoric)
+        far = None if aleatoric is None else unit * aleatoric
+        found = fit_readout(unit * error, raw, readout, weights, L_MINS, L_MAXS, far)
+        assert found[:2] == expected[:2]
+        assert_allclose(found[2], unit * expected[2], rtol=1e-4)
+
+
+def test_pairs_are_skipped_where_l_max_is_not_larger():
+    error, raw, weights, _ = readout_rows(0)
+    l_min, l_max, _ = fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.5, 2.0])
+    assert (l_min, l_max) == (0.5, 2.0)
+    with pytest.raises(ValueError, match="`l_maxs` must exceed"):
+        fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.1, 0.5])

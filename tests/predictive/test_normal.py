@@ -1,0 +1,179 @@
+import copy
+import pickle
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+
+from skuq.predictive import (
+    ConformalMixture,
+    EpistemicNormal,
+    GaussianMixture,
+    RecalibratedMixture,
+)
+from skuq.predictive._calibration import fit_scale
+
+LEVELS = [0.01, 0.5, 0.975]
+
+
+def normal(shape=(6,), seed=0):
+    rng = np.random.default_rng(seed)
+    return EpistemicNormal(rng.normal(0, 3, shape), *rng.uniform(0.1, 2, (2, *shape)))
+
+
+def spreads(n):
+    return arrays(float, n, elements=st.floats(1e-3, 1e3))
+
+
+def test_parts_are_those_given():
+    # 3, 4, 5; a mixture of one member would call all of 25 noise.
+    m = EpistemicNormal([1.0, 2.0], [3.0, 0.0], [4.0, 5.0])
+    assert isinstance(m, GaussianMixture)
+    assert_array_equal(m.scale, [[5.0, 5.0]])
+    assert_array_equal(m.aleatoric_variance, [9, 0])
+    assert_array_equal(m.epistemic_variance, [16, 25])
+    assert_array_equal(m.variance, [25, 25])
+    assert_array_equal(m.weights, [1.0])
+    for ddof in (0, 1):
+        assert_array_equal(m.uncertainty(ddof), [[1, 2], [3, 0], [4, 5], [5, 5]])
+
+
+def test_mean_is_kept_bit_for_bit():
+    mean = np.array([-0.0, 0.1 + 0.2, 1e-310, 1e300])
+    m = EpistemicNormal(mean, np.ones(4), np.ones(4))
+    for kept in (m.mean, m.loc[0], m.scaled(3.0).mean, m.rows(slice(None)).mean):
+        assert kept.tobytes() == mean.tobytes()
+
+
+@settings(deadline=None)
+@given(spreads(4), spreads(4))
+def test_parts_add_up(aleatoric, epistemic):
+    m = EpistemicNormal(np.zeros(4), aleatoric, epistemic)
+    parts = m.uncertainty()
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-14)
+    assert_allclose(m.std**2, m.variance, rtol=1e-14)
+    assert (parts.total >= np.maximum(parts.aleatoric, parts.epistemic)).all()
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 2)])
+def test_distribution_is_the_normal_of_both_parts(shape):
+    m = normal(shape)
+    truth = stats.norm(m.mean, np.sqrt(m.aleatoric**2 + m.epistemic**2))
+    y = np.random.default_rng(1).normal(0, 3, shape)
+    assert_allclose(m.cdf(y), truth.cdf(y), rtol=1e-12)
+    assert_allclose(m.log_prob(y), truth.logpdf(y).reshape(6, -1).sum(axis=1), rtol=1e-12)
+    assert_allclose(m.to_tfp().log_prob(y), m.log_prob(y), rtol=1e-10)
+    found = m.quantile(LEVELS)
+    assert found.shape == (6, 3, *shape[1:])
+    for k, level in enumerate(LEVELS):
+        assert_allclose(found[:, k], truth.ppf(level), rtol=1e-12)
+        assert_array_equal(m.quantile(level), found[:, k])
+    assert_allclose(m.interval(0.9), m.quantile([0.05, 0.95]))
+
+
+def test_inverse_cdf_is_that_of_the_mixture(global_random_seed):
+    m = normal((6, 2), global_random_seed)
+    levels = np.random.default_rng(0).uniform(size=(3, 6, 2))
+    one = GaussianMixture(m.loc, m.scale)
+    assert_allclose(m.inverse_cdf(levels), one.inverse_cdf(levels), rtol=1e-12)
+    assert_allclose(m.inverse_cdf(levels[:, :1]), one.inverse_cdf(levels[:, :1]), rtol=1e-12)
+
+
+def test_parts_survive_rows_outputs_and_scaling():
+    m = normal((6, 2))
+    factor = np.array([2.0, 0.5])
+    for part in ("aleatoric", "epistemic"):
+        own = getattr(m, part)
+        assert_array_equal(getattr(m.rows([4, 1]), part), own[[4, 1]])
+        assert_array_equal(getattr(m.rows(slice(2, 4)), part), own[2:4])
+        assert_array_equal(getattr(m.output(1), part), own[:, 1])
+        assert_array_equal(getattr(m.scaled(factor), part), own * factor)
+    for other in (m.rows([4, 1]), m.output(1), m.scaled(2.0)):
+        assert isinstance(other, EpistemicNormal)
+        assert_allclose(other.std, np.hypot(other.aleatoric, other.epistemic), rtol=1e-15)
+    assert_array_equal(m.output(1).mean, m.mean[:, 1])
+
+
+@pytest.mark.parametrize(
+    "other", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+def test_copies_are_whole(other):
+    m = normal((6, 2))
+    twin = other(m)
+    assert isinstance(twin, EpistemicNormal)
+    for name in ("loc", "scale", "weights", "aleatoric", "epistemic"):
+        assert_array_equal(getattr(twin, name), getattr(m, name))
+    for name in ("loc", "aleatoric"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(twin, name, 1.0)
+
+
+def test_samples_have_the_moments():
+    m = normal((5, 2))
+    draws = m.sample(50_000, rng=1)
+    assert draws.shape == (5, 2, 50_000)
+    # Five standard errors: std / sqrt(N) of a mean, a relative 1 / sqrt(2 N) of a std.
+    assert (abs(draws.mean(axis=-1) - m.mean) < 5 * m.std / np.sqrt(50_000)).all()
+    assert_allclose(draws.std(axis=-1), m.std, rtol=5 / np.sqrt(100_000))
+    assert_array_equal(draws, m.sample(50_000, np.random.default_rng(1)))
+    assert abs(np.corrcoef(draws[0])[0, 1]) < 5 / np.sqrt(50_000)  # outputs are independent
+
+
+def test_a_draw_moves_rows_by_each_part_together():
+    # Rows with one part alone: those of the same part move as one, the others apart.
+    aleatoric, epistemic = np.array([1.0, 2.0, 0.0, 0.0]), np.array([0.0, 0.0, 1.0, 3.0])
+    draws = EpistemicNormal(np.zeros(4), aleatoric, epistemic).sample(20_000, rng=0)
+    assert_allclose(draws[1], 2 * draws[0], rtol=1e-15)
+    assert_allclose(draws[3], 3 * draws[2], rtol=1e-15)
+    assert abs(np.corrcoef(draws[0], draws[2])[0, 1]) < 5 / np.sqrt(20_000)
+
+
+def test_recalibration_keeps_shares():
+    base = normal((6,))
+    model = RecalibratedMixture(
+        base, np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
+    )
+    parts, own = model.uncertainty(), base.uncertainty()
+    assert_allclose(parts.epistemic / parts.total, own.epistemic / own.total)
+    assert_allclose(model.aleatoric_variance / model.variance, base.aleatoric**2 / base.variance)
+    assert_array_equal(model.mean, base.mean)
+    assert_allclose(model.cdf(model.quantile(0.3)), 0.3)
+    conformal = ConformalMixture(base, np.arange(1.0, 10.0), np.arange(1, 10) / 10)
+    assert_allclose(conformal.epistemic_variance, base.epistemic_variance)
+
+
+def test_scale_is_the_closed_form_of_one_normal():
+    m = normal((50,))
+    y = np.random.default_rng(3).normal(size=50)
+    folds = [slice(20), slice(20, 50)]
+    c = fit_scale([m.rows(f) for f in folds], [y[f] for f in folds], [np.ones(20), np.ones(30)])
+    assert_allclose(c, np.sqrt(np.mean(((y - m.mean) / m.std) ** 2)))
+
+
+def test_tiny_spreads_are_told_from_none():
+    m = EpistemicNormal(np.zeros(1), np.full(1, 3e-200), np.full(1, 4e-200))
+    assert_allclose(m.std, 5e-200)
+    assert_allclose(m.uncertainty().total, 5e-200)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0.0], [1.0, 1.0], [1.0]), "shape"),
+        ((0.0, 1.0, 1.0), "shape"),
+        ((np.zeros((1, 1, 1)),) * 3, "shape"),
+        (([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -1"),
+        (([0.0, 0.0], [1.0, 1.0], [1.0, np.nan]), "epistemic must be finite.* Got nan"),
+        (([0.0], [1.0], [np.inf]), "epistemic must be finite"),
+        (([0.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "must not both be 0"),
+        (([0.0], [1.7e308], [1.7e308]), "must not both be 0, and their root"),
+    ],
+)
+def test_bad_parts_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        EpistemicNormal(*arguments)

@@ -1,0 +1,222 @@
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import integrate, stats
+
+from skuq.predictive import EpistemicNormal, TwoPieceNormal
+
+LEVELS = np.array([1e-9, 0.05, 0.3, 0.5, 0.77, 1 - 1e-9])
+
+
+def pieces(shape=(6,), seed=0, noise=True):
+    rng = np.random.default_rng(seed)
+    lower, upper, aleatoric = rng.uniform(0.1, 3, (3, *shape))
+    return TwoPieceNormal(rng.normal(0, 3, shape), lower, upper, aleatoric if noise else None)
+
+
+def spreads(n, least=1e-3):
+    return arrays(float, n, elements=st.floats(least, 1e3))
+
+
+RECORDS = st.builds(
+    TwoPieceNormal,
+    arrays(float, 3, elements=st.floats(-1e3, 1e3)),
+    spreads(3),
+    spreads(3),
+    spreads(3, 0.0) | st.none(),
+)
+
+
+def test_values_by_hand():
+    # s1 = 1, s2 = 3: a quarter lies below the mode, the density there is sqrt(2 / pi) / 4, and
+    # the variance 4 (1 - 2 / pi) + 3.
+    m = TwoPieceNormal([0.0], [1.0], [3.0])
+    assert_allclose(m.cdf(0.0), 0.25, rtol=1e-15)
+    assert_allclose(m.quantile(0.25), 0.0, atol=1e-15)
+    assert_allclose(m.cdf(-1.0), 0.5 * stats.norm.cdf(-1), rtol=1e-14)
+    assert_allclose(m.cdf(3.0), 1 - 1.5 * stats.norm.cdf(-1), rtol=1e-14)
+    assert_allclose(np.exp(m.log_prob([0.0])), np.sqrt(2 / np.pi) / 4, rtol=1e-14)
+    assert_allclose(m.expected, 2 * np.sqrt(2 / np.pi), rtol=1e-14)
+    assert_allclose(m.variance, 7 - 8 / np.pi, rtol=1e-14)
+    assert_array_equal(m.mean, [0.0])
+    assert_array_equal(m.aleatoric_variance, [0.0])
+    # Noise of 4/3 and 4: legs of 5/3 and 5.
+    noisy = TwoPieceNormal([0.0], [1.0], [3.0], [4.0])
+    assert_allclose(noisy.cdf(0.0), np.sqrt(17) / (np.sqrt(17) + 5), rtol=1e-14)
+
+
+@pytest.mark.parametrize("noise", [True, False])
+def test_moments_and_cdf_are_integrals_of_the_density(noise, global_random_seed):
+    m = pieces((1,), global_random_seed, noise)
+
+    def integral(function, start=-60.0, end=60.0):
+        def integrand(y):
+            return function(y) * np.exp(m.log_prob(np.array([y]))[0])
+
+        inner = m.mode[0]  # where the density has a kink
+        return sum(
+            integrate.quad(integrand, *ends, limit=200)[0]
+            for ends in ((start, inner), (inner, end))
+        )
+
+    mean = integral(lambda y: y)
+    assert_allclose(integral(lambda y: 1.0), 1, rtol=1e-7)
+    assert_allclose(mean, m.expected[0], rtol=1e-6)
+    assert_allclose(integral(lambda y: (y - mean) ** 2), m.variance[0], rtol=1e-6)
+    for y in m.mode[0] + np.array([-1.3, 0.9]):
+        assert_allclose(integral(lambda _: 1.0, end=y), m.cdf(y)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2)])
+def test_against_tensorflow_probability(shape):
+    m = pieces(shape)
+    tfp = m.to_tfp()
+    y = np.random.default_rng(1).normal(0, 4, size=shape)
+    assert_allclose(m.log_prob(y), tfp.log_prob(y), rtol=1e-10)
+    assert_allclose(m.expected, tfp.mean(), rtol=1e-10)
+    assert_allclose(m.variance, tfp.variance(), rtol=1e-10)
+    if len(shape) == 1:
+        assert_allclose(m.cdf(y), tfp.cdf(y), rtol=1e-10)
+        assert_allclose(m.quantile(0.3), tfp.quantile(np.full(4, 0.3)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 2)])
+def test_equal_sides_are_a_normal(shape):
+    rng = np.random.default_rng(0)
+    mean, spread, noise, y = rng.uniform(0.1, 2, (4, *shape))
+    m, one = TwoPieceNormal(mean, spread, spread, noise), EpistemicNormal(mean, noise, spread)
+    assert_allclose(m.uncertainty(), one.uncertainty(), rtol=1e-14)
+    assert_allclose(m.expected, one.mean, rtol=1e-15)
+    assert_allclose(m.cdf(y), one.cdf(y), rtol=1e-14)
+    assert_allclose(m.log_prob(y), one.log_prob(y), rtol=1e-12)
+    assert_allclose(m.quantile(LEVELS), one.quantile(LEVELS), rtol=1e-12)
+    assert_allclose(m.interval(0.8), one.interval(0.8), rtol=1e-12)
+
+
+@settings(deadline=None)
+@given(RECORDS)
+def test_quantiles_invert_the_cdf(m):
+    found = m.quantile(LEVELS)
+    for k, level in enumerate(LEVELS):
+        # Rounding of y, 1e-13 at 1e3, times a density of at most 0.8 / 2e-3; and of 1 - level.
+        assert_allclose(m.cdf(found[:, k]), level, rtol=1e-6, atol=1e-10)
+        assert_array_equal(m.quantile(level), found[:, k])
+    assert (np.diff(found, axis=1) >= 0).all()
+
+
+@settings(deadline=None)
+@given(RECORDS, arrays(float, 40, elements=st.floats(-5e3, 5e3)))
+def test_cdf_is_monotone_within_0_and_1(m, y):
+    levels = np.stack([m.cdf(value) for value in np.sort(np.append(y, m.mode))])
+    assert (levels >= 0).all() and (levels <= 1).all()
+    assert (np.diff(levels, axis=0) >= -4e-16).all()  # rounding, where the pieces meet
+
+
+@settings(deadline=None)
+@given(RECORDS)
+def test_parts_add_up_and_no_part_exceeds_the_total(m):
+    s1, s2 = np.hypot(m.lower, m.aleatoric), np.hypot(m.upper, m.aleatoric)
+    assert_allclose(m.variance, (1 - 2 / np.pi) * (s2 - s1) ** 2 + s1 * s2, rtol=1e-12)
+    for ddof in (0, 1):
+        mean, aleatoric, epistemic, total = m.uncertainty(ddof)
+        assert_allclose(total**2, aleatoric**2 + epistemic**2, rtol=1e-13)
+        assert (total >= np.maximum(aleatoric, epistemic) * (1 - 1e-15)).all()
+        assert_array_equal(aleatoric, m.aleatoric)
+        assert_array_equal(mean, m.mode)
+    # Between the variances of the narrower and of a half-normal's reach of the wider side.
+    narrow, wide = np.minimum(m.lower, m.upper), np.maximum(m.lower, m.upper)
+    assert (m.epistemic_variance >= narrow**2 * (1 - 1e-12)).all()
+    assert (m.epistemic_variance <= wide**2 * (1 + 1e-12)).all()
+
+
+def test_epistemic_variance_is_seen_beside_large_noise():
+    # s1 s2 - a^2 to first order: (lower^2 + upper^2) / 2.
+    m = TwoPieceNormal(np.zeros(1), np.full(1, 1e-6), np.full(1, 3e-6), np.full(1, 1e6))
+    assert_allclose(m.epistemic_variance, 5e-12, rtol=1e-9)
+
+
+def test_one_side_may_be_noise_alone():
+    m = TwoPieceNormal(np.zeros(2), [0.0, 0.0], [2.0, 0.0], [1.0, 1.0])
+    assert_allclose(m.cdf(0.0), [1 / (1 + np.sqrt(5)), 0.5])
+    assert_array_equal(m.epistemic_variance[1], 0.0)
+    assert m.epistemic_variance[0] > 0
+
+
+def test_outputs_are_independent_and_rows_apart():
+    m = pieces((6, 2))
+    y = np.random.default_rng(2).normal(size=(6, 2))
+    apart = [m.output(k) for k in (0, 1)]
+    assert_allclose(m.log_prob(y), sum(o.log_prob(y[:, k]) for k, o in enumerate(apart)))
+    found = m.quantile(LEVELS)
+    assert found.shape == (6, len(LEVELS), 2)
+    for k, output in enumerate(apart):
+        assert_array_equal(found[..., k], output.quantile(LEVELS))
+    assert_array_equal(m.rows([3, 0]).interval(), m.interval()[[3, 0]])
+    assert_array_equal(m.rows(slice(2, 5)).std, m.std[2:5])
+
+
+def test_scaling_stretches_about_the_mode():
+    m, factor = pieces((5, 2)), np.array([2.0, 0.5])
+    scaled = m.scaled(factor)
+    assert_array_equal(scaled.mean, m.mean)
+    assert_allclose(scaled.uncertainty()[1:], np.stack(m.uncertainty()[1:]) * factor)
+    assert_allclose(scaled.quantile(0.1) - m.mode, (m.quantile(0.1) - m.mode) * factor)
+    assert_allclose(scaled.expected - m.mode, (m.expected - m.mode) * factor)
+
+
+def test_samples_have_the_distribution():
+    m = pieces((5, 2))
+    draws = m.sample(20_000, rng=1)
+    assert draws.shape == (5, 2, 20_000)
+    assert (abs(draws.mean(axis=-1) - m.expected) < 5 * m.std / np.sqrt(20_000)).all()
+    assert_allclose(draws.std(axis=-1), m.std, rtol=0.04)  # 5 standard errors, of kurtosis < 4
+    levels = np.stack([m.cdf(draw) for draw in np.moveaxis(draws[..., :3000], -1, 0)])
+    for column in levels.reshape(3000, -1).T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-3
+
+
+def test_a_draw_has_one_level_for_all_rows():
+    m = pieces((5, 2))
+    draw = m.sample(3, rng=0)[..., 1]
+    levels = m.cdf(draw)
+    assert_allclose(levels, np.repeat(levels[:1], 5, axis=0), rtol=1e-10)
+    assert abs(levels[0, 0] - levels[0, 1]) > 1e-6  # outputs each have theirs
+
+
+def test_copies_are_whole():
+    m = pieces((3,))
+    twin = pickle.loads(pickle.dumps(m))
+    for name in ("mode", "lower", "upper", "aleatoric"):
+        assert_array_equal(getattr(twin, name), getattr(m, name))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0.0], [1.0, 1.0], [1.0]), "shape"),
+        (([0.0], [1.0], [1.0], [[1.0]]), "shape"),
+        ((0.0, 1.0, 1.0), "shape"),
+        (([0.0], [-1.0], [1.0]), "lower must be finite and at least 0. Got -1"),
+        (([0.0], [1.0], [np.nan]), "upper must be finite"),
+        (([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
+        (([0.0], [0.0], [1.0]), "lower must be positive where there is no noise"),
+        (([0.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]), "upper must be positive"),
+    ],
+)
+def test_bad_parts_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TwoPieceNormal(*arguments)
+
+
+def test_bad_levels_and_targets_are_refused():
+    with pytest.raises(ValueError, match="strictly in"):
+        pieces().quantile([0.5, 1.0])
+    with pytest.raises(ValueError, match="coverage"):
+        pieces().interval(1.5)
+    with pytest.raises(ValueError, match="y must have shape"):
+        pieces().log_prob(np.zeros(3))
