@@ -49,6 +49,7 @@ def _tiny():
             10, dropout=0.02, **{**NETWORK, "hidden_units": 30, "epochs": 80}, random_state=0
         ),
         skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
+        skuq.NOMURegressor(**NETWORK, n_artificial=10, refit=False, random_state=0),
         skuq.NESClassifier(2, n_members=2, epochs=40, search_space=TinySpace(), random_state=0),
         skuq.NESRegressor(2, n_members=2, epochs=40, search_space=TinySpace(), random_state=0),
         skuq.HQEnsembleSelector(POOL, cv=3),

@@ -85,6 +85,7 @@ def _loaded_by(statement):
         "from skuq import AutoDEUQRegressor; AutoDEUQRegressor()",
         "from skuq import DeepEnsembleClassifier, HyperDeepEnsembleRegressor, MCDropoutRegressor",
         "from skuq import HQEnsembleSelector; HQEnsembleSelector([])",
+        "from skuq import NOMURegressor; NOMURegressor.from_paper('toy')",
         "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
         "from skuq.plotting import *",
         "from skuq.catalog import *; from skuq.tables import *; from skuq.datasets import *",

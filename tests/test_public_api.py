@@ -46,6 +46,7 @@ ESTIMATORS = [
     "MCDropoutRegressor",
     "NESClassifier",
     "NESRegressor",
+    "NOMURegressor",
 ]
 
 

@@ -14,5 +14,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_hyper_ensemble": ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"],
         "_mc_dropout": ["MCDropoutClassifier", "MCDropoutRegressor"],
         "_nes": ["NESClassifier", "NESRegressor"],
+        "_nomu": ["NOMURegressor"],
     },
 )

@@ -45,6 +45,7 @@ __all__ = [
     "RegressionTarget",
     "check_dropout_layers",
     "completed",
+    "diverged",
 ]
 
 #: Of the parameters that regressors have and classifiers have not.
@@ -285,7 +286,7 @@ def completed(members) -> list[int]:
     FloatingPointError
         If none was trained.
     """
-    kept = [k for k, member in enumerate(members) if not _diverged(member)]
+    kept = [k for k, member in enumerate(members) if not diverged(member)]
     if not kept:
         first = f", the first with: {members[0]}" if isinstance(members[0], Exception) else ""
         raise FloatingPointError(
@@ -300,7 +301,8 @@ def completed(members) -> list[int]:
     return kept
 
 
-def _diverged(member):
+def diverged(member) -> bool:
+    """Whether what a stack gave is no member, or one whose loss was not finite throughout."""
     return isinstance(member, FloatingPointError) or not np.isfinite(member.history["loss"]).all()
 
 

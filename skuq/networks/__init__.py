@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_keras_tuner": ["KerasTunerSpace"],
         "_mlp": ["build_mlp"],
         "_nas_bench": ["NASBench201Space"],
-        "_nomu": ["NomuHead", "build_nomu"],
+        "_nomu": ["NomuHead", "build_mean", "build_nomu"],
         "_resolve": ["resolve_search_space"],
         "_search_space": [
             "OPTIMIZERS",

@@ -11,12 +11,14 @@ Heiss et al., "NOMU: Neural Optimization-based Model Uncertainty", ICML 2022.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.preprocessing import StandardScaler
 
-__all__ = ["READOUTS", "NomuHead", "build_nomu"]
+__all__ = ["READOUTS", "NomuHead", "build_mean", "build_nomu"]
 
 # Beginnings of the names of the layers of f and of r.
 _MEAN, _SIDE = "mean_", "side_"
@@ -32,8 +34,9 @@ class NomuHead:
         m; losses are sums over outputs.
     with_mean : bool, default=True
         Whether the network gives f, and term (a) is part of the loss.
-    n_sides : {1, 2}, default=1
-        2 for upper and lower bounds with an r of their own (appendix C.2).
+    n_sides : {0, 1, 2}, default=1
+        2 for upper and lower bounds with an r of their own (appendix C.2), 0 for a network
+        that gives f only.
     stable : bool, default=True
         Terms (b) and (c) in the form of Eq. 53-55, whose gradients are bounded.
     detached : str or None
@@ -126,6 +129,7 @@ def build_nomu(
     build_f: Callable | None = None,
     build_r: Callable | None = None,
     given: tuple | None = None,
+    sample: np.ndarray | None = None,
 ):
     """NOMU's architecture (Figure 2) as one Keras model of one input.
 
@@ -146,8 +150,8 @@ def build_nomu(
     side_l2 : float
         The same for r's hidden layers (appendix D.4).
     initial_range : float, optional
-        All weights and biases begin uniform in plus and minus this; by default as Keras'
-        layers do.
+        All weights and biases begin uniform in plus and minus this; by default each layer's
+        in the range that Glorot and Bengio give for its weights.
     build_f : callable, optional
         ``build_f(input_shape, n_outputs) -> keras.Model``, for f.
     build_r : callable, optional
@@ -156,6 +160,9 @@ def build_nomu(
         A trained f, which takes ``x * scale + offset``; its layers are frozen, and its
         outputs are not part of what the network gives. "apart" is one without layers that
         could be seen: then r sees x only.
+    sample : ndarray of shape (n, n_features), optional
+        Rows over which what r sees of a given f is standardised: its features may be of any
+        size.
 
     Raises
     ------
@@ -166,17 +173,17 @@ def build_nomu(
 
     make = _Layers(activation, initial_range)
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    mean = None
     if given == "apart":
         hidden, connect_layers = [], 0
     elif given is not None:
         model, scale, offset = given
         x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
-        mean, hidden = _copy(model, x, frozen=True)
-    elif build_f is not None:
-        mean, hidden = _copy(_built("build_f", build_f, input_shape, n_outputs), inputs)
+        _, hidden = _copy(model, x, frozen=True)
+        if sample is not None and connect_layers:
+            hidden = [_standardised(inputs, feature, sample) for feature in hidden]
     else:
-        hidden = make.hidden(inputs, hidden_units, _MEAN, l2)
-        mean = make.dense(hidden[-1], n_outputs, _MEAN + "output", l2, activation=None)
+        mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, build_f)
     n_r = n_sides * n_outputs
     if build_r is not None:
         # Names of the same functions' layers would meet: f's copies begin with "mean_".
@@ -194,9 +201,21 @@ def build_nomu(
     if build_r is None:
         side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
     outputs = make.dense(_joined(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
-    if given is None:
+    if mean is not None:
         outputs = keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
     return keras.Model(inputs, outputs, name="nomu", dtype="float32")
+
+
+def build_mean(
+    input_shape: tuple, n_raw: int, hidden_units, activation, l2, initial_range, build_f
+):
+    """The part of f alone, with so many outputs; parameters as in `build_nomu`."""
+    from skuq._keras import keras
+
+    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    make = _Layers(activation, initial_range)
+    outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, build_f)
+    return keras.Model(inputs, outputs, name="mean", dtype="float32")
 
 
 class _Layers:
@@ -209,17 +228,23 @@ class _Layers:
     def dense(self, x, units, name, l2, activation=None):
         from skuq._keras import keras
 
-        options = {}
-        if self.initial_range is not None:
-            for part in ("kernel", "bias"):
-                options[f"{part}_initializer"] = keras.initializers.RandomUniform(
-                    -self.initial_range, self.initial_range
-                )
+        reach = self.initial_range
+        if reach is None:  # Glorot's, of matrices in Keras; biases of 0 would bend all units at 0
+            reach = math.sqrt(6 / (x.shape[-1] + units))
+        uniform = keras.initializers.RandomUniform
+        options = {f"{part}_initializer": uniform(-reach, reach) for part in _PARTS}
         if l2:
             options |= {f"{part}_regularizer": keras.regularizers.L2(l2) for part in _PARTS}
         return keras.layers.Dense(
             units, activation=activation, dtype="float32", name=name, **options
         )(x)
+
+    def mean(self, inputs, n_raw, units, l2, build_f):
+        """f's outputs, and its hidden layers as far as they can be seen."""
+        if build_f is not None:
+            return _copy(_built("build_f", build_f, inputs.shape[1:], n_raw), inputs)
+        hidden = self.hidden(inputs, units, _MEAN, l2)
+        return self.dense(hidden[-1], n_raw, _MEAN + "output", l2), hidden
 
     def hidden(self, x, units, prefix, l2, joins=()):
         """All hidden layers; `joins` are further inputs of the last of them, in their order."""
@@ -269,7 +294,7 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
 
     def copy(layer):
         if isinstance(layer, keras.Model):  # by their names inner layers are found too
-            twin = keras.models.clone_model(layer, clone_function=copy)
+            twin = keras.models.clone_model(_functional(layer), clone_function=copy)
             twin.name = prefix + layer.name
             return twin
         config = {**layer.get_config(), "name": prefix + layer.name}
@@ -279,18 +304,38 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
         twin.trainable = layer.trainable and not frozen
         return twin
 
-    if isinstance(model, keras.Sequential):
-        inputs = keras.Input(shape=model.input_shape[1:], dtype="float32")
-        value = inputs
-        for layer in model.layers:
-            value = layer(value)
-        model = keras.Model(inputs, value)
+    model = _functional(model)
     twin = keras.models.clone_model(model, input_tensors=x, clone_function=copy)
     if frozen:
         twin.set_weights(model.get_weights())
     output = twin.outputs[0]
     hidden = _last_hidden(output)
     return output, [] if hidden is None else [hidden]
+
+
+def _standardised(inputs, feature, sample):
+    """A feature with mean 0 and variance 1 over a sample of inputs; constants are centred."""
+    from skuq._keras import keras
+
+    scaler = StandardScaler().fit(keras.Model(inputs, feature).predict(sample, verbose=0))
+    scale = 1 / scaler.scale_
+    layer = keras.layers.Rescaling(
+        scale.tolist(), (-scale * scaler.mean_).tolist(), dtype="float32", name=_MEAN + "features"
+    )
+    return layer(feature)
+
+
+def _functional(model):
+    """The same layers as a functional model, whose inner ones keep their names as paths."""
+    from skuq._keras import keras
+
+    if not isinstance(model, keras.Sequential):
+        return model
+    inputs = keras.Input(shape=model.input_shape[1:], dtype="float32")
+    value = inputs
+    for layer in model.layers:
+        value = layer(value)
+    return keras.Model(inputs, value)
 
 
 def _last_hidden(output):

@@ -23,6 +23,7 @@ __all__ = [
     "weighted_quantile",
 ]
 
+_SIGNIFICANT = 1.92  # nats: half of what a chi-square of one degree exceeds in one case of 20
 _SMALLEST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
 _NEGLIGIBLE = 1e-6  # share of a standard deviation that is as good as none
 _STEP = 0.1  # of a search in the logarithm of a scale: each row's likelihood varies over about 1
@@ -105,7 +106,9 @@ def fit_epistemic_scale(
     weights : ndarray of shape (n,)
         Non-negative, not all 0.
     fit_noise : bool, default=False
-        Whether k is learnt (Eq. 58); if not, noise is known and k is 1 (Eq. 59).
+        Whether k is learnt (Eq. 58); if not, noise is known and k is 1 (Eq. 59). It stays 1
+        too where a likelihood ratio test at 5 % does not speak against that: where the model's
+        part hardly varies, errors cannot tell the two apart.
 
     Returns
     -------
@@ -125,9 +128,16 @@ def fit_epistemic_scale(
         _, aleatoric = _terms(weights, aleatoric)
     if aleatoric is None or not aleatoric.any():
         return _root_mean_square(error / epistemic, weight) or 1.0, 1.0
-    if fit_noise:
-        return _fit_both_scales(error, epistemic, aleatoric, weight)
-    return _fit_scale_beside_noise(error, epistemic, aleatoric, weight), 1.0
+    one = _fit_scale_beside_noise(error, epistemic, aleatoric, weight), 1.0
+    if not fit_noise:
+        return one
+    both = _fit_both_scales(error, epistemic, aleatoric, weight)
+
+    def log_likelihood(c, k):
+        std = np.hypot(c * epistemic, k * aleatoric)
+        return -(weight @ (np.log(std) + 0.5 * (error / std) ** 2)) / np.sum(weight**2)
+
+    return both if log_likelihood(*both) - log_likelihood(*one) > _SIGNIFICANT else one
 
 
 def _terms(weights, *arrays):

@@ -5,7 +5,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "_scaling": ["ImageScaling", "Scaling"],
+        "_scaling": ["ImageScaling", "NoScaling", "Scaling"],
         "_splits": ["split_rows"],
         "_training_data": ["TrainingData"],
     },

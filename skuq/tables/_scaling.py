@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
-__all__ = ["Scaling"]
+__all__ = ["ImageScaling", "NoScaling", "Scaling"]
 
 # Networks extrapolate with powers of their input; farther out than this, and outputs
 # would leave the range of float64.
@@ -85,3 +85,25 @@ class ImageScaling(Scaling):
     def inputs(self, X) -> np.ndarray:
         """Standardised images (n, height, width, channels)."""
         return super().inputs(X.reshape(len(X), *self.shape))
+
+
+class NoScaling(Scaling):
+    """Columns as they are, for data that already have the scale a method asks for."""
+
+    def fit(self, X, y, sample_weight=None):
+        """The same scalers, with means of 0 and scales of 1.
+
+        Raises
+        ------
+        ValueError
+            If X is beyond where inputs are clipped.
+        """
+        super().fit(X, y, sample_weight)
+        if abs(X).max() > _FARTHEST:
+            raise ValueError(
+                f"X that is not standardised must lie within {_FARTHEST:g} of 0, better within 1. "
+                f"Got {X.flat[abs(X).argmax()]:.6g}."
+            )
+        for scaler in (self.x_, self.y_) if y is not None else (self.x_,):
+            scaler.mean_, scaler.scale_ = np.zeros_like(scaler.mean_), np.ones_like(scaler.scale_)
+        return self

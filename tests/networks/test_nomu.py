@@ -188,3 +188,16 @@ def test_a_model_of_two_heads_on_one_layer_shows_that_layer():
 
     model = build_nomu((3,), 2, side_hidden_units=(5,), build_f=heads)
     assert units_into(model, "side_output") == 5 + 8
+
+
+def test_features_of_a_given_mean_are_standardised_over_a_sample():
+    given = sequential((3,), 1)
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    scale, offset = [1.0, 2.0, 3.0], [100.0, 200.0, -300.0]  # features of hundreds
+    model = build_nomu((3,), 1, side_hidden_units=(5,), given=(given, scale, offset), sample=rows)
+    seen = keras.Model(model.input, model.get_layer("side_output").input)
+    features = seen.predict(rows, verbose=0)[:, 5:]
+    dead = np.ptp(features, axis=0) == 0
+    assert_allclose(features.mean(axis=0), 0, atol=1e-3)
+    assert_allclose(features.std(axis=0)[~dead], 1, rtol=1e-3)
+    assert make_plan(model.to_json()) is not None

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from skuq.tables import Scaling, TrainingData, split_rows
+from skuq.tables import NoScaling, Scaling, TrainingData, split_rows
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):
@@ -77,3 +77,14 @@ def test_scale_of_the_weights_does_not_matter():
 def test_large_constants_are_their_own_mean():
     y = np.full((49, 1), 1e30)
     assert_allclose(Scaling().fit(y, y).targets(y), 0)
+
+
+def test_no_scaling_leaves_units_alone():
+    rng = np.random.default_rng(0)
+    X, y = 5 + 3 * rng.normal(size=(9, 2)), 100 * rng.normal(size=(9, 1))
+    scaling = NoScaling().fit(X, y)
+    assert_allclose(scaling.inputs(X), X)
+    assert_allclose(scaling.targets(y), y)
+    loc, scale = scaling.restore(y, np.ones((9, 1)))
+    assert_allclose(loc, y)
+    assert_allclose(scale, 1)

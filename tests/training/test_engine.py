@@ -12,7 +12,7 @@ from skuq.catalog import Member
 from skuq.networks import DenseSkipSpace, GaussianHead
 from skuq.networks._plan import make_plan
 from skuq.tables import TrainingData
-from skuq.training import MemberTrainer, Recipe, predict_members, train_member
+from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
 from skuq.training._cache import BoundedCache
 from skuq.training._engine import programs
 from skuq.training._program import padded_rows
@@ -361,3 +361,19 @@ def test_the_first_program_through_xla_is_quiet():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
+
+
+def test_a_member_as_a_keras_model_predicts_what_the_member_does():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(5, activation="tanh"),
+            layers.BatchNormalization(),
+            layers.Dense(2),
+        ]
+    )
+    member = train_member(model, GaussianHead(), Recipe(epochs=3), data(), 1)
+    x = data().x
+    expected = predict_members([member], x)[0]
+    np.testing.assert_allclose(keras_model(member).predict(x, verbose=0), expected, rtol=1e-5)

@@ -1,0 +1,129 @@
+"""NOMU's artificial inputs: where its model is to be unsure unless data say otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+__all__ = ["ArtificialInputs"]
+
+
+class ArtificialInputs:
+    """Draws inputs in standardised units; ``inputs(n, rng) -> (n, n_features)``.
+
+    Parameters
+    ----------
+    source : {"uniform", "grid"}, callable or array-like of shape (n_unlabelled, n_features)
+        As the estimator's parameter `artificial_inputs`.
+    n_each : int
+        Inputs of one step.
+    box : array-like of shape (n_features, 2) or None
+        Of "uniform" and "grid", in units of X.
+    margin : float
+        How far the default box reaches beyond the rows, as a share of each range.
+    X : ndarray of shape (n, n_features)
+        Rows to train on.
+    scaling : Scaling
+
+    Attributes
+    ----------
+    box : ndarray of shape (n_features, 2) or None
+    n_each : int
+        The points of a grid may be fewer than asked for.
+
+    Raises
+    ------
+    ValueError
+        If the box holds no row or has no volume, or the source gives no such inputs.
+    """
+
+    def __init__(self, source, n_each, box, margin, X, scaling):
+        self.n_each, self.box = n_each, None
+        self._scaling, self._n_features = scaling, X.shape[1]
+        if callable(source):
+            self._draw = self._checked(source)
+        elif isinstance(source, str):
+            self.box = _default_box(X, margin) if box is None else _check_box(box, X)
+            ends = scaling.inputs(self.box.T.copy())
+            self._draw = self._grid(ends) if source == "grid" else _uniform(ends)
+        else:
+            rows = check_array(source, dtype="float64", input_name="artificial_inputs")
+            if rows.shape[1] != self._n_features:
+                raise ValueError(
+                    f"`artificial_inputs` must have {self._n_features} columns, like X. "
+                    f"Got {rows.shape[1]}."
+                )
+            rows = scaling.inputs(rows)
+            self._draw = lambda n, rng: rows[rng.integers(len(rows), size=n)]
+
+    def __call__(self, n, rng):
+        return self._draw(n, rng)
+
+    def _grid(self, ends):
+        """Equidistant points, all of them in every step."""
+        varied = np.ptp(ends, axis=0) > 0
+        n_axis = int(np.floor(self.n_each ** (1 / max(varied.sum(), 1)) + 1e-9))
+        if n_axis < 2:
+            raise ValueError(
+                f"A grid of at most `n_artificial`={self.n_each} points in {varied.sum()} "
+                'dimensions has one point an axis. Use artificial_inputs="uniform", or more points.'
+            )
+        axes = [np.linspace(*end, n_axis if wide else 1) for end, wide in zip(ends.T, varied)]
+        points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], axis=1)
+        self.n_each = len(points)
+        return lambda n, rng: np.resize(points, (n, points.shape[1]))
+
+    def _checked(self, sampler):
+        def draw(n, rng):
+            drawn = np.asarray(sampler(n, rng), dtype="float64")
+            if drawn.shape != (n, self._n_features) or not np.isfinite(drawn).all():
+                finite = "" if np.isfinite(drawn).all() else ", not all finite"
+                raise ValueError(
+                    "`artificial_inputs` must be a function (n, rng) that gives finite inputs of "
+                    f"shape (n, n_features), here {(n, self._n_features)}. "
+                    f"Got shape {drawn.shape}{finite}."
+                )
+            return self._scaling.inputs(drawn)
+
+        return draw
+
+
+def _uniform(ends):
+    low, width = ends[0], ends[1] - ends[0]
+    return lambda n, rng: low + width * rng.random((n, len(low)))
+
+
+def _default_box(X, margin):
+    low, high = X.min(axis=0), X.max(axis=0)
+    if (low == high).all():
+        raise ValueError(
+            f"The rows of X (n_samples={len(X)}) are all alike: they do not say where inputs may "
+            "lie. Give `box`, the lowest and highest value of each feature."
+        )
+    reach = margin * (high - low)
+    return np.stack([low - reach, high + reach], axis=1)
+
+
+def _check_box(box, X):
+    try:
+        box = np.asarray(box, dtype="float64")
+    except (TypeError, ValueError):
+        box = np.empty(0)
+    if box.shape != (X.shape[1], 2) or not np.isfinite(box).all():
+        raise ValueError(
+            f"`box` must be {X.shape[1]} finite pairs (low, high), one a feature. Got {box}."
+        )
+    empty = np.flatnonzero(box[:, 0] >= box[:, 1])
+    if len(empty):
+        raise ValueError(
+            f"`box` must have low < high for every feature. Got {box[empty[0]]} for feature "
+            f"{empty[0]}: a box without volume."
+        )
+    inside = (np.clip(X, *box.T) == X).all(axis=1)
+    if not inside.any():
+        raise ValueError(
+            "`box` must hold training rows, and holds none: its sides are "
+            f"{box[0]} for the first feature, whose values are from {X[:, 0].min():.4g} to "
+            f"{X[:, 0].max():.4g}. It is in units of X."
+        )
+    return box

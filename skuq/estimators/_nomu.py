@@ -1,0 +1,658 @@
+"""NOMU: one network for a prediction and for how unsure its model is."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Mapping
+from numbers import Integral, Real
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import GroupKFold, KFold
+from sklearn.utils.validation import validate_data
+from tqdm.auto import tqdm
+
+from skuq._params import HasMethods, Interval, StrOptions, fit_context
+from skuq._seeds import draw_entropy, generator
+from skuq.estimators._nomu_fit import GivenMean, Job, KnownNoise, NomuTrainer
+from skuq.estimators._nomu_paper import paper_settings
+from skuq.estimators._rows import Rows, check_groups, check_validation_data, check_weights, split
+from skuq.estimators._targets import GaussianTarget
+from skuq.exceptions import SmallValidationWarning
+from skuq.networks import OPTIMIZERS
+from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._nomu import READOUTS
+from skuq.predictive import EpistemicNormal, TwoPieceNormal
+from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
+from skuq.tables import NoScaling, Scaling
+
+__all__ = ["NOMURegressor"]
+
+# What the paper's UCI study chooses from, in units of the standardised y.
+_L_MINS = np.geomspace(0.005, 0.8, 100)
+_L_MAXS = np.geomspace(0.8, 10.0, 80)
+_ENOUGH_TO_STOP, _ENOUGH_TO_DIVIDE, _FEW_ROWS, _FOLDS = 100, 500, 30, 5  # rows, and folds
+_SMALLEST_STD = 1e-9  # of the standardised y: a distribution needs some width
+#: What models trained side by side may differ in.
+_OF_A_STACK = (
+    "pi_sqr",
+    "pi_exp",
+    "c_exp",
+    "learning_rate",
+    "l_min",
+    "l_max",
+    "c",
+    "random_state",
+)
+
+
+class NOMURegressor(GaussianTarget, BaseEstimator):
+    """One network with two outputs: a prediction, and how unsure the model is of it.
+
+    The second part is trained to be zero at the training rows and to grow wherever there
+    are none, on artificial inputs, and it sees the features that the prediction has learnt. It
+    is made for few rows with little noise, and for Bayesian optimisation.
+
+    Parameters
+    ----------
+    hidden_units : int or sequence of int, default=(50,)
+        Units of each hidden layer of the prediction's part, f.
+    side_hidden_units : int or sequence of int, optional
+        Of the uncertainty's part, r; as many as f's by default.
+    activation : str, default="relu"
+        Of the hidden layers, by Keras' name.
+    connect_layers : int, default=1
+        How many of f's last hidden layers r sees. 1 is the paper's architecture: the last one
+        joins r's output layer. 0 leaves the two apart, so that distances are Euclidean.
+    connect_gradient : bool, default=False
+        Whether the uncertainty's loss also moves the weights of f. The paper says no
+        (footnote 5), its code does.
+    initial_range : float, optional
+        Weights and biases begin uniform in plus and minus this, 0.05 in the paper. By default
+        in the range that Glorot and Bengio give for each layer's weights, which fits tables
+        better.
+    build_f : callable, optional
+        ``build_f(input_shape, n_outputs) -> keras.Model`` in place of `hidden_units`.
+    build_r : callable, optional
+        The same in place of `side_hidden_units`; its last layer of weights gives way to one
+        that sees f's last hidden layer too.
+    pretrained : keras.Model or fitted regressor, optional
+        Whose prediction is kept as it is, to the bit; only r is trained. Give `fit` the rows
+        that it was trained on. r sees the last hidden layer of a Keras model, and of
+        any other regressor nothing but X. `clone` forgets what an estimator has learnt:
+        for cross-validation and searches wrap it in `sklearn.frozen.FrozenEstimator`.
+    noise : {"learned"}, float or callable, optional
+        The standard deviation of the data's noise, in units of y: a number, or a function
+        ``noise(X) -> (n,)``. "learned" trains f with a Gaussian likelihood first, and r
+        on top of it (appendix C.1). By default the data have none worth modelling.
+    bounds : {"symmetric", "asymmetric"}, default="symmetric"
+        "asymmetric" trains an r upwards and another downwards (appendix C.2).
+    pi_sqr : float, default=0.1
+        Weight of the loss that keeps r small at the rows; larger is narrower there.
+    pi_exp : float, default=0.01
+        Weight of the loss that lifts r everywhere; larger is wider.
+    c_exp : float, default=30.0
+        Larger makes wide places narrower, and narrow ones wider.
+    stable_loss : bool, default=True
+        The form of the loss whose gradients are bounded (Eq. 53-55); the same as the
+        other one within reasonable values.
+    artificial_inputs : {"uniform", "grid"}, callable or array-like, default="uniform"
+        Where r is lifted: drawn anew for every step from the box, on a grid in it, by a
+        function ``(n, rng) -> (n, n_features)``, or from the rows of a table without
+        targets, as when data lie near a manifold (Remark 3.4). All in units of X.
+    n_artificial : int, default=100
+        Of each step. A grid has at most as many.
+    box : array-like of shape (n_features, 2), optional
+        Lowest and highest artificial inputs, in units of X. By default the range of the rows,
+        widened by `box_margin`.
+    box_margin : float, default=0.05
+        Share of each range added on either side.
+    l2 : float, default=1e-9
+        Penalty ``l2 * sum(w**2)`` on weights and biases, but for r's hidden layers.
+    side_l2 : float, default=1e-4
+        On r's hidden layers. Larger makes r depend more on f's features (D4), most of all
+        with the paper's first weights.
+    optimizer : str, default="adam"
+        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+    learning_rate : float, default=0.01
+    batch_size : int or None, default=100
+        None takes all rows at once. The loss is a sum over rows: with larger batches the
+        rows count more against the artificial inputs.
+    epochs : int, optional
+        All are run; the weights kept are those of the smallest training loss. By default 400, or
+        as many as make 2000 steps.
+    early_stopping : bool or "auto", default="auto"
+        Where rows are held out, train f first, for as long as these are better for it, and r
+        on top of it, frozen, for all `epochs`: noisy tables need it. f stops after an eighth
+        of `epochs` without gain, and trains on all rows in the end for as many epochs as were
+        best. "auto" does so from 100 rows on; False, as in the paper, trains both parts together
+        for all epochs.
+    clip_norm : float or None, default=1.0
+        Largest norm of a gradient.
+    readout : {"exponential", "linear"}, default="exponential"
+        From r to a standard deviation: Eq. 2, or Remark 3.2's, which mixed integer
+        programmes can hold.
+    l_min, l_max : float or "nll", default="nll"
+        Smallest and largest standard deviation of the model before the factor c, in units of
+        the standardised y. "nll" chooses from a grid, on rows held out.
+    c : float or "nll", default="nll"
+        Factor of the model's standard deviation. "nll" makes rows held out most likely.
+    validation_fraction : float, default=0.2
+        Share of the rows held out to choose c, l_min and l_max, if there is one to be chosen.
+    cv : int, "auto" or None, default="auto"
+        So many folds in its place: every row is held out once. "auto" takes 5 folds below
+        500 rows, None always a share.
+    refit : bool, default=True
+        Train once more on all rows when all is chosen.
+    standardize : bool, default=True
+        False leaves X and y in their units, for data that are in [-1, 1] as in the paper.
+    random_state : int, RandomState instance or None, default=None
+        With an integer everything repeats exactly.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Attributes
+    ----------
+    c_, l_min_, l_max_ : float
+        As given, or as chosen.
+    noise_factor_ : float
+        Factor of the noise's standard deviation: 1 unless noise is learnt and held-out rows
+        say otherwise (the root of c2 in Eq. 58).
+    member_ : Member
+        The trained network as data.
+    mean_member_ : Member or None
+        That of f, and of the noise if that is learnt, where these were trained first.
+    box_ : ndarray of shape (n_features, 2) or None
+        From which artificial inputs were drawn.
+    scaling_ : Scaling
+        Means and scales of X and y.
+    entropy_ : int
+        What `random_state` came to; every draw of the fit follows from it.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If a network diverged.
+    SearchSpaceError
+        If `build_f` or `build_r` gives no usable model.
+    ValueError
+        If l_max is not above l_min, the box holds no row, or `pretrained` does not fit X.
+
+    See Also
+    --------
+    DeepEnsembleRegressor : Several networks; aleatoric noise is their first concern.
+    MCDropoutRegressor : One network whose uncertainty hardly narrows at the data.
+
+    Notes
+    -----
+    `predict_uncertainty` has c times the model's standard deviation as its epistemic part.
+    Without `noise` the aleatoric part is zero, and noise in the data is met by larger
+    l_min and c.
+
+    References
+    ----------
+    J. Heiss, J. Weissteiner, H. Wutte, S. Seuken, J. Teichmann. "NOMU: Neural
+    Optimization-based Model Uncertainty", ICML 2022.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq import NOMURegressor
+    >>> X = np.array([[-1.0], [-0.5], [0.0], [0.8]])
+    >>> model = NOMURegressor(c=1, l_min=0.001, l_max=2, random_state=0).fit(X, X.ravel() ** 2)
+    >>> _, std = model.predict([[0.0], [0.4]], return_std=True)
+    >>> bool(std[0] < std[1])
+    True
+    """
+
+    _parameter_constraints: dict = {
+        "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "side_hidden_units": ["array-like", Interval(Integral, 1, None, closed="left"), None],
+        "activation": [StrOptions({*ACTIVATIONS, "swish"})],
+        "connect_layers": [Interval(Integral, 0, None, closed="left")],
+        "connect_gradient": ["boolean"],
+        "initial_range": [Interval(Real, 0, None, closed="neither"), None],
+        "build_f": [callable, None],
+        "build_r": [callable, None],
+        "pretrained": [HasMethods(["predict"]), None],
+        "noise": [StrOptions({"learned"}), Interval(Real, 0, None, closed="left"), callable, None],
+        "bounds": [StrOptions({"symmetric", "asymmetric"})],
+        "pi_sqr": [Interval(Real, 0, None, closed="left")],
+        "pi_exp": [Interval(Real, 0, None, closed="left")],
+        "c_exp": [Interval(Real, 0, None, closed="left")],
+        "stable_loss": ["boolean"],
+        "artificial_inputs": [StrOptions({"uniform", "grid"}), callable, "array-like"],
+        "n_artificial": [Interval(Integral, 1, None, closed="left")],
+        "box": ["array-like", None],
+        "box_margin": [Interval(Real, 0, None, closed="left")],
+        "l2": [Interval(Real, 0, None, closed="left")],
+        "side_l2": [Interval(Real, 0, None, closed="left")],
+        "optimizer": [StrOptions(set(OPTIMIZERS))],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "epochs": [Interval(Integral, 1, None, closed="left"), None],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
+        "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
+        "readout": [StrOptions(set(READOUTS))],
+        "l_min": [StrOptions({"nll"}), Interval(Real, 0, None, closed="left")],
+        "l_max": [StrOptions({"nll"}), Interval(Real, 0, None, closed="neither")],
+        "c": [StrOptions({"nll"}), Interval(Real, 0, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "cv": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"}), None],
+        "refit": ["boolean"],
+        "standardize": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        hidden_units=(50,),
+        *,
+        side_hidden_units=None,
+        activation="relu",
+        connect_layers=1,
+        connect_gradient=False,
+        initial_range=None,
+        build_f=None,
+        build_r=None,
+        pretrained=None,
+        noise=None,
+        bounds="symmetric",
+        pi_sqr=0.1,
+        pi_exp=0.01,
+        c_exp=30.0,
+        stable_loss=True,
+        artificial_inputs="uniform",
+        n_artificial=100,
+        box=None,
+        box_margin=0.05,
+        l2=1e-9,
+        side_l2=1e-4,
+        optimizer="adam",
+        learning_rate=0.01,
+        batch_size=100,
+        epochs=None,
+        early_stopping="auto",
+        clip_norm=1.0,
+        readout="exponential",
+        l_min="nll",
+        l_max="nll",
+        c="nll",
+        validation_fraction=0.2,
+        cv="auto",
+        refit=True,
+        standardize=True,
+        random_state=None,
+        verbose=0,
+    ):
+        self.hidden_units = hidden_units
+        self.side_hidden_units = side_hidden_units
+        self.activation = activation
+        self.connect_layers = connect_layers
+        self.connect_gradient = connect_gradient
+        self.initial_range = initial_range
+        self.build_f = build_f
+        self.build_r = build_r
+        self.pretrained = pretrained
+        self.noise = noise
+        self.bounds = bounds
+        self.pi_sqr = pi_sqr
+        self.pi_exp = pi_exp
+        self.c_exp = c_exp
+        self.stable_loss = stable_loss
+        self.artificial_inputs = artificial_inputs
+        self.n_artificial = n_artificial
+        self.box = box
+        self.box_margin = box_margin
+        self.l2 = l2
+        self.side_l2 = side_l2
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping = early_stopping
+        self.clip_norm = clip_norm
+        self.readout = readout
+        self.l_min = l_min
+        self.l_max = l_max
+        self.c = c
+        self.validation_fraction = validation_fraction
+        self.cv = cv
+        self.refit = refit
+        self.standardize = standardize
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def from_paper(cls, name: str, n_features: int = 1, **changes):
+        """A model with the settings of one of the paper's experiments.
+
+        Parameters
+        ----------
+        name : {"toy", "testbed", "solar", "uci", "uci_gap", "bayesopt"}
+            "toy" is section 4.1.1, "testbed" 4.1.2, "solar" 4.1.3, "uci" and "uci_gap" 4.1.4,
+            "bayesopt" 4.2. All but the UCI ones expect X and y in [-1, 1] and leave c at 1.
+        n_features : int, default=1
+            Of X.
+        **changes
+            Other parameters.
+
+        Examples
+        --------
+        >>> NOMURegressor.from_paper("toy", epochs=100).hidden_units
+        (1024, 1024, 1024)
+        """
+        return cls(**{**paper_settings(name, n_features), **changes})
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Choose c, l_min and l_max on rows held out, and train on all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
+        y : array-like of shape (n,) or (n, n_outputs)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; rows of weight 0 are left out. Weights count by their ratios only: the
+            artificial inputs weigh as against rows of the mean weight.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows to choose on, instead of a share of the rows above, and without effect where
+            nothing is to be chosen. `pretrained` models have seen those, and need others.
+        groups : array-like of shape (n,), optional
+            Rows of one group are never divided between training and validation.
+
+        Returns
+        -------
+        self
+        """
+        return self._fit_all([self], X, y, sample_weight, validation_data, groups)[0]
+
+    def fit_many(self, X, y, settings, sample_weight=None, *, validation_data=None, groups=None):
+        """Fit several models that differ in a few parameters, in one program.
+
+        Parameters
+        ----------
+        X, y, sample_weight, validation_data, groups :
+            As in `fit`.
+        settings : iterable of dict
+            What each model has in place of this one's parameters: any of pi_sqr, pi_exp,
+            c_exp, learning_rate, l_min, l_max, c and random_state. For example
+            ``sklearn.model_selection.ParameterGrid({"pi_exp": [0.001, 0.01, 0.1]})``.
+
+        Returns
+        -------
+        list of NOMURegressor
+            Fitted, each as its own `fit` would have made it, up to rounding. (A RandomState
+            instance is one for all: it gives each other seeds.)
+        """
+        settings = list(settings)
+        wrong = [setting for setting in settings if not isinstance(setting, Mapping)]
+        if wrong:
+            raise TypeError(f"`settings` must hold dictionaries, one a model. Got {wrong[0]!r}.")
+        unknown = sorted({name for setting in settings for name in setting} - set(_OF_A_STACK))
+        if not settings or unknown:
+            raise ValueError(
+                f"`settings` must hold dictionaries of {', '.join(_OF_A_STACK)}. "
+                f"Got {unknown or 'none'}."
+            )
+        # Not clones: those of a fitted `pretrained` would have forgotten what it learnt.
+        own = self.get_params(deep=False)
+        models = [type(self)(**{**own, **setting}) for setting in settings]
+        for model in models:
+            model._validate_params()
+        for chooses in (True, False):  # which train in other ways
+            alike = [model for model in models if model._is_to_choose == chooses]
+            if alike:
+                self._fit_all(alike, X, y, sample_weight, validation_data, groups)
+        return models
+
+    def _fit_all(self, models, X, y, sample_weight, validation_data, groups):
+        """Fit models that may be trained side by side; the first knows what they share."""
+        rows, groups = _checked_rows(models, X, y, sample_weight, groups)
+        first = models[0]
+        if validation_data is not None:
+            validation_data = check_validation_data(first, validation_data, first._check_targets)
+        trainer = first._trainer(rows, validation_data)
+        with first._progress() as report:
+            jobs = [
+                Job(model, *fold)
+                for model in models
+                for fold in model._folds(rows, validation_data, groups)
+            ]
+            networks = trainer.train(jobs, report)
+            again = []
+            for model in models:
+                own = [(network, job) for network, job in zip(networks, jobs) if job.model is model]
+                model._learn(own, rows, validation_data)
+                # With rows of their own to choose on, all others have trained already.
+                if first._is_to_choose and model.refit and validation_data is None:
+                    again.append(trainer.refitting(model, [network for network, _ in own]))
+            for job, network in zip(again, trainer.train(again, report)):
+                job.model.network_ = network
+        for model in models:
+            model.box_ = trainer.artificial.box
+        return models
+
+    def _check_table(self, X, y):
+        n_rows = 2 if self._is_to_choose else 1
+        return validate_data(
+            self,
+            X,
+            y,
+            dtype="float64",
+            multi_output=True,
+            y_numeric=True,
+            ensure_min_samples=n_rows,
+        )
+
+    @property
+    def _is_to_choose(self):
+        return "nll" in (self.c, self.l_min, self.l_max)
+
+    def _check_settings(self):
+        """What single parameters cannot say."""
+        if "nll" in (self.l_min, self.l_max) and self.c != "nll":
+            raise ValueError(
+                f"`l_min` and `l_max` are chosen together with c: with c={self.c!r} give numbers, "
+                f"for example l_min=0.001 and l_max=2. Got {self.l_min!r} and {self.l_max!r}."
+            )
+        lowest = _L_MINS[0] if self.l_min == "nll" else self.l_min
+        highest = _L_MAXS[-1] if self.l_max == "nll" else self.l_max
+        if highest <= lowest:
+            raise ValueError(
+                f"`l_max` must be larger than `l_min`. Got l_min={self.l_min}, l_max={self.l_max}, "
+                f'where "nll" tries l_min from {_L_MINS[0]:g} and l_max up to {_L_MAXS[-1]:g}.'
+            )
+        if isinstance(self.cv, Integral) and not self.refit:
+            raise ValueError("`cv` trains on parts of the rows only: it needs refit=True.")
+        if self.early_stopping is True and self.connect_gradient:
+            raise ValueError(
+                "`early_stopping` trains f before r, and connect_gradient=True needs them to "
+                "train together: give up one of them."
+            )
+        if self.pretrained is not None and (self.noise == "learned" or self.build_f is not None):
+            raise ValueError(
+                "`pretrained` gives the prediction: it excludes noise='learned' and `build_f`."
+            )
+
+    def _trainer(self, rows, validation_data):
+        given = None if self.pretrained is None else GivenMean(self.pretrained)
+        if given is not None:
+            given.check(rows.X.shape[1], getattr(self, "feature_names_in_", None))
+        scaling = (Scaling if self.standardize else NoScaling)().fit(*rows)
+        stops_early = self.early_stopping
+        if stops_early == "auto":
+            stops_early = len(rows.X) >= _ENOUGH_TO_STOP and not self.connect_gradient
+        stops_early = stops_early and self._is_to_choose and given is None
+        noise = self._known_noise()
+        return NomuTrainer(self, rows, scaling, given, noise, stops_early, validation_data)
+
+    def _known_noise(self):
+        """A function from X (n, d) to the noise's standard deviation (n, m); None if unknown."""
+        if self.noise is None or isinstance(self.noise, str):
+            return None
+        return KnownNoise(self.noise, self._n_outputs)
+
+    def _folds(self, rows, validation_data, groups):
+        """Positions of rows to train on, and of those held out if there are any, once or more."""
+        if not self._is_to_choose or validation_data is not None:
+            return [(np.arange(len(rows.X)), None)]
+        if self.pretrained is not None:
+            raise ValueError(
+                "`pretrained` has seen the rows it is given, and its errors there say little of "
+                "others: give `validation_data`, or numbers for `c`, `l_min` and `l_max`."
+            )
+        rng = generator(self.entropy_, "split")
+        n_folds = self.cv
+        if n_folds == "auto":
+            units = len(rows.X) if groups is None else len(pd.unique(groups))
+            few = len(rows.X) < _ENOUGH_TO_DIVIDE and self.refit and units > 1
+            n_folds = min(_FOLDS, units) if few else None
+        if n_folds is None:
+            return [split(rows, self.validation_fraction, rng, groups)]
+        folds = GroupKFold if groups is not None else KFold
+        folds = folds(n_folds, shuffle=True, random_state=int(rng.integers(2**31)))
+        return list(folds.split(rows.X, groups=groups))
+
+    def _learn(self, trained, rows, validation_data):
+        """Take a network for one's own, and choose by what all say of rows they have not seen."""
+        self.network_ = trained[0][0]
+        self.l_min_, self.l_max_, self.c_, self.noise_factor_ = self.l_min, self.l_max, self.c, 1.0
+        if not self._is_to_choose:
+            return
+        held_out = [
+            (network, validation_data if job.valid is None else rows.take(job.valid))
+            for network, job in trained
+        ]
+        n_rows = sum(len(rows.X) for _, rows in held_out)
+        if n_rows < _FEW_ROWS:
+            warnings.warn(
+                f"c, l_min and l_max are chosen on {n_rows} rows held out, by chance more than by "
+                "knowledge. For data without noise give numbers, for example l_min=0.001, "
+                "l_max=2 and c=1.",
+                SmallValidationWarning,
+                stacklevel=4,
+            )
+        self._choose(held_out)
+
+    def _choose(self, held_out):
+        """Set c_, l_min_, l_max_ and noise_factor_, by the likelihood of rows held out."""
+        parts = [self._held_out(*pair) for pair in held_out]
+        error, raw, noise, weight = (
+            None if part[0] is None else np.concatenate(part) for part in zip(*parts)
+        )
+        if "nll" in (self.l_min, self.l_max):
+            self.l_min_, self.l_max_, self.c_ = fit_readout(
+                error,
+                self._nearer(error, raw),
+                READOUTS[self.readout],
+                weight,
+                _L_MINS if self.l_min == "nll" else [self.l_min],
+                _L_MAXS if self.l_max == "nll" else [self.l_max],
+                aleatoric=noise,
+            )
+        sigma = self._spread(self._nearer(error, raw))
+        self.c_, self.noise_factor_ = fit_epistemic_scale(
+            error, sigma, noise, weight, fit_noise=self.noise == "learned"
+        )
+
+    def _held_out(self, network, rows):
+        """Errors, raw uncertainty and noise of rows, standardised, and their weights."""
+        mean, raw, noise = network(rows.X)
+        unit = network.scaling.y_.scale_
+        return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
+
+    def _nearer(self, error, raw):
+        """The raw uncertainty (n, m) on the side on which y lies."""
+        up, down = self._sides(raw)
+        return np.where(error > 0, up, down)
+
+    def _sides(self, raw):
+        """Raw uncertainty (n, m) upwards and downwards."""
+        if self.bounds == "symmetric":
+            return raw, raw
+        return raw[:, : self._n_outputs], raw[:, self._n_outputs :]
+
+    def _spread(self, raw):
+        """The readout: standard deviations of the standardised y, before the factor c."""
+        sigma = READOUTS[self.readout](raw, self.l_min_, self.l_max_)
+        return np.maximum(sigma, _SMALLEST_STD)
+
+    def _predict_distribution(self, X):
+        mean, raw, noise = self.network_(X)
+        unit = self.scaling_.y_.scale_
+        up, down = (
+            unit * np.maximum(self.c_ * self._spread(side), _SMALLEST_STD)
+            for side in self._sides(raw)
+        )
+        noise = np.zeros_like(mean) if noise is None else self.noise_factor_ * noise
+        if self._y_is_1d:
+            mean, up, down, noise = (part[:, 0] for part in (mean, up, down, noise))
+        if self.bounds == "symmetric":
+            return EpistemicNormal(mean, noise, up)
+        return TwoPieceNormal(mean, down, up, noise)
+
+    @contextlib.contextmanager
+    def _progress(self):
+        if not self.verbose:
+            yield None
+            return
+        with tqdm(desc="training", unit="epoch") as bar:
+            yield bar.update
+
+    @property
+    def scaling_(self):
+        return self.network_.scaling
+
+    @property
+    def member_(self):
+        return self.network_.member
+
+    @property
+    def mean_member_(self):
+        return self.network_.mean_member
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "network_")
+
+
+def _checked_rows(models, X, y, sample_weight, groups):
+    """Rows of positive weight and their groups; every model takes note of what it is to fit."""
+    for model in models:
+        model.__dict__.pop("network_", None)  # a fit that fails must not leave half of another
+        model._check_settings()
+        checked, targets = model._check_table(X, y)
+        targets = model._targets(targets)
+        model.entropy_ = draw_entropy(model.random_state)
+        model.hidden_units_ = _units("hidden_units", model.hidden_units)
+        side = model.side_hidden_units
+        model.side_hidden_units_ = (
+            model.hidden_units_ if side is None else _units("side_hidden_units", side)
+        )
+    rows = Rows(checked, targets, check_weights(sample_weight, checked))
+    groups = check_groups(groups, checked)
+    used = rows.weight > 0
+    if used.sum() < 2 and any(model._is_to_choose for model in models):
+        raise ValueError(
+            "Training and validation need at least 2 rows of positive weight. "
+            f"Got {used.sum()} (n_samples={len(used)})."
+        )
+    return rows.take(used), None if groups is None else groups[used]
+
+
+def _units(name, given):
+    try:
+        units = np.atleast_1d(given)
+        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
+    except ValueError:  # ragged
+        usable = False
+    if not usable or not len(units):
+        raise ValueError(f"`{name}` must be positive integers, one a hidden layer. Got {given!r}.")
+    return units.tolist()

@@ -1,0 +1,1038 @@
+"""NOMU: its desiderata, its calibration, what it may be given, and what it refuses."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import skuq.training
+from skuq import NOMURegressor
+from skuq._keras import keras
+from skuq._seeds import generator
+from skuq.estimators._artificial import ArtificialInputs
+from skuq.exceptions import SearchSpaceError
+from skuq.predictive import TwoPieceNormal
+from skuq.tables import NoScaling, Scaling, split_rows
+
+# One training, on all rows, and nothing held out.
+NUMBERS = {"c": 1.0, "l_min": 0.001, "l_max": 2.0}
+SMALL = {"hidden_units": (16,), "epochs": 30, "batch_size": None, "random_state": 0}
+
+
+def small(**changes):
+    return NOMURegressor(**{**SMALL, **NUMBERS, **changes})
+
+
+def choosing(**changes):
+    """A model that chooses c, l_min and l_max."""
+    return NOMURegressor(**{**SMALL, **changes})
+
+
+def std_of(model, X):
+    return model.predict(X, return_std=True)[1]
+
+
+def of_seeds(model, X, y, n_seeds):
+    """As many fits of one model, side by side."""
+    return model.fit_many(X, y, [{"random_state": seed} for seed in range(n_seeds)])
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (12, 2)) * [5, 0.1] + [100, 0]
+    return X, 50 + 10 * np.sin((X[:, 0] - 100) / 2) + 100 * X[:, 1]
+
+
+@pytest.fixture(scope="module")
+def fitted(table):
+    return small().fit(*table)
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """Inputs on and far off the table."""
+    rng = np.random.default_rng(1)
+    return rng.normal([100, 0], [20, 1], (40, 2))
+
+
+@pytest.fixture(scope="module")
+def gap():
+    """Three models of a wave seen at eight points, with a gap, in [-1.5, 1.5]."""
+    X = np.array([-0.9, -0.75, -0.6, -0.5, 0.2, 0.35, 0.5, 0.65])[:, None]
+    base = small(hidden_units=(32,), epochs=400, pi_sqr=1.0, box=[(-1.5, 1.5)])
+    return X, of_seeds(base, X, np.sin(4 * X[:, 0]), 3)
+
+
+# The desiderata (section 3.1, appendix D) -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"readout": "linear"},
+        {"l_min": 0, "c": 0},
+        {"pi_exp": 0},
+        {"pi_sqr": 0},
+        {"noise": 0.5},
+        {"connect_layers": 0},
+    ],
+    ids=str,
+)
+def test_bounds_lie_around_the_prediction(changes, table, elsewhere):
+    """D1, which holds exactly."""
+    model = small(**changes).fit(*table)
+    for X in (table[0], elsewhere):
+        mean, std = model.predict(X, return_std=True)
+        assert (std >= 0).all() and np.isfinite(std).all()
+        low, high = model.predict_interval(X, 0.5).T
+        assert (low <= mean).all() and (mean <= high).all()
+
+
+def test_uncertainty_stays_between_the_ends_of_the_readout(table, elsewhere):
+    unit = np.std(table[1])
+    for readout in ("exponential", "linear"):
+        model = small(c=3.0, readout=readout, l_min=0.02, l_max=0.07, pi_exp=1.0).fit(*table)
+        sigma = std_of(model, elsewhere) / unit / 3
+        # Eq. 2 begins at l_max * (1 - exp(-l_min / l_max)).
+        least = 0.02 if readout == "linear" else 0.07 * -np.expm1(-0.02 / 0.07)
+        assert sigma.min() >= least * (1 - 1e-9) and sigma.max() <= 0.07 * (1 + 1e-9)
+        assert sigma.max() > 0.06  # far outside
+
+
+def test_uncertainty_is_small_at_the_rows(gap):
+    """D2: far below the gap's."""
+    X, models = gap
+    for model in models:
+        assert std_of(model, X).mean() < 0.15 * std_of(model, [[-0.15]])[0]
+        assert std_of(model, X).max() < 0.3 * std_of(model, [[-0.15]])[0]
+
+
+def test_uncertainty_grows_with_distance(gap):
+    """D3: outwards, and towards the middle of a gap."""
+    X, models = gap
+    for model in models:
+        assert (np.diff(std_of(model, [[-0.9], [-1.1], [-1.3], [-1.5]])) > 0).all()
+        assert (np.diff(std_of(model, [[0.65], [0.8], [1.0], [1.2], [1.5]])) > 0).all()
+        from_left = std_of(model, [[-0.5], [-0.4], [-0.15]])
+        from_right = std_of(model, [[0.2], [0.1], [-0.15]])
+        assert (np.diff(from_left) > 0).all() and (np.diff(from_right) > 0).all()
+
+
+def test_uncertainty_vanishes_with_more_rows():
+    """D5, at a fixed c."""
+    rng = np.random.default_rng(5)
+    base = small(hidden_units=(32,), epochs=400, box=[(-1.5, 1.5)])
+    sizes = []
+    for n in (6, 96):
+        X = rng.uniform(-1, 1, (n, 1))
+        models = of_seeds(base, X, np.sin(4 * X[:, 0]), 4)
+        sizes.append(np.mean([std_of(model, [[-0.5], [0.0], [0.5]]) for model in models]))
+    assert sizes[1] < 0.5 * sizes[0]
+
+
+@pytest.mark.slow
+def test_distances_are_learnt_where_the_side_network_is_held_back():
+    """D4, Figure 19: of a step along x1 on a 4 x 4 grid, sigma grows faster along x1."""
+    axis = np.linspace(-1, 1, 4)
+    X = np.array([(a, b) for a in axis for b in axis])
+    y = np.where(X[:, 0] < 0, -1.0, 1.0)
+
+    def growth(model, feature):
+        """Mean growth of sigma from rows to half-way between them, along a feature."""
+        moves = np.concatenate([X, X]), np.repeat([1 / 3, -1 / 3], 16)[:, None]
+        to = moves[0] + moves[1] * np.eye(2)[feature]
+        inside = (abs(to) <= 1).all(axis=1)
+        return (std_of(model, to[inside]) - std_of(model, moves[0][inside])).mean()
+
+    def ratios(side_l2):
+        base = NOMURegressor(
+            (64, 64),
+            l_min=1e-4,
+            l_max=2.0,
+            c=1.0,
+            l2=1e-8,
+            side_l2=side_l2,
+            initial_range=0.2,
+            learning_rate=2e-3,
+            epochs=2048,
+            batch_size=None,
+            clip_norm=None,
+            n_artificial=128,
+            box=[(-1.1, 1.1)] * 2,
+            standardize=False,
+        )
+        return [growth(model, 0) / growth(model, 1) for model in of_seeds(base, X, y, 4)]
+
+    equal, held_back = ratios(1e-8), ratios(1e-3)
+    assert np.median(equal) < 1.6
+    assert min(held_back) > 1.5 and np.median(held_back) > 2 * np.median(equal)
+
+
+def test_more_pressure_is_more_uncertainty(table):
+    """Section 3.3: larger pi_exp is wider; larger pi_sqr narrower at the rows."""
+    X, y = table
+    inside = np.random.default_rng(2).uniform(X.min(axis=0), X.max(axis=0), (200, 2))
+    base = small(epochs=200)
+    low, high = base.fit_many(X, y, [{"pi_exp": 0.001}, {"pi_exp": 0.1}])
+    assert std_of(low, inside).mean() < 0.8 * std_of(high, inside).mean()
+    loose, tight = base.fit_many(X, y, [{"pi_sqr": 0.001}, {"pi_sqr": 1.0}])
+    assert std_of(tight, X).mean() < 0.5 * std_of(loose, X).mean()
+
+
+# Calibration -------------------------------------------------------------------------------
+
+
+def root_mean_square_of_z(model, X, y, weights=None):
+    """Of errors over the standard deviation before the factor c."""
+    mean, std = model.predict(X, return_std=True)
+    return np.sqrt(np.average(((y - mean) / (std / model.c_)) ** 2, weights=weights))
+
+
+@pytest.mark.parametrize("ends", [{"l_min": 0.01, "l_max": 2.0}, {}], ids=["numbers", "nll"])
+def test_c_is_the_root_mean_square_of_errors_held_out(ends, wave):
+    """The minimiser of Eq. 50, on rows given."""
+    X, y = wave
+    weights = np.linspace(0, 3, 20)
+    model = choosing(**ends).fit(X[:40], y[:40], validation_data=(X[100:], y[100:], weights))
+    c = root_mean_square_of_z(model, X[100:], y[100:], weights)
+    assert model.c_ == pytest.approx(c, rel=1e-9)
+    assert model.l_min_ < model.l_max_
+
+
+def test_c_is_chosen_on_the_share_held_out(wave):
+    X, y = wave[0][:40], wave[1][:40]
+    ends = {"l_min": 0.01, "l_max": 2.0}
+    model = choosing(**ends, cv=None, validation_fraction=0.25, refit=False).fit(X, y)
+    _, valid = split_rows(40, 0.25, generator(model.entropy_, "split"))
+    assert len(valid) == 10
+    assert model.c_ == pytest.approx(root_mean_square_of_z(model, X[valid], y[valid]), rel=1e-9)
+    again = clone(model).set_params(refit=True).fit(X, y)
+    assert again.c_ == model.c_
+    assert not np.array_equal(again.predict(X), model.predict(X))
+
+
+def test_c_is_chosen_on_all_folds(wave):
+    X, y = wave[0][:24], (wave[1][:24] - 10) / 4
+    # Unscaled, so that a model of one fold's rows is the one inside.
+    settings = {"l_min": 0.01, "l_max": 2.0, "standardize": False, "box": [(-1, 1)] * 2}
+    model = choosing(**settings, cv=3).fit(X, y)
+    folds = KFold(3, shuffle=True, random_state=_fold_seed(model)).split(X)
+    squares = [
+        root_mean_square_of_z(
+            small(**settings, random_state=0).fit(X[train], y[train]), X[valid], y[valid]
+        )
+        ** 2
+        for train, valid in folds
+    ]
+    assert model.c_ == pytest.approx(np.sqrt(np.mean(squares)), rel=1e-2)  # float32 training
+
+
+def _fold_seed(model):
+    return int(generator(model.entropy_, "split").integers(2**31))
+
+
+@pytest.mark.parametrize(
+    ("changes", "n_trained"),
+    [
+        (NUMBERS, 1),
+        ({"l_min": 0.01, "l_max": 2.0, "cv": None}, 2),
+        ({"cv": None, "early_stopping": True}, 4),
+        ({"refit": False}, 1),
+        ({"cv": 3}, 4),
+        ({**NUMBERS, "cv": 3}, 1),
+        ({**NUMBERS, "noise": "learned"}, 2),
+    ],
+    ids=str,
+)
+def test_nothing_is_trained_in_vain(changes, n_trained, table, monkeypatch):
+    train, trained = skuq.training.train_stack, []
+
+    def counting(model, head, recipes, data, seeds, **options):
+        trained.extend(seeds)
+        return train(model, head, recipes, data, seeds, **options)
+
+    monkeypatch.setattr(skuq.training, "train_stack", counting)
+    model = choosing(epochs=1, **changes).fit(*table)
+    assert len(trained) == n_trained
+    if changes.items() >= NUMBERS.items():
+        assert (model.c_, model.l_min_, model.l_max_) == (1.0, 0.001, 2.0)
+    if n_trained == 1 and "refit" not in changes:
+        # Rows given are judged by the network that stays.
+        choosing(epochs=1).fit(*table, validation_data=table)
+        assert len(trained) == n_trained + 1
+
+
+@pytest.mark.parametrize("base", [small(), choosing()], ids=["numbers", "nll"])
+def test_units_do_not_matter(base, table, elsewhere):
+    X, y = table
+    mean, std = clone(base).fit(X, y).predict(elsewhere, return_std=True)
+    scaled = clone(base).fit(X * [10, 0.01] - 7, 1000 * y + 5)
+    mean_scaled, std_scaled = scaled.predict(elsewhere * [10, 0.01] - 7, return_std=True)
+    assert_allclose(mean_scaled, 1000 * mean + 5, rtol=1e-3)
+    assert_allclose(std_scaled, 1000 * std, rtol=5e-3)  # float32, 30 epochs
+
+
+def test_all_is_epistemic_without_noise(fitted, table, elsewhere):
+    parts = fitted.predict_uncertainty(elsewhere)
+    assert not parts.aleatoric.any()
+    assert_array_equal(parts.epistemic, parts.total)
+    wide = small(c=3.0).fit(*table)
+    assert_allclose(std_of(wide, elsewhere), 3 * parts.total, rtol=1e-12)
+    assert_array_equal(wide.predict(elsewhere), parts.mean)
+
+
+# Noise (appendix C.1) ----------------------------------------------------------------------
+
+
+def test_known_noise_adds_to_the_variance(fitted, table, elsewhere):
+    """Eq. 59; a constant noise leaves Eq. 4 as it is."""
+    model = small(noise=2.5).fit(*table)
+    parts = model.predict_uncertainty(elsewhere)
+    assert_allclose(parts.aleatoric, 2.5, rtol=1e-12)
+    assert_array_equal(parts.epistemic, std_of(fitted, elsewhere))
+    assert_allclose(parts.total**2, parts.epistemic**2 + 2.5**2, rtol=1e-12)
+    assert model.noise_factor_ == 1
+
+
+def test_precise_rows_count_for_more():
+    """Two values at each input: the mean is theirs, weighted by 1 / noise**2."""
+    X, y = np.repeat(np.linspace(-1, 1, 8), 2)[:, None], np.tile([0.0, 1.0], 8)
+
+    def first(X):
+        return np.tile([0.1, 0.2], len(X) // 2)
+
+    def second(X):
+        return np.tile([0.2, 0.1], len(X) // 2)
+
+    means = [
+        small(noise=noise, epochs=150).fit(X, y).predict(X).mean()
+        for noise in (None, first, second)
+    ]
+    assert_allclose(means, [0.5, 0.2, 0.8], atol=0.03)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """300 rows with a noise of 30."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (300, 1))
+    return X, 100 * np.sin(3 * X[:, 0]) + 30 * rng.normal(size=300)
+
+
+def test_noise_is_learnt(noisy):
+    X, y = noisy
+    for seed in range(2):
+        model = small(noise="learned", random_state=seed, epochs=60, batch_size=50).fit(X, y)
+        parts = model.predict_uncertainty(X)
+        assert parts.aleatoric.min() > 20 and parts.aleatoric.max() < 45
+        assert parts.epistemic.mean() < 15
+        assert_allclose(parts.mean, 100 * np.sin(3 * X[:, 0]), atol=30)
+        assert model.noise_factor_ == 1 and model.mean_member_ is not None
+
+
+def test_learnt_noise_is_calibrated_with_the_models_own(noisy):
+    """Eq. 58: both factors, of which held-out rows pin the total."""
+    X, y = noisy
+    model = choosing(noise="learned", epochs=60, batch_size=50, refit=False)
+    model.fit(X[:200], y[:200], validation_data=(X[200:], y[200:]))
+    mean, std = model.predict(X[200:], return_std=True)
+    assert 22 < np.median(std) < 40
+    # Within what a test at 5 % of the noise's own factor being 1 may leave.
+    assert np.mean(((y[200:] - mean) / std) ** 2) == pytest.approx(1, abs=0.3)
+
+
+# Bounds of their own (appendix C.2) ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def asymmetric():
+    """A line, as good as, through a step: y lies above it here, and below it there."""
+    X = np.linspace(-1, 1, 12)[:, None]
+    y = np.where(X[:, 0] > 0, 1.0, 0.0)
+    model = small(
+        hidden_units=(1,), side_hidden_units=(32,), bounds="asymmetric", l_min=0.01, epochs=300
+    )
+    return X, y, model.fit(X, y)
+
+
+def test_bounds_are_wide_where_the_data_lie(asymmetric):
+    X, y, model = asymmetric
+    distribution = model.predict_distribution(X)
+    assert isinstance(distribution, TwoPieceNormal)
+    error = y - model.predict(X)
+    above, below = error > 0.1, error < -0.1
+    assert above.any() and below.any()
+    assert (distribution.upper > 3 * distribution.lower)[above].all()
+    assert (distribution.lower > 3 * distribution.upper)[below].all()
+
+
+def test_asymmetric_bounds_lie_around_the_prediction(asymmetric):
+    X, _, model = asymmetric
+    X = np.concatenate([X, [[-5.0], [5.0], [100.0]]])
+    distribution = model.predict_distribution(X)
+    assert (distribution.lower > 0).all() and (distribution.upper > 0).all()
+    assert_array_equal(distribution.mode, model.predict(X))
+    # A central interval leaves 5 % on either side: it holds the mode where that allows it.
+    low, high = model.predict_interval(X, 0.9).T
+    share = distribution.cdf(distribution.mode)
+    assert_array_equal(low <= distribution.mode, share >= 0.05)
+    assert_array_equal(distribution.mode <= high, share <= 0.95)
+    assert ((share > 0.05) & (share < 0.95)).any()
+    assert np.isfinite(model.log_prob(X, model.predict(X))).all()
+
+
+def test_c_of_asymmetric_bounds_looks_at_the_side_of_y(wave):
+    X, y = wave
+    model = choosing(bounds="asymmetric", l_min=0.01, l_max=2.0)
+    model.fit(X[:40], y[:40], validation_data=(X[40:], y[40:]))
+    distribution = model.predict_distribution(X[40:])
+    error = y[40:] - distribution.mode
+    sigma = np.where(error > 0, distribution.upper, distribution.lower) / model.c_
+    assert model.c_ == pytest.approx(np.sqrt(np.mean((error / sigma) ** 2)), rel=1e-9)
+
+
+# A prediction that is given -----------------------------------------------------------------
+
+
+def network(input_shape, n_outputs):
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Dense(16, activation="relu"),
+            layers.Dropout(0.5),
+            layers.Dense(n_outputs),
+        ]
+    )
+
+
+def nested_network(input_shape, n_outputs):
+    trunk = [keras.Input(input_shape), keras.layers.Dense(16, activation="relu", name="inner")]
+    return keras.Sequential(
+        [keras.Input(input_shape), keras.Sequential(trunk), keras.layers.Dense(n_outputs)]
+    )
+
+
+def test_a_given_models_prediction_is_kept_to_the_bit(table, elsewhere):
+    forest = RandomForestRegressor(5, random_state=0).fit(*table)
+    model = small(pretrained=forest).fit(*table)
+    assert_array_equal(model.predict(elsewhere), forest.predict(elsewhere))
+    assert_array_equal(
+        pickle.loads(pickle.dumps(model)).predict(elsewhere), model.predict(elsewhere)
+    )
+    lines = LinearRegression().fit(table[0], np.column_stack([table[1], -table[1]]))
+    both = small(pretrained=lines).fit(table[0], lines.predict(table[0]))
+    assert_array_equal(both.predict(elsewhere), lines.predict(elsewhere))
+
+
+def test_a_given_networks_prediction_is_kept_to_the_bit(table, elsewhere):
+    keras.utils.set_random_seed(0)
+    given = network((2,), 1)
+    before = [weight.copy() for weight in given.get_weights()]
+    model = small(pretrained=given).fit(*table)
+    assert_array_equal(model.predict(elsewhere), given.predict(elsewhere, verbose=0)[:, 0])
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict(elsewhere), model.predict(elsewhere))
+    assert_array_equal(std_of(again, elsewhere), std_of(model, elsewhere))
+    assert all(map(np.array_equal, before, given.get_weights()))
+    assert all(layer.trainable for layer in given.layers)
+    # r sees its features as they are predicted with, without dropout.
+    layers = json.loads(model.member_.network)["config"]["layers"]
+    rates = [layer["config"]["rate"] for layer in layers if layer["class_name"] == "Dropout"]
+    assert rates == [0.0]
+
+
+def test_given_models_work_within_scikit_learn(table, elsewhere):
+    X, y = table
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    line = LinearRegression().fit(frame, y)
+    model = small(pretrained=line).fit(frame, y)
+    assert_array_equal(model.predict(frame), line.predict(frame))
+    frozen = small(pretrained=FrozenEstimator(line), epochs=2)
+    scores = cross_val_score(frozen, frame, y, cv=2, error_score="raise")
+    assert_allclose(scores, cross_val_score(FrozenEstimator(line), frame, y, cv=2), rtol=1e-12)
+    scaler = StandardScaler().fit(X)
+    scaled = LinearRegression().fit(scaler.transform(X), y)
+    pipeline = make_pipeline(StandardScaler(), small(pretrained=scaled)).fit(X, y)
+    assert_array_equal(pipeline.predict(elsewhere), scaled.predict(scaler.transform(elsewhere)))
+
+
+def test_given_models_may_be_calibrated_on_rows_they_have_not_seen(wave):
+    X, y = wave
+    line = LinearRegression().fit(X[:60], y[:60])
+    base = choosing(pretrained=line, l_min=0.01, l_max=2.0)
+    with pytest.raises(ValueError, match="`pretrained` has seen the rows.*validation_data"):
+        clone(base).set_params(pretrained=line).fit(X[:60], y[:60])
+    model = base.fit(X[:60], y[:60], validation_data=(X[60:], y[60:]))
+    c = root_mean_square_of_z(model, X[60:], y[60:])
+    assert model.c_ == pytest.approx(c, rel=1e-9) and c > 0
+
+
+def test_given_models_that_do_not_fit_are_refused(table):
+    X, y = table
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    for given, error, message in (
+        (LinearRegression(), NotFittedError, "`pretrained` is not fitted.*FrozenEstimator"),
+        (LinearRegression().fit(X[:, :1], y), ValueError, "takes 1 features. X has 2"),
+        (LinearRegression().fit(X, np.c_[y, y]), ValueError, r"shape \(12, 1\).*Got shape \(12, 2"),
+        (LinearRegression().fit(frame[["b", "a"]], y), ValueError, r"order: \['b', 'a'\]"),
+        (network((3,), 1), ValueError, r"shape \(None, 2\).*It takes \(None, 3\)"),
+        (network((2,), 2), ValueError, r"shape \(12, 1\).*Got shape \(12, 2"),
+        (keras.Sequential([keras.layers.Dense(1)]), ValueError, r"shape \(None, 2\)"),
+        (3, ValueError, "'pretrained' parameter"),
+    ):
+        with pytest.raises(error, match=message):
+            small(pretrained=given).fit(frame, y)
+    for changes in ({"noise": "learned"}, {"build_f": network}):
+        with pytest.raises(ValueError, match="`pretrained` gives the prediction"):
+            small(pretrained=LinearRegression().fit(X, y), **changes).fit(X, y)
+
+
+# Networks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build_f", [None, nested_network], ids=["dense", "nested"])
+def test_uncertainty_does_not_move_the_prediction(build_f, table):
+    """Footnote 5. Clipping sees all gradients, and the best epoch all of the loss."""
+    base = small(build_f=build_f, clip_norm=None, epochs=1, batch_size=2)
+    low, high = base.fit_many(*table, [{"pi_exp": 1e-3}, {"pi_exp": 10.0}])
+    assert_allclose(low.predict(table[0]), high.predict(table[0]), rtol=1e-6)
+    assert not np.allclose(std_of(low, table[0]), std_of(high, table[0]), rtol=1e-3)
+
+
+def test_uncertainty_may_move_the_prediction(table):
+    base = small(connect_gradient=True, clip_norm=None, epochs=1, batch_size=2)
+    low, high = base.fit_many(*table, [{"pi_exp": 1e-3}, {"pi_exp": 10.0}])
+    assert not np.allclose(low.predict(table[0]), high.predict(table[0]), rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"build_f": network, "build_r": network},
+        {"build_f": network, "noise": "learned"},
+        {"hidden_units": (8, 8, 8), "connect_layers": 3},
+        {"hidden_units": 8, "side_hidden_units": (4, 4), "activation": "swish"},
+        {"initial_range": None, "optimizer": "sgd", "stable_loss": False},
+        {"pretrained": "nested"},
+        {"pretrained": "forest"},
+    ],
+    ids=str,
+)
+def test_other_networks_know_where_the_rows_are(changes, gap):
+    X, _ = gap
+    if changes.get("pretrained") == "nested":
+        keras.utils.set_random_seed(0)
+        changes = {"pretrained": nested_network((1,), 1)}
+    elif changes.get("pretrained") == "forest":
+        changes = {"pretrained": RandomForestRegressor(5, random_state=0).fit(X, X[:, 0])}
+    settings = {"epochs": 400, "pi_sqr": 1.0, "box": [(-1.5, 1.5)], **changes}
+    model = small(**settings).fit(X, np.sin(4 * X[:, 0]))
+    epistemic = model.predict_uncertainty(X).epistemic
+    away = model.predict_uncertainty([[-1.4], [-0.15], [1.4]]).epistemic
+    assert epistemic.mean() < 0.6 * away.mean()
+
+
+def test_unusable_networks_are_refused(table):
+    for changes, message in (
+        ({"build_f": lambda shape, n: None}, "`build_f` must return a keras.Model. Got NoneType"),
+        ({"build_f": lambda shape, n: network(shape, n + 1)}, r"`build_f` .*\(None, 1\).*None, 2"),
+        ({"build_r": lambda shape, n: network(shape, n + 1)}, r"`build_r` .*\(None, 1\).*None, 2"),
+        ({"build_r": lambda shape: None}, "TypeError"),
+        ({"connect_layers": 2}, "`connect_layers` must be at most 1 .*Got 2"),
+    ):
+        with pytest.raises(SearchSpaceError, match=message):
+            small(**changes).fit(*table)
+
+
+# Several at once, and again -----------------------------------------------------------------
+
+
+def test_fits_side_by_side_are_separate_fits(table, elsewhere):
+    settings = [
+        {"pi_exp": 0.1},
+        {"pi_sqr": 1.0, "c_exp": 10.0, "learning_rate": 0.003},
+        {"l_min": 0.1, "l_max": 0.5, "c": 2.0, "random_state": 5},
+    ]
+    base = small()
+    together = base.fit_many(*table, settings)
+    assert not hasattr(base, "network_")
+    for model, setting in zip(together, settings):
+        alone = clone(base).set_params(**setting).fit(*table)
+        assert model.get_params() == alone.get_params()
+        unit = np.std(table[1])
+        assert_allclose(model.predict(elsewhere), alone.predict(elsewhere), atol=1e-3 * unit)
+        assert_allclose(std_of(model, elsewhere), std_of(alone, elsewhere), atol=1e-3 * unit)
+        assert_array_equal(model.box_, alone.box_)
+
+
+def test_fits_side_by_side_choose_for_themselves(table):
+    base = choosing(l_min=0.01, l_max=2.0)
+    fixed, chosen = base.fit_many(*table, [{"c": 2.0}, {"pi_exp": 0.1}])
+    assert fixed.c_ == 2.0
+    assert chosen.c_ == pytest.approx(
+        choosing(l_min=0.01, l_max=2.0, pi_exp=0.1).fit(*table).c_, rel=1e-2
+    )
+
+
+def test_settings_of_several_are_checked(table):
+    for settings, error, message in (
+        ([], ValueError, "`settings` must hold dictionaries of pi_sqr"),
+        ([{"pi_exp": 1.0}, {"epochs": 3}], ValueError, r"Got \['epochs'\]"),
+        ([{"pi_exp": -1.0}], ValueError, "'pi_exp' parameter"),
+        ([{"l_min": 5.0}], ValueError, "`l_max` must be larger than `l_min`"),
+        ({"pi_exp": [0.1]}, TypeError, "must hold dictionaries, one a model. Got 'pi_exp'"),
+    ):
+        with pytest.raises(error, match=message):
+            small().fit_many(*table, settings)
+
+
+def test_fits_repeat_and_survive_pickling(fitted, table, elsewhere):
+    again = small().fit(*table)
+    assert_array_equal(again.predict(elsewhere), fitted.predict(elsewhere))
+    assert_array_equal(std_of(again, elsewhere), std_of(fitted, elsewhere))
+    other = small(random_state=1).fit(*table)
+    assert not np.array_equal(other.predict(elsewhere), fitted.predict(elsewhere))
+    stored = pickle.dumps(fitted)
+    assert_array_equal(std_of(pickle.loads(stored), elsewhere), std_of(fitted, elsewhere))
+    assert len(stored) < 3 * fitted.member_.weights.nbytes + 30_000
+    assert not hasattr(clone(fitted), "network_")
+    draws = fitted.sample_y(elsewhere, 3, random_state=0)
+    assert_array_equal(draws, fitted.sample_y(elsewhere, 3, random_state=0))
+
+
+def test_searches_and_pipelines(wave):
+    X, y = wave[0][:40], wave[1][:40]
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    pipeline = make_pipeline(StandardScaler(), small(epochs=100))
+    grid = {"nomuregressor__pi_exp": [0.001, 0.1]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(frame, y)
+    assert search.best_score_ > 0.7
+    assert_array_equal(small(epochs=1).fit(frame, y).feature_names_in_, ["a", "b"])
+    assert (cross_val_score(small(epochs=100), X, y, cv=2) > 0.5).all()
+
+
+def test_a_stored_model_predicts_without_a_backend(table, noisy, asymmetric, tmp_path):
+    models = [
+        (small(epochs=3).fit(*table), table[0]),
+        (small(epochs=3, noise="learned").fit(*noisy), noisy[0]),
+        (asymmetric[2], asymmetric[0]),
+    ]
+    path = tmp_path / "models.pkl"
+    path.write_bytes(pickle.dumps([(m, X, m.predict(X, return_std=True)) for m, X in models]))
+    code = (
+        "import pickle, sys, numpy as np\n"
+        f"for model, X, expected in pickle.load(open({str(path)!r}, 'rb')):\n"
+        "    np.testing.assert_array_equal(model.predict(X, return_std=True), expected)\n"
+        "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_fit_that_fails_leaves_nothing_fitted(table):
+    model = small().fit(*table)
+    with pytest.raises(FloatingPointError, match="diverged"):
+        model.set_params(c_exp=1e38, learning_rate=1e38, clip_norm=None).fit(*table)
+    with pytest.raises(NotFittedError):
+        model.predict(table[0])
+
+
+def test_progress_is_shown(table, capsys):
+    small(verbose=1).fit(*table)
+    assert "training: 30epoch" in capsys.readouterr().err
+
+
+# Artificial inputs --------------------------------------------------------------------------
+
+
+def drawn(source, X, n=64, box=None, scaling=Scaling, margin=0.05):
+    scaling = scaling().fit(X, X[:, :1])
+    inputs = ArtificialInputs(source, n, box, margin, X, scaling)
+    values = inputs(inputs.n_each, np.random.default_rng(0))
+    return inputs, values * scaling.x_.scale_ + scaling.x_.mean_
+
+
+def test_uniform_inputs_fill_the_box(table):
+    X, _ = table
+    inputs, values = drawn("uniform", X, n=4000)
+    width = np.ptp(X, axis=0)
+    box = np.stack([X.min(axis=0) - 0.05 * width, X.max(axis=0) + 0.05 * width], axis=1)
+    assert_allclose(inputs.box, box)
+    for given in (None, [(80, 140), (-3, 1)]):
+        inputs, values = drawn("uniform", X, n=4000, box=given)
+        low, high = inputs.box.T
+        tolerance = 1e-9 * (high - low)
+        assert (values >= low - tolerance).all() and (values <= high + tolerance).all()
+        share = (values - low) / (high - low)
+        assert_allclose(
+            [*share.mean(axis=0), *share.std(axis=0)], [0.5] * 2 + [12**-0.5] * 2, atol=0.03
+        )
+
+
+def test_grids_are_regular_and_hold_the_corners(table):
+    inputs, values = drawn("grid", table[0], n=30, box=[(90, 110), (-1, 1)], scaling=NoScaling)
+    assert inputs.n_each == 25
+    assert_allclose(np.unique(values[:, 0].round(9)), [90, 95, 100, 105, 110])
+    assert_allclose(np.unique(values[:, 1].round(9)), [-1, -0.5, 0, 0.5, 1])
+    assert len(np.unique(values.round(9), axis=0)) == 25
+    # A constant column is not an axis.
+    constant = np.column_stack([table[0][:, 0], np.ones(12)])
+    assert drawn("grid", constant, n=30)[0].n_each == 30
+
+
+def test_sources_of_the_users_own_are_in_units_of_X(table):
+    X, y = table
+    rows = X[:3] + [20, 2]
+    _, values = drawn(rows, X, n=200)
+    assert_allclose(np.unique(values.round(6), axis=0), np.unique(rows.round(6), axis=0))
+    asked = []
+
+    def sampler(n, rng):
+        asked.append(n)
+        return np.column_stack([rng.uniform(110, 120, n), rng.uniform(-0.1, 0.1, n)])
+
+    _, values = drawn(sampler, X, n=200)
+    assert values[:, 0].min() >= 110 and values[:, 0].max() <= 120
+    model = small(artificial_inputs=sampler, n_artificial=40, epochs=200).fit(X, y)
+    assert sum(asked) == 200 + 40 * 200 and model.box_ is None
+    # r is lifted where they are.
+    uniform = small(n_artificial=40, epochs=200).fit(X, y)
+    right, left = [[115.0, 0.0]], [[94.0, 0.0]]
+    lift = [std_of(m, right)[0] / std_of(m, left)[0] for m in (model, uniform)]
+    assert lift[0] > lift[1]
+    assert std_of(small(artificial_inputs=pd.DataFrame(rows)).fit(X, y), X).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"artificial_inputs": "sobol"}, "'artificial_inputs' parameter"),
+        ({"artificial_inputs": lambda n, rng: np.zeros((n, 3))}, r"\(100, 2\). Got shape \(100, 3"),
+        ({"artificial_inputs": lambda n, rng: np.zeros((5, 2))}, r"Got shape \(5, 2\)"),
+        ({"artificial_inputs": lambda n, rng: np.full((n, 2), np.nan)}, "not all finite"),
+        ({"artificial_inputs": np.zeros((5, 3))}, "must have 2 columns, like X. Got 3"),
+        ({"artificial_inputs": np.full((5, 2), np.nan)}, "artificial_inputs contains NaN"),
+        ({"artificial_inputs": np.zeros((0, 2))}, "0 sample"),
+        ({"artificial_inputs": "grid", "n_artificial": 3}, "A grid of at most .*=3 points in 2"),
+        ({"n_artificial": 0}, "'n_artificial' parameter"),
+        ({"box": [(5, 6), (-1, 1)]}, "`box` must hold training rows, and holds none"),
+        ({"box": [(0, 200), (0, 0)]}, "for feature 1: a box without volume"),
+        ({"box": [(200, 0), (-1, 1)]}, "for feature 0: a box without volume"),
+        ({"box": [(0, 200)]}, "`box` must be 2 finite pairs"),
+        ({"box": [(0, 200), (0, np.inf)]}, "`box` must be 2 finite pairs"),
+        ({"box": [(0, 200), (0, np.nan)]}, "`box` must be 2 finite pairs"),
+        ({"box": [(0,), (0, 1)]}, "`box` must be 2 finite pairs"),
+        ({"box": "unit"}, "'box' parameter"),
+        ({"l_min": 2.0}, "`l_max` must be larger than `l_min`. Got l_min=2.0, l_max=2.0"),
+        ({"l_min": 0, "l_max": 0}, "'l_max' parameter"),
+        ({"c": "nll", "l_max": "nll", "l_min": 20.0}, "`l_max` must be larger.*up to 10"),
+        ({"c": "nll", "l_min": "nll", "l_max": 0.001}, "`l_max` must be larger.*from 0.005"),
+        ({"l_min": "nll"}, "chosen together with c: with c=1.0 give numbers"),
+        ({"l_max": "nll"}, "chosen together with c: with c=1.0 give numbers"),
+        ({"c": -1.0}, "'c' parameter"),
+        ({"c": np.nan}, "'c' parameter"),
+        ({"pi_sqr": -0.1}, "'pi_sqr' parameter"),
+        ({"pi_exp": -0.1}, "'pi_exp' parameter"),
+        ({"c_exp": -30.0}, "'c_exp' parameter"),
+        ({"l_max": np.inf}, "'l_max' parameter"),
+        ({"cv": 3, "refit": False, "c": "nll"}, "`cv` trains on parts of the rows only"),
+        ({"cv": 13, "c": "nll"}, "n_splits=13"),
+        ({"hidden_units": ()}, "`hidden_units` must be positive integers"),
+        ({"side_hidden_units": (4, 0)}, "`side_hidden_units` must be positive integers"),
+        ({"noise": -1.0}, "'noise' parameter"),
+        ({"noise": "known"}, "'noise' parameter"),
+        ({"noise": lambda X: np.ones(3)}, r"`noise` must be.*Got shape \(3,\)"),
+        ({"noise": lambda X: -np.ones(len(X))}, "`noise` must be.*some not such"),
+        ({"noise": lambda X: np.full(len(X), np.inf)}, "`noise` must be.*some not such"),
+        ({"noise": lambda X: np.full(len(X), np.nan)}, "`noise` must be.*some not such"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused(changes, message, table):
+    with pytest.raises(ValueError, match=message):
+        small(**changes).fit(*table)
+
+
+# Data ----------------------------------------------------------------------------------------
+
+
+def test_bad_rows_are_refused(table):
+    X, y = table
+    holed = np.where(np.arange(12) == 3, np.nan, y)
+    for X_bad, y_bad, message in (
+        (X + holed[:, None], y, "Input X contains NaN"),
+        (X, holed, "Input y contains NaN"),
+        (np.full((12, 2), "a"), y, "could not convert string"),
+        (X, ["a"] * 12, "could not convert string"),
+        (X * 1e300, y, "so large that their variance overflows"),
+        (X, y * 1e300, "so large that their variance overflows"),
+        (X, y[:5], "inconsistent numbers of samples"),
+    ):
+        with (
+            np.errstate(invalid="ignore"),
+            pytest.raises(ValueError, match=message),
+        ):
+            small().fit(X_bad, y_bad)
+
+
+def test_one_row_is_enough_for_numbers(table):
+    X, y = table
+    # Of one row the range is a point: only a box says where else there might be inputs.
+    box = np.column_stack([X[0] - 3, X[0] + 3])
+    model = small(epochs=400, box=box).fit(X[:1], y[:1])
+    assert model.predict(X[:1])[0] == pytest.approx(y[0], abs=0.05)
+    corners = X[0] + [[2, 2], [2, -2], [-2, 2], [-2, -2]]
+    assert std_of(model, X[:1])[0] < 0.5 * std_of(model, corners).mean()
+    with pytest.raises(ValueError, match=r"n_samples=1\) are all alike.*Give `box`"):
+        small().fit(X[:1], y[:1])
+    with pytest.raises(ValueError, match="minimum of 2 is required"):
+        choosing().fit(X[:1], y[:1])
+    assert choosing().fit(X[:2], y[:2]).c_ > 0
+
+
+def test_rows_that_contradict_each_other_make_c_larger(table):
+    X, y = table
+    twice, apart = np.repeat(X, 2, axis=0), np.tile([-5.0, 5.0], 12)
+    calm = choosing(l_min=0.01, l_max=2.0).fit(twice, np.repeat(y, 2))
+    torn = choosing(l_min=0.01, l_max=2.0).fit(twice, np.repeat(y, 2) + apart)
+    assert torn.c_ > 1.5 * calm.c_
+    assert_allclose(torn.predict(X), y, atol=8)
+
+
+def test_constants_survive(table):
+    X, y = table
+    for base in (small(), choosing()):
+        flat = clone(base).fit(X, np.full(12, 7.0))
+        mean, std = flat.predict(X, return_std=True)
+        assert_allclose(mean, 7, atol=0.2)
+        assert (std > 0).all() and np.isfinite(std).all()
+    constant = np.column_stack([X[:, 0], np.full(12, 3.0)])
+    for artificial_inputs in ("uniform", "grid"):
+        model = small(artificial_inputs=artificial_inputs).fit(constant, y)
+        assert_array_equal(model.box_[1], [3, 3])
+        assert np.isfinite(std_of(model, constant)).all()
+    with pytest.raises(ValueError, match="all alike"):
+        small().fit(np.ones((12, 2)), y)
+
+
+def test_outputs_keep_the_shape_of_y(table, fitted):
+    X, y = table
+    column = small().fit(X, y[:, None])
+    assert_array_equal(column.predict(X), fitted.predict(X)[:, None])
+    both = small(epochs=300).fit(X, np.column_stack([y, -100 * y]))
+    mean, std = both.predict(X, return_std=True)
+    assert mean.shape == std.shape == (12, 2)
+    assert both.predict_interval(X).shape == (12, 2, 2)
+    assert_allclose(mean, np.column_stack([y, -100 * y]), rtol=0.3, atol=500)
+    assert 20 < (std[:, 1] / std[:, 0]).mean() < 500
+    skewed = small(bounds="asymmetric").fit(X, np.column_stack([y, -100 * y]))
+    assert skewed.predict_distribution(X).upper.shape == (12, 2)
+
+
+def test_rows_of_zero_weight_do_not_matter(table):
+    X, y = table
+    weight = np.r_[np.zeros(3), np.ones(9)]
+    wild = np.where(weight > 0, y, 1e6)
+    far = np.where(weight[:, None] > 0, X, 1e9)
+    for base in (small(), choosing()):
+        model = clone(base).fit(far, wild, sample_weight=weight)
+        without = clone(base).fit(X[3:], y[3:])
+        assert_array_equal(model.predict(X), without.predict(X))
+        assert_array_equal(std_of(model, X), std_of(without, X))
+        assert_array_equal(model.box_, without.box_)
+    with pytest.raises(ValueError, match="at least 2 rows of positive weight"):
+        choosing().fit(X, y, sample_weight=np.eye(12)[0])
+    with pytest.raises(ValueError, match="sample_weight"):
+        small().fit(X, y, sample_weight=-weight)
+
+
+def test_heavy_rows_are_met_more_closely(table):
+    X = np.repeat(table[0][:6], 2, axis=0)
+    y = np.tile([0.0, 1.0], 6)
+    model = small(epochs=200).fit(X, y, sample_weight=np.tile([3.0, 1.0], 6))
+    assert_allclose(model.predict(X), 0.25, atol=0.05)
+
+
+def test_groups_are_not_divided(table):
+    X, y = table
+    groups = np.repeat(["a", "b", "c", "d"], 3)
+    model = choosing(l_min=0.01, l_max=2.0, cv=None, refit=False, validation_fraction=0.25)
+    model.fit(X, y, groups=groups)
+    _, valid = split_rows(12, 0.25, generator(model.entropy_, "split"), groups)
+    assert len(set(groups[valid])) == 1 and len(valid) == 3
+    assert model.c_ == pytest.approx(root_mean_square_of_z(model, X[valid], y[valid]), rel=1e-9)
+    for bad, message in ((groups[:5], r"`groups` must have shape \(12,\)"), (["a"] * 12, "two gr")):
+        with pytest.raises(ValueError, match=message):
+            choosing().fit(X, y, groups=bad)
+    with pytest.raises(ValueError, match="number of groups: 4"):
+        choosing(cv=5).fit(X, y, groups=groups)
+
+
+def test_bad_validation_rows_are_refused(table):
+    X, y = table
+    for bad, message in (
+        (3, "`validation_data` must be a tuple"),
+        ((X[:, :1], y), "X has 1 features"),
+        ((X, np.c_[y, y]), "must have 1 outputs. Got 2"),
+        ((X, np.full(12, np.nan)), "validation rows contains NaN"),
+        ((X[:0], y[:0]), "0 sample"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            choosing().fit(X, y, validation_data=bad)
+
+
+def test_inputs_of_other_types(table, fitted):
+    X, y = table
+    listed = small().fit(X.tolist(), y.tolist())
+    assert_array_equal(listed.predict(X.tolist()), fitted.predict(X))
+    short = small().fit(X.astype("float32"), y.astype("float32"))
+    assert_allclose(short.predict(X.astype("float32")), fitted.predict(X), rtol=1e-3)
+    assert short.predict(X).dtype == "float64"
+    with pytest.raises(ValueError, match="1 features, but NOMURegressor is expecting 2"):
+        fitted.predict(X[:, :1])
+    far = fitted.predict([[1e300, -1e300]], return_std=True)
+    assert np.isfinite(far).all()
+
+
+def test_many_features():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 2**10))
+    model = small(epochs=5, n_artificial=20).fit(X, X[:, 0])
+    assert np.isfinite(std_of(model, X)).all() and model.box_.shape == (2**10, 2)
+    with pytest.raises(ValueError, match="points in 1024 dimensions has one point an axis"):
+        small(artificial_inputs="grid").fit(X, X[:, 0])
+
+
+# The paper's settings --------------------------------------------------------------------------
+
+# Appendix B.2.2 to B.3.1, by hand.
+PAPER = {
+    "toy": {
+        "hidden_units": (1024, 1024, 1024),
+        "epochs": 1024,
+        "batch_size": None,
+        "pi_sqr": 0.1,
+        "pi_exp": 0.01,
+        "c_exp": 30,
+        "l_min": 1e-3,
+        "l_max": 2,
+        "l2": 1e-8,
+        "side_l2": 1e-8,
+        "learning_rate": 1e-3,
+        "clip_norm": None,
+        "n_artificial": 128,
+        "artificial_inputs": "grid",
+        "box": [(-1.1, 1.1)],
+        "standardize": False,
+        "c": 1,
+    },
+    "testbed": {"l_min": 0.1, "l_max": 1, "epochs": 1024, "n_artificial": 100, "pi_exp": 0.01},
+    "solar": {
+        "epochs": 16384,
+        "pi_sqr": 0.1,
+        "pi_exp": 0.05,
+        "l_min": 1e-2,
+        "l_max": 2,
+        "l2": 1e-19,
+        "side_l2": 1e-19,
+        "n_artificial": 128,
+        "standardize": False,
+    },
+    "uci": {
+        "hidden_units": (50,),
+        "epochs": 400,
+        "batch_size": 100,
+        "pi_sqr": 0.1,
+        "pi_exp": 0.01,
+        "c_exp": 30,
+        "l_min": "nll",
+        "l_max": "nll",
+        "c": "nll",
+        "l2": 1e-9,
+        "side_l2": 1e-4,
+        "learning_rate": 0.01,
+        "clip_norm": 1,
+        "n_artificial": 100,
+        "box": None,
+        "box_margin": 0.05,
+        "standardize": True,
+        "stable_loss": True,
+    },
+    "uci_gap": {"epochs": 40, "pi_sqr": 0.01, "pi_exp": 0.1, "hidden_units": (50,), "c": "nll"},
+    "bayesopt": {
+        "hidden_units": (1024, 1024, 1024),
+        "epochs": 1024,
+        "pi_sqr": 1,
+        "pi_exp": 0.01,
+        "l_min": 1e-6,
+        "l_max": 2,
+        "l2": 1e-8,
+        "n_artificial": 500,
+        "box": [(-1, 1)],
+        "c": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_settings_are_the_papers(name):
+    model = NOMURegressor.from_paper(name)
+    given = model.get_params()
+    assert {key: given[key] for key in PAPER[name]} == PAPER[name]
+    assert given["initial_range"] == 0.05 and given["connect_layers"] == 1
+    assert clone(model).get_params() == given
+
+
+def test_settings_of_the_paper_follow_the_dimension(table):
+    assert NOMURegressor.from_paper("toy", 2).n_artificial == 256
+    assert NOMURegressor.from_paper("testbed", 5).n_artificial == 500
+    assert NOMURegressor.from_paper("bayesopt", 20).box == [(-1, 1)] * 20
+    X, y = (table[0] - [100, 0]) / [5, 0.1], (table[1] - 50) / 30
+    changes = {"hidden_units": (16, 16), "epochs": 20, "random_state": 0}
+    model = NOMURegressor.from_paper("toy", 2, **changes).fit(X, y)
+    assert_array_equal(model.box_, [[-1.1, 1.1]] * 2)
+    # Unscaled: a standard deviation is c * l_max at most, in the units of y.
+    assert 0.001 < std_of(model, [[0.0, 0.0]])[0] < 2
+    with pytest.raises(ValueError, match="`box` must be 2 finite pairs"):
+        NOMURegressor.from_paper("toy", **changes).fit(X, y)
+    with pytest.raises(ValueError, match="`name` must be one of .*'toy'.*Got 'bnn'"):
+        NOMURegressor.from_paper("bnn")
+    with pytest.raises(TypeError, match="epoch"):
+        NOMURegressor.from_paper("toy", epoch=3)
+
+
+@pytest.mark.parametrize("changes", [{}, {"c": 2.0, "l_min": 0.1, "l_max": 1.0}], ids=str)
+@pytest.mark.slow
+def test_defaults_work_on_a_real_table(changes):
+    """120 rows of a noisy function of five inputs: better than a line, and honest."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-1, 1, (240, 5))
+    y = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * X[:, 2] ** 2 + 10 * X[:, 3]
+    model = NOMURegressor(random_state=0, **changes).fit(X[:120], y[:120])
+    line = LinearRegression().fit(X[:120], y[:120])
+    assert model.score(X[120:], y[120:]) > line.score(X[120:], y[120:])
+    low, high = model.predict_interval(X[120:], 0.9).T
+    covered = np.mean((low <= y[120:]) & (y[120:] <= high))
+    assert changes or 0.7 < covered <= 1
