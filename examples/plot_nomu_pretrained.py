@@ -66,10 +66,9 @@ def keras_network():
 # %%
 # The uncertainty. `fit` gets the rows that the model was trained on. A model's errors there say
 # nothing of its errors elsewhere, so the scale c is learnt from other rows; `c=1` with numbers
-# for `l_min` and `l_max` would do without. One batch holds all rows, so an epoch is one step:
-# the default of 400 is for tables of some hundred rows and more.
+# for `l_min` and `l_max` would do without.
 def with_uncertainty(model):
-    nomu = NOMURegressor((64, 64), pretrained=model, epochs=2000, box=[(-1, 11)], random_state=0)
+    nomu = NOMURegressor((64, 64), pretrained=model, box=[(-1, 11)], random_state=0)
     return nomu.fit(X, y, validation_data=(X_valid, y_valid))
 
 

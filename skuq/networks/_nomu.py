@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.preprocessing import StandardScaler
 
 __all__ = ["READOUTS", "NomuHead", "build_mean", "build_nomu"]
 
@@ -161,8 +160,8 @@ def build_nomu(
         outputs are not part of what the network gives. "apart" is one without layers that
         could be seen: then r sees x only.
     sample : ndarray of shape (n, n_features), optional
-        Rows over which what r sees of a given f is standardised: its features may be of any
-        size.
+        Rows over which what r sees of a given f is brought to mean 0 and, all together,
+        variance 1: its features may be of any size.
 
     Raises
     ------
@@ -314,14 +313,16 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
 
 
 def _standardised(inputs, feature, sample):
-    """A feature with mean 0 and variance 1 over a sample of inputs; constants are centred."""
+    """Features of mean 0 over a sample of inputs, and together of variance 1.
+
+    One factor for all: each on its own would blow up those that hardly vary.
+    """
     from skuq._keras import keras
 
-    scaler = StandardScaler().fit(keras.Model(inputs, feature).predict(sample, verbose=0))
-    scale = 1 / scaler.scale_
-    layer = keras.layers.Rescaling(
-        scale.tolist(), (-scale * scaler.mean_).tolist(), dtype="float32", name=_MEAN + "features"
-    )
+    values = keras.Model(inputs, feature).predict(sample, verbose=0).astype("float64")
+    scale = 1 / (np.sqrt(values.var(axis=0).mean()) or 1.0)
+    offset = (-scale * values.mean(axis=0)).tolist()
+    layer = keras.layers.Rescaling(float(scale), offset, dtype="float32", name=_MEAN + "features")
     return layer(feature)
 
 
