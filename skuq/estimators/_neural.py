@@ -44,8 +44,10 @@ __all__ = [
     "NeuralEstimator",
     "RegressionTarget",
     "check_dropout_layers",
+    "check_units",
     "completed",
     "diverged",
+    "progress",
 ]
 
 #: Of the parameters that regressors have and classifiers have not.
@@ -110,21 +112,12 @@ class NeuralEstimator(BaseEstimator):
             validation_data = check_validation_data(self, validation_data, self._check_targets)
         self._head = self._make_head(rows.y.shape[1])
         data, splits = self._prepare(rows, validation_data, groups)
-        with self._progress() as report:
+        with progress(self.verbose) as report:
             self.members_, self.weights_, splits = self._train(
                 self._build(X.shape[1:]), data, splits, report
             )
         self._finish(data, splits)
         return self
-
-    @contextlib.contextmanager
-    def _progress(self):
-        """What a stack reports its epochs to: a bar, if the user wants one."""
-        if not self.verbose:
-            yield None
-            return
-        with tqdm(desc="training", unit="epoch") as bar:
-            yield bar.update
 
     def _prepare(self, rows, validation_data, groups):
         """`TrainingData`, and each member's own split of it if they have one.
@@ -164,16 +157,7 @@ class NeuralEstimator(BaseEstimator):
         n_raw = self._head.n_raw
         if self.network is not None:
             return build_checked(self.network, input_shape, n_raw, "`network`")
-        try:
-            units = np.atleast_1d(self.hidden_units)
-            usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
-        except ValueError:  # ragged
-            usable = False
-        if not usable or not len(units):
-            raise ValueError(
-                "`hidden_units` must be positive integers, one a hidden layer. "
-                f"Got {self.hidden_units!r}."
-            )
+        units = check_units("hidden_units", self.hidden_units)
         if self.activation not in (*ACTIVATIONS, "swish"):
             raise ValueError(
                 f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {self.activation!r}."
@@ -182,7 +166,7 @@ class NeuralEstimator(BaseEstimator):
         return build_mlp(
             input_shape,
             n_raw,
-            units.tolist(),
+            units,
             activation=self.activation,
             dropout=self._dropout_rate,
             scale_l2=scale_l2,
@@ -273,6 +257,28 @@ class RegressionTarget(GaussianTarget):
             scale = noise / self.scaling_.y_.scale_
         self._head = replace(self._head, scale=tuple(np.maximum(scale, _SMALLEST_NOISE).tolist()))
         self.noise_std_ = float(noise[0]) if self._y_is_1d else noise
+
+
+@contextlib.contextmanager
+def progress(verbose):
+    """What a stack reports its epochs to: a bar, if the user wants one."""
+    if not verbose:
+        yield None
+        return
+    with tqdm(desc="training", unit="epoch") as bar:
+        yield bar.update
+
+
+def check_units(name: str, given) -> list[int]:
+    """The units of each hidden layer, from a parameter of that name."""
+    try:
+        units = np.atleast_1d(given)
+        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
+    except ValueError:  # ragged
+        usable = False
+    if not usable or not len(units):
+        raise ValueError(f"`{name}` must be positive integers, one a hidden layer. Got {given!r}.")
+    return units.tolist()
 
 
 def completed(members) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -12,10 +11,10 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils.validation import validate_data
-from tqdm.auto import tqdm
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator
+from skuq.estimators._neural import check_units, progress
 from skuq.estimators._nomu_fit import GivenMean, Job, KnownNoise, NomuTrainer
 from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._rows import Rows, check_groups, check_validation_data, check_weights, split
@@ -420,7 +419,7 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         if validation_data is not None:
             validation_data = check_validation_data(first, validation_data, first._check_targets)
         trainer = first._trainer(rows, validation_data)
-        with first._progress() as report:
+        with progress(first.verbose) as report:
             jobs = [
                 Job(model, *fold)
                 for model in models
@@ -599,14 +598,6 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
             return EpistemicNormal(mean, noise, up)
         return TwoPieceNormal(mean, down, up, noise)
 
-    @contextlib.contextmanager
-    def _progress(self):
-        if not self.verbose:
-            yield None
-            return
-        with tqdm(desc="training", unit="epoch") as bar:
-            yield bar.update
-
     @property
     def scaling_(self):
         return self.network_.scaling
@@ -631,10 +622,10 @@ def _checked_rows(models, X, y, sample_weight, groups):
         checked, targets = model._check_table(X, y)
         targets = model._targets(targets)
         model.entropy_ = draw_entropy(model.random_state)
-        model.hidden_units_ = _units("hidden_units", model.hidden_units)
+        model.hidden_units_ = check_units("hidden_units", model.hidden_units)
         side = model.side_hidden_units
         model.side_hidden_units_ = (
-            model.hidden_units_ if side is None else _units("side_hidden_units", side)
+            model.hidden_units_ if side is None else check_units("side_hidden_units", side)
         )
     rows = Rows(checked, targets, check_weights(sample_weight, checked))
     groups = check_groups(groups, checked)
@@ -645,14 +636,3 @@ def _checked_rows(models, X, y, sample_weight, groups):
             f"Got {used.sum()} (n_samples={len(used)})."
         )
     return rows.take(used), None if groups is None else groups[used]
-
-
-def _units(name, given):
-    try:
-        units = np.atleast_1d(given)
-        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
-    except ValueError:  # ragged
-        usable = False
-    if not usable or not len(units):
-        raise ValueError(f"`{name}` must be positive integers, one a hidden layer. Got {given!r}.")
-    return units.tolist()
