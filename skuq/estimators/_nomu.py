@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GroupKFold, KFold
-from sklearn.utils.validation import validate_data
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator
@@ -425,31 +424,22 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
                 for model in models
                 for fold in model._folds(rows, validation_data, groups)
             ]
-            networks = trainer.train(jobs, report)
-            again = []
-            for model in models:
-                own = [(network, job) for network, job in zip(networks, jobs) if job.model is model]
+            trained = list(zip(trainer.train(jobs, report), jobs))
+            of_models = [[pair for pair in trained if pair[1].model is model] for model in models]
+            for model, own in zip(models, of_models):
                 model._learn(own, rows, validation_data)
-                # With rows of their own to choose on, all others have trained already.
-                if first._is_to_choose and model.refit and validation_data is None:
-                    again.append(trainer.refitting(model, [network for network, _ in own]))
-            for job, network in zip(again, trainer.train(again, report)):
-                job.model.network_ = network
-        for model in models:
-            model.box_ = trainer.artificial.box
+            networks = [own[0][0] for own in of_models]
+            # Given rows to choose on, a model has trained on all others already.
+            if first._is_to_choose and first.refit and validation_data is None:
+                again = [trainer.refitting(model, own) for model, own in zip(models, of_models)]
+                networks = trainer.train(again, report)
+        for model, network in zip(models, networks):
+            model.network_, model.box_ = network, trainer.artificial.box
         return models
 
-    def _check_table(self, X, y):
-        n_rows = 2 if self._is_to_choose else 1
-        return validate_data(
-            self,
-            X,
-            y,
-            dtype="float64",
-            multi_output=True,
-            y_numeric=True,
-            ensure_min_samples=n_rows,
-        )
+    @property
+    def _least_rows(self):
+        return 2 if self._is_to_choose else 1
 
     @property
     def _is_to_choose(self):
@@ -521,8 +511,7 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         return list(folds.split(rows.X, groups=groups))
 
     def _learn(self, trained, rows, validation_data):
-        """Take a network for one's own, and choose by what all say of rows they have not seen."""
-        self.network_ = trained[0][0]
+        """Choose by what networks say of rows that they have not seen."""
         self.l_min_, self.l_max_, self.c_, self.noise_factor_ = self.l_min, self.l_max, self.c, 1.0
         if not self._is_to_choose:
             return

@@ -254,11 +254,11 @@ class NomuTrainer:
             sides = self._side_by_side(jobs, report, means)
         return self._networks(sides, means)
 
-    def refitting(self, model, networks) -> Job:
+    def refitting(self, model, trained) -> Job:
         """What trains a model on all rows, once parts of them have shown for how long."""
         epochs = None
         if self.stops_early:
-            best = [network.mean_member.best_epoch + 1 for network in networks]
+            best = [network.mean_member.best_epoch + 1 for network, _ in trained]
             epochs = round(float(np.mean(best)))
         return Job(model, np.arange(len(self.rows.X)), None, epochs)
 

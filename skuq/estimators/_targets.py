@@ -22,8 +22,11 @@ __all__ = ["ClassificationTarget", "GaussianTarget", "WeightedClassificationTarg
 class GaussianTarget(UncertaintyRegressorMixin):
     """Numbers, one or several a row, with a Gaussian likelihood."""
 
+    @property
+    def _least_rows(self):
+        return 1 if self.validation_fraction is None else 2
+
     def _check_table(self, X, y):
-        n_rows = 1 if self.validation_fraction is None else 2
         return validate_data(
             self,
             X,
@@ -31,7 +34,7 @@ class GaussianTarget(UncertaintyRegressorMixin):
             dtype="float64",
             multi_output=True,
             y_numeric=True,
-            ensure_min_samples=n_rows,
+            ensure_min_samples=self._least_rows,
         )
 
     def _targets(self, y):
