@@ -75,6 +75,11 @@ class ArtificialInputs:
 
     def _checked(self, sampler):
         def draw(n, rng):
+            """Each step's apart: what a function gives may be spread evenly, or ordered."""
+            n_steps = -(-n // self.n_each)
+            return np.concatenate([draw_step(self.n_each, rng) for _ in range(n_steps)])
+
+        def draw_step(n, rng):
             drawn = np.asarray(sampler(n, rng), dtype="float64")
             if drawn.shape != (n, self._n_features) or not np.isfinite(drawn).all():
                 finite = "" if np.isfinite(drawn).all() else ", not all finite"
@@ -119,11 +124,16 @@ def _check_box(box, X):
             f"`box` must have low < high for every feature. Got {box[empty[0]]} for feature "
             f"{empty[0]}: a box without volume."
         )
-    inside = (np.clip(X, *box.T) == X).all(axis=1)
-    if not inside.any():
-        raise ValueError(
-            "`box` must hold training rows, and holds none: its sides are "
-            f"{box[0]} for the first feature, whose values are from {X[:, 0].min():.4g} to "
-            f"{X[:, 0].max():.4g}. It is in units of X."
-        )
-    return box
+    within = np.clip(X, *box.T) == X
+    if within.all(axis=1).any():
+        return box
+    missed = np.flatnonzero(~within.any(axis=0))
+    if len(missed):
+        k = missed[0]
+        reason = f"feature {k} has values from {X[:, k].min():.4g} to {X[:, k].max():.4g}, and "
+        reason += f"its sides are {box[k]}"
+    else:
+        reason = "each row is outside of it in some feature"
+    raise ValueError(
+        f"`box` must hold training rows, and holds none: {reason}. It is in units of X."
+    )

@@ -63,10 +63,12 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         Of the hidden layers, by Keras' name.
     connect_layers : int, default=1
         How many of f's last hidden layers r sees. 1 is the paper's architecture: the last one
-        joins r's output layer. 0 leaves the two apart, so that distances are Euclidean.
+        joins r's output layer, the one before it r's last hidden layer, and so on (Remark
+        3.1). 0 leaves the two apart, so that distances are Euclidean.
     connect_gradient : bool, default=False
         Whether the uncertainty's loss also moves the weights of f. The paper says no
-        (footnote 5), its code does.
+        (footnote 5), its code does. Without effect where f is trained before r, or given;
+        "auto" early stopping gives way to it.
     initial_range : float, optional
         Weights and biases begin uniform in plus and minus this, 0.05 in the paper. By default
         in the range that Glorot and Bengio give for each layer's weights, which fits tables
@@ -83,7 +85,7 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         for cross-validation and searches wrap it in `sklearn.frozen.FrozenEstimator`.
     noise : {"learned"}, float or callable, optional
         The standard deviation of the data's noise, in units of y: a number, or a function
-        ``noise(X) -> (n,)``. "learned" trains f with a Gaussian likelihood first, and r
+        ``noise(X) -> (n,)`` of an array. "learned" trains f with a Gaussian likelihood first, and r
         on top of it (appendix C.1). By default the data have none worth modelling.
     bounds : {"symmetric", "asymmetric"}, default="symmetric"
         "asymmetric" trains an r upwards and another downwards (appendix C.2).
@@ -98,12 +100,13 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         other one within reasonable values.
     artificial_inputs : {"uniform", "grid"}, callable or array-like, default="uniform"
         Where r is lifted: drawn anew for every step from the box, on a grid in it, by a
-        function ``(n, rng) -> (n, n_features)``, or from the rows of a table without
-        targets, as when data lie near a manifold (Remark 3.4). All in units of X.
+        function ``(n, rng) -> (n, n_features)`` called for every step, or from the rows of a
+        table without targets, as when data lie near a manifold (Remark 3.4). All in units of X.
     n_artificial : int, default=100
         Of each step. A grid has at most as many.
     box : array-like of shape (n_features, 2), optional
-        Lowest and highest artificial inputs, in units of X. By default the range of the rows,
+        Lowest and highest artificial inputs, in units of X, where they are uniform or on a
+        grid. By default the range of the rows,
         widened by `box_margin`.
     box_margin : float, default=0.05
         Share of each range added on either side.
@@ -119,8 +122,8 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         None takes all rows at once. The loss is a sum over rows: with larger batches the
         rows count more against the artificial inputs.
     epochs : int, optional
-        All are run; the weights kept are those of the smallest training loss. By default 400, or
-        as many as make 2000 steps.
+        All are run, but for `early_stopping`; the weights kept are those of the smallest
+        training loss. By default 400, or as many as make 2000 steps.
     early_stopping : bool or "auto", default="auto"
         Where rows are held out, train f first, for as long as these are better for it, and r
         on top of it, frozen, for all `epochs`: noisy tables need it. f stops after an eighth
@@ -459,9 +462,15 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
                 f"`l_max` must be larger than `l_min`. Got l_min={self.l_min}, l_max={self.l_max}, "
                 f'where "nll" tries l_min from {_L_MINS[0]:g} and l_max up to {_L_MAXS[-1]:g}.'
             )
+        if self.l_min == 0 and self.c == "nll":
+            raise ValueError(
+                "With `l_min` at 0 some rows would have no width at all, and c no value. Give a "
+                'small number, or l_min="nll"; or a number for `c`.'
+            )
         if isinstance(self.cv, Integral) and not self.refit:
             raise ValueError("`cv` trains on parts of the rows only: it needs refit=True.")
-        if self.early_stopping is True and self.connect_gradient:
+        trains_mean = self._is_to_choose and self.pretrained is None
+        if self.early_stopping is True and self.connect_gradient and trains_mean:
             raise ValueError(
                 "`early_stopping` trains f before r, and connect_gradient=True needs them to "
                 "train together: give up one of them."
@@ -481,7 +490,10 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
             stops_early = len(rows.X) >= _ENOUGH_TO_STOP and not self.connect_gradient
         stops_early = stops_early and self._is_to_choose and given is None
         noise = self._known_noise()
-        return NomuTrainer(self, rows, scaling, given, noise, stops_early, validation_data)
+        source = self.artificial_inputs
+        if hasattr(source, "columns"):  # in the order of those of X
+            source = self._check_inputs(source)
+        return NomuTrainer(self, rows, scaling, given, noise, source, stops_early, validation_data)
 
     def _known_noise(self):
         """A function from X (n, d) to the noise's standard deviation (n, m); None if unknown."""
@@ -508,7 +520,12 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
             return [split(rows, self.validation_fraction, rng, groups)]
         folds = GroupKFold if groups is not None else KFold
         folds = folds(n_folds, shuffle=True, random_state=int(rng.integers(2**31)))
-        return list(folds.split(rows.X, groups=groups))
+        pairs = list(folds.split(rows.X, groups=groups))
+        if groups is None and len(rows.X) >= _ENOUGH_TO_STOP:
+            # Of one size, for one program: all but a few rows are held out.
+            sizes = [min(map(len, part)) for part in zip(*pairs)]
+            pairs = [[part[:n] for part, n in zip(pair, sizes)] for pair in pairs]
+        return pairs
 
     def _learn(self, trained, rows, validation_data):
         """Choose by what networks say of rows that they have not seen."""
@@ -526,7 +543,7 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
                 "knowledge. For data without noise give numbers, for example l_min=0.001, "
                 "l_max=2 and c=1.",
                 SmallValidationWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         self._choose(held_out)
 
@@ -536,19 +553,27 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         error, raw, noise, weight = (
             None if part[0] is None else np.concatenate(part) for part in zip(*parts)
         )
+        # The likelihood hangs on the width on either side, and on where y lies.
+        up, down = self._sides(raw)
+        near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
         if "nll" in (self.l_min, self.l_max):
             self.l_min_, self.l_max_, self.c_ = fit_readout(
                 error,
-                self._nearer(error, raw),
+                near,
                 READOUTS[self.readout],
                 weight,
                 _L_MINS if self.l_min == "nll" else [self.l_min],
                 _L_MAXS if self.l_max == "nll" else [self.l_max],
                 aleatoric=noise,
+                raw_beyond=far,
             )
-        sigma = self._spread(self._nearer(error, raw))
         self.c_, self.noise_factor_ = fit_epistemic_scale(
-            error, sigma, noise, weight, fit_noise=self.noise == "learned"
+            error,
+            self._spread(near),
+            noise,
+            weight,
+            fit_noise=self.noise == "learned",
+            beyond=self._spread(far),
         )
 
     def _held_out(self, network, rows):
@@ -556,11 +581,6 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         mean, raw, noise = network(rows.X)
         unit = network.scaling.y_.scale_
         return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
-
-    def _nearer(self, error, raw):
-        """The raw uncertainty (n, m) on the side on which y lies."""
-        up, down = self._sides(raw)
-        return np.where(error > 0, up, down)
 
     def _sides(self, raw):
         """Raw uncertainty (n, m) upwards and downwards."""
@@ -618,6 +638,8 @@ def _checked_rows(models, X, y, sample_weight, groups):
         )
     rows = Rows(checked, targets, check_weights(sample_weight, checked))
     groups = check_groups(groups, checked)
+    if groups is not None:  # of any kind, None included
+        groups, _ = pd.factorize(groups, use_na_sentinel=False)
     used = rows.weight > 0
     if used.sum() < 2 and any(model._is_to_choose for model in models):
         raise ValueError(

@@ -57,6 +57,13 @@ class GivenMean:
     def is_keras(self) -> bool:
         return hasattr(self.model, "predict_on_batch")
 
+    @property
+    def shows_layers(self) -> bool:
+        """Whether its hidden layers can be copied: a Keras model of one graph, in float32."""
+        if not self.is_keras or getattr(self.model, "input_shape", None) is None:
+            return False
+        return {layer.compute_dtype for layer in self.model._flatten_layers()} == {"float32"}
+
     def check(self, n_features: int, names=None) -> None:
         """Raise ValueError if the model is not fitted, or not for features like these.
 
@@ -67,15 +74,18 @@ class GivenMean:
             Of the columns of X, where they have names.
         """
         if self.is_keras:
+            if not self.model.built:
+                raise ValueError("`pretrained` is a Keras model without weights: train it first.")
             shape = getattr(self.model, "input_shape", None)
-            if shape != (None, n_features):
+            if shape not in (None, (None, n_features)):  # unknown of subclassed models
                 raise ValueError(
                     f"`pretrained` must take inputs of shape (None, {n_features}), as X has "
                     f"{n_features} features. It takes {shape}."
                 )
             return
         try:
-            check_is_fitted(self.model)
+            if hasattr(self.model, "fit"):  # what only predicts is taken at its word
+                check_is_fitted(self.model)
         except NotFittedError as error:
             raise NotFittedError(
                 "`pretrained` is not fitted. What clones an estimator, as cross-validation and "
@@ -178,10 +188,11 @@ class NomuNetwork:
         else:
             if self.mean_member is not None:
                 mean, noise = predict_mean(self.mean_member, inputs, self.head.n_outputs)
-            mean, noise = self.scaling.restore(mean, 0.0 if noise is None else noise)
+            mean, restored = self.scaling.restore(mean, 0.0 if noise is None else noise)
+            noise = None if noise is None else restored
         if self.noise is not None:
             noise = self.noise(X)
-        return RawPrediction(mean, raw, noise if np.any(noise) else None)
+        return RawPrediction(mean, raw, noise)
 
 
 def predict_mean(member, inputs, n_outputs):
@@ -190,6 +201,19 @@ def predict_mean(member, inputs, n_outputs):
     if raw.shape[1] == n_outputs:
         return raw, None
     return GaussianHead(n_outputs).distribution(raw)
+
+
+def precision(noise) -> np.ndarray:
+    """Weights (n,) of rows by their noise (n, m): Eq. 57 with its rescaling.
+
+    Its terms (a) and (b) are those of Eq. 4 over 2 noise**2, and pi_exp and the L2 penalties
+    are to be divided by that too: with a constant noise it is Eq. 4, else that with rows
+    weighted by 1 / noise**2, on average 1. Several outputs have the mean of their weights;
+    noise far below what is typical counts as a hundredth of that.
+    """
+    typical = [np.median(own[own > 0]) if own.any() else 1.0 for own in noise.T]
+    weights = 1 / np.maximum(noise / typical, 1e-2) ** 2
+    return (weights / weights.mean(axis=0)).mean(axis=1)
 
 
 class NomuTrainer:
@@ -205,19 +229,21 @@ class NomuTrainer:
     given : GivenMean or None
     noise : callable or None
         Known noise, as in `NomuNetwork`.
+    source : {"uniform", "grid"}, callable or ndarray
+        Of artificial inputs, as in `ArtificialInputs`.
     stops_early : bool
         Whether f trains first, for as long as rows held out are better for it.
     validation : Rows or None
         Rows held out that are not among `rows`.
     """
 
-    def __init__(self, model, rows, scaling, given, noise, stops_early, validation):
+    def __init__(self, model, rows, scaling, given, noise, source, stops_early, validation):
         self.model, self.scaling, self.given, self.noise = model, scaling, given, noise
         self.rows, self.stops_early = rows, stops_early
         self.validation = validation if stops_early else None
         self.n_outputs = rows.y.shape[1]
         self.artificial = ArtificialInputs(
-            model.artificial_inputs,
+            source,
             model.n_artificial,
             model.box,
             model.box_margin,
@@ -317,7 +343,7 @@ class NomuTrainer:
         loc, noise = predict_mean(mean, self.scaling.inputs(rows.X), self.n_outputs)
         weight = rows.weight * self._precision(rows.X)
         if noise is not None:
-            weight = rows.weight * (1 / noise**2).mean(axis=1)
+            weight = rows.weight * precision(noise)
         data = self._data(self.scaling.targets(rows.y) - loc, weight, rows=rows)
         alone = [job._replace(train=np.arange(len(rows.X)), valid=None)]
         template = self._template(mean)
@@ -353,17 +379,10 @@ class NomuTrainer:
         return trial_seed(job.model.entropy_, purpose)
 
     def _precision(self, X):
-        """Eq. 57 with its rescaling: rows weigh by 1 / noise**2, up to a common factor.
-
-        Its terms (a) and (b) are those of Eq. 4 over 2 noise**2, and pi_exp and the L2
-        penalties are to be divided by that too: with a constant noise it is Eq. 4.
-        """
+        """Weights of rows by their known noise."""
         if self.noise is None:
             return np.ones(len(X))
-        noise = self.noise(X)
-        smallest = noise.min()
-        # Ratios to the smallest, as 1 / noise**2 of a noise of 0 has no value.
-        return ((np.maximum(smallest, 1e-12) / np.maximum(noise, 1e-12)) ** 2).mean(axis=1)
+        return precision(self.noise(X))
 
     def _data(self, targets, weight, validation=None, rows=None):
         X = self.scaling.inputs((rows or self.rows).X)
@@ -379,7 +398,7 @@ class NomuTrainer:
             from skuq.training import keras_model
 
             given = keras_model(mean), 1.0, 0.0
-        elif self.given is not None and not self.given.is_keras:
+        elif self.given is not None and not self.given.shows_layers:
             given = "apart"
         elif self.given is not None:  # the network's inputs are standardised, the model's are not
             x = self.scaling.x_
@@ -448,5 +467,6 @@ def _check_completed(members):
         reason = f" ({wild[0]})" if isinstance(wild[0], FloatingPointError) else ""
         raise FloatingPointError(
             f"{len(wild)} of {len(members)} networks diverged{reason}. Try a smaller "
-            "`learning_rate`, a smaller `pi_sqr`, `clip_norm=1.0` or `stable_loss=True`."
+            "`learning_rate`, smaller `pi_sqr`, `pi_exp` or `c_exp`, `clip_norm=1.0` or "
+            "`stable_loss=True`."
         )

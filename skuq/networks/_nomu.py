@@ -65,10 +65,9 @@ class NomuHead:
         """Term (a), the squared error of each row: tensors (.., n_outputs) to (..,)."""
         from skuq._keras import ops
 
-        mean, r = self.split(raw)
         if not self.with_mean:
-            return 0.0 * ops.sum(r, axis=-1)
-        return ops.sum(ops.square(y - mean), axis=-1)
+            return ops.zeros_like(raw[..., 0])
+        return ops.sum(ops.square(y - self.split(raw)[0]), axis=-1)
 
     def row_loss(self, y, raw, settings):
         """Term (b) of each row (..,); `settings` holds `pi_sqr`.
@@ -142,8 +141,8 @@ def build_nomu(
         Of the hidden layers of f and of r.
     connect_layers : int, default=1
         How many of f's hidden layers r sees: the last joins r's output layer, the one
-        before it r's last hidden layer, and so on (Remark 3.1). At most 1 with `build_f`,
-        `build_r` or `given`.
+        before it r's last hidden layer, and so on (Remark 3.1). 1 is 0 where f has none that
+        is a vector; with `build_r` there is at most 1.
     l2 : float
         Penalty on weights and biases of f and of r's output layer.
     side_l2 : float
@@ -173,20 +172,19 @@ def build_nomu(
     make = _Layers(activation, initial_range)
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     mean = None
-    if given == "apart":
+    if given == "apart" or (given is not None and not connect_layers):
         hidden, connect_layers = [], 0
     elif given is not None:
-        model, scale, offset = given
-        x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
-        _, hidden = _copy(model, x, frozen=True)
-        if sample is not None and connect_layers:
-            hidden = [_standardised(inputs, feature, sample) for feature in hidden]
+        hidden = _given_features(*given, inputs, sample)
     else:
         mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, build_f)
+    if connect_layers == 1 and not hidden:  # f is linear, or shows no vector
+        connect_layers = 0
     n_r = n_sides * n_outputs
     if build_r is not None:
         # Names of the same functions' layers would meet: f's copies begin with "mean_".
         side = _copy(_built("build_r", build_r, input_shape, n_r), inputs, prefix=_SIDE)[1][-1:]
+        side = side or [inputs]
         n_joins = 1
     else:
         n_joins = 1 + len(side_hidden_units)
@@ -284,74 +282,129 @@ def _built(name, build, input_shape, n_outputs):
 
 
 def _copy(model, x, prefix=_MEAN, frozen=False):
-    """A model's output for x, and its last hidden layer as a list of one, or of none.
+    """A model's output for x, and its hidden layers from first to last.
 
     The layers are copies with names of their own. Where `frozen` they have their weights too,
     and see no dropout and no noise.
     """
-    from skuq._keras import keras
+    output = _Copy(prefix, frozen).apply(model, x)
+    hidden, value = [], _last_hidden(output)
+    while value is not None and value is not x:
+        hidden.insert(0, value)
+        value = _last_hidden(value)
+    return output, hidden
 
-    def copy(layer):
-        if isinstance(layer, keras.Model):  # by their names inner layers are found too
-            twin = keras.models.clone_model(_functional(layer), clone_function=copy)
-            twin.name = prefix + layer.name
-            return twin
-        config = {**layer.get_config(), "name": prefix + layer.name}
-        if frozen:
-            config |= {name: 0.0 for name in ("rate", "stddev") if name in config}
+
+class _Copy:
+    """Layers of a model again, those of models within it included, in one flat graph."""
+
+    def __init__(self, prefix, frozen):
+        self.prefix, self.frozen, self._twins = prefix, frozen, {}
+
+    def apply(self, model, x):
+        """The model's output for x."""
+        if len(model.inputs) != 1 or len(model.outputs) != 1:
+            raise ValueError(f"Model {model.name!r} must have one input and one output.")
+        values = {id(model.inputs[0]): x}
+
+        def value_of(tensor):
+            if id(tensor) not in values:
+                operation, position, _ = tensor._keras_history
+                node = operation._inbound_nodes[position]
+                known = {id(source): value_of(source) for source in node.input_tensors}
+                arguments, options = node.arguments.fill_in(known)
+                result = self._call(operation, *arguments, **options)
+                results = result if isinstance(result, list | tuple) else [result]
+                values.update(zip(map(id, node.output_tensors), results))
+            return values[id(tensor)]
+
+        return value_of(model.outputs[0])
+
+    def _call(self, operation, *arguments, **options):
+        from skuq._keras import keras
+
+        if isinstance(operation, keras.Model):
+            outer, self.prefix = self.prefix, f"{self.prefix}{operation.name}_"
+            result = self.apply(operation, *arguments)
+            self.prefix = outer
+            return result
+        if not isinstance(operation, keras.layers.Layer):
+            return operation(*arguments, **options)  # of keras.ops, without weights
+        if id(operation) not in self._twins:
+            self._twins[id(operation)] = self._twin(operation)
+        twin = self._twins[id(operation)]
+        result = twin(*arguments, **options)
+        if self.frozen and twin.weights:
+            twin.set_weights(operation.get_weights())
+        return result
+
+    def _twin(self, layer):
+        from skuq._keras import keras
+
+        name = self.prefix + layer.name
+        if (
+            isinstance(layer, keras.layers.Normalization)
+            and getattr(layer, "mean", None) is not None
+        ):
+            # What it has adapted to is no weight that a configuration or `set_weights` keeps.
+            mean, variance = (
+                np.ravel(keras.ops.convert_to_numpy(part)).astype("float64")
+                for part in (layer.mean, layer.variance)
+            )
+            scale = np.maximum(np.sqrt(variance), keras.config.epsilon())
+            pair = (scale, mean) if layer.invert else (1 / scale, -mean / scale)
+            scale, offset = (part.tolist() for part in pair)
+            return keras.layers.Rescaling(scale, offset, dtype="float32", name=name)
+        config = {**layer.get_config(), "name": name}
+        if self.frozen:
+            config |= {part: 0.0 for part in ("rate", "stddev") if part in config}
+            moot = ("_constraint", "_regularizer")  # of what does not move
+            config |= {part: None for part in config if part.endswith(moot)}
         twin = type(layer).from_config(config)
-        twin.trainable = layer.trainable and not frozen
+        twin.trainable = layer.trainable and not self.frozen
         return twin
 
-    model = _functional(model)
-    twin = keras.models.clone_model(model, input_tensors=x, clone_function=copy)
-    if frozen:
-        twin.set_weights(model.get_weights())
-    output = twin.outputs[0]
-    hidden = _last_hidden(output)
-    return output, [] if hidden is None else [hidden]
 
+def _given_features(model, scale, offset, inputs, sample):
+    """Hidden layers of a trained model, frozen; over a sample of mean 0 and variance 1.
 
-def _standardised(inputs, feature, sample):
-    """Features of mean 0 over a sample of inputs, and together of variance 1.
-
-    One factor for all: each on its own would blow up those that hardly vary.
+    One factor for all features of a layer: each by itself would blow up those that hardly vary.
     """
     from skuq._keras import keras
 
-    values = keras.Model(inputs, feature).predict(sample, verbose=0).astype("float64")
-    scale = 1 / (np.sqrt(values.var(axis=0).mean()) or 1.0)
-    offset = (-scale * values.mean(axis=0)).tolist()
-    layer = keras.layers.Rescaling(float(scale), offset, dtype="float32", name=_MEAN + "features")
-    return layer(feature)
-
-
-def _functional(model):
-    """The same layers as a functional model, whose inner ones keep their names as paths."""
-    from skuq._keras import keras
-
-    if not isinstance(model, keras.Sequential):
-        return model
-    inputs = keras.Input(shape=model.input_shape[1:], dtype="float32")
-    value = inputs
-    for layer in model.layers:
-        value = layer(value)
-    return keras.Model(inputs, value)
+    x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
+    output, hidden = _copy(model, x, frozen=True)
+    if sample is None or not hidden:
+        return hidden
+    copied, *seen = keras.Model(inputs, [output, *hidden]).predict(sample, verbose=0)
+    own = model.predict(sample * scale + offset, verbose=0)
+    if not np.allclose(copied, own, rtol=1e-2, atol=1e-2 * (np.ptp(own) or 1.0)):
+        raise ValueError(
+            "A copy of the trained model predicts other values than the model: some layer keeps "
+            "what it has learnt outside of its weights. Use `connect_layers=0`."
+        )
+    features = []
+    for k, (feature, values) in enumerate(zip(hidden, seen)):
+        values = values.astype("float64")
+        factor = 1 / (np.sqrt(values.var(axis=0).mean()) or 1.0)
+        shift = (-factor * values.mean(axis=0)).tolist()
+        name = f"{_MEAN}features_{k + 1}"
+        layer = keras.layers.Rescaling(float(factor), shift, dtype="float32", name=name)
+        features.append(layer(feature))
+    return features
 
 
 def _last_hidden(output):
     """What enters the last layers with weights before an output; None if that is no vector."""
-    found, seen = set(), {}
-    waiting = [output]
+    found, waiting = {}, [output]
     while waiting:
-        layer = waiting.pop()._keras_history.operation
-        sources = layer.input if isinstance(layer.input, list) else [layer.input]
-        if getattr(layer, "weights", ()):
-            seen.update((id(source), source) for source in sources)
-            found.update(id(source) for source in sources)
-        elif layer._inbound_nodes[0].input_tensors and type(layer).__name__ != "InputLayer":
+        operation, position, _ = waiting.pop()._keras_history
+        sources = operation._inbound_nodes[position].input_tensors
+        if getattr(operation, "weights", ()):
+            found.update((id(source), source) for source in sources)
+        else:
             waiting += sources
     if len(found) != 1:
         return None
-    hidden = seen[found.pop()]
+    (hidden,) = found.values()
     return hidden if len(hidden.shape) == 2 else None

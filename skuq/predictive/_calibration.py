@@ -89,6 +89,7 @@ def fit_epistemic_scale(
     weights: np.ndarray,
     *,
     fit_noise: bool = False,
+    beyond: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """Factors c of the model's and k of the noise's standard deviation.
 
@@ -109,6 +110,9 @@ def fit_epistemic_scale(
         Whether k is learnt (Eq. 58); if not, noise is known and k is 1 (Eq. 59). It stays 1
         too where a likelihood ratio test at 5 % does not speak against that: where the model's
         part hardly varies, errors cannot tell the two apart.
+    beyond : ndarray of the shape of `error`, optional
+        Of two-piece normals: the model's standard deviation on the side on which y does not
+        lie. `epistemic` is that on the side on which it does.
 
     Returns
     -------
@@ -123,19 +127,20 @@ def fit_epistemic_scale(
     ----------
     Heiss et al., "NOMU", Eqs. 50, 51, 58 and 59.
     """
-    weight, error, epistemic = _terms(weights, error, epistemic)
+    beyond = epistemic if beyond is None else beyond
+    weight, error, epistemic, beyond = _terms(weights, error, epistemic, beyond)
     if aleatoric is not None:
         _, aleatoric = _terms(weights, aleatoric)
     if aleatoric is None or not aleatoric.any():
         return _root_mean_square(error / epistemic, weight) or 1.0, 1.0
-    one = _fit_scale_beside_noise(error, epistemic, aleatoric, weight), 1.0
+    one = _fit_scale_beside_noise(error, epistemic, beyond, aleatoric, weight), 1.0
     if not fit_noise:
         return one
-    both = _fit_both_scales(error, epistemic, aleatoric, weight)
+    both = _fit_both_scales(error, epistemic, beyond, aleatoric, weight)
 
     def log_likelihood(c, k):
-        std = np.hypot(c * epistemic, k * aleatoric)
-        return -(weight @ (np.log(std) + 0.5 * (error / std) ** 2)) / np.sum(weight**2)
+        std, far = (np.hypot(c * side, k * aleatoric) for side in (epistemic, beyond))
+        return -(weight @ (_log_width(std, far) + 0.5 * (error / std) ** 2)) / np.sum(weight**2)
 
     return both if log_likelihood(*both) - log_likelihood(*one) > _SIGNIFICANT else one
 
@@ -149,6 +154,11 @@ def _terms(weights, *arrays):
     return weight, *(array.ravel() for array in arrays)
 
 
+def _log_width(near, far):
+    """The log of what a density is divided by: the mean standard deviation of both sides."""
+    return np.log(0.5 * (near + far))
+
+
 def _balance(epistemic, aleatoric):
     """The factor of the model's part that makes both parts alike in a typical row."""
     return np.median(aleatoric[aleatoric > 0]) / np.median(epistemic)
@@ -160,33 +170,33 @@ def _log_grid(low, high):
     return np.linspace(low, high, max(int(np.ceil((high - low) / _STEP)), 1) + 1)
 
 
-def _fit_scale_beside_noise(error, epistemic, aleatoric, weight) -> float:
+def _fit_scale_beside_noise(error, epistemic, beyond, aleatoric, weight) -> float:
     """c of a variance ``c**2 * epistemic**2 + aleatoric**2``."""
     low = _NEGLIGIBLE * _balance(epistemic, aleatoric)
     # From here on every row's variance is at least its squared error, and the loss grows.
-    beyond = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
-    high = (beyond / epistemic).max()
+    enough = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
+    high = (enough / epistemic).max()
     if high <= low:
         return float(low)
 
     def nll(log_c):
-        std = np.hypot(np.exp(log_c) * epistemic, aleatoric)
-        return weight @ (np.log(std) + 0.5 * (error / std) ** 2)
+        std, far = (np.hypot(np.exp(log_c) * side, aleatoric) for side in (epistemic, beyond))
+        return weight @ (_log_width(std, far) + 0.5 * (error / std) ** 2)
 
     return float(np.exp(_minimiser(nll, _log_grid(low, high))))
 
 
-def _fit_both_scales(error, epistemic, aleatoric, weight) -> tuple[float, float]:
+def _fit_both_scales(error, epistemic, beyond, aleatoric, weight) -> tuple[float, float]:
     """c and k: for each ratio c / k the best k is a root mean square, which leaves one number."""
     if not error.any():
         return 1.0, 1.0
 
-    def std(log_ratio):
-        return np.hypot(np.exp(log_ratio) * epistemic, aleatoric)
+    def std(log_ratio, side=epistemic):
+        return np.hypot(np.exp(log_ratio) * side, aleatoric)
 
     def nll(log_ratio):
-        own = std(log_ratio)
-        return weight @ np.log(own) + np.log(_root_mean_square(error / own, weight))
+        own, far = std(log_ratio), std(log_ratio, beyond)
+        return weight @ _log_width(own, far) + np.log(_root_mean_square(error / own, weight))
 
     balance = _balance(epistemic, aleatoric)
     found = _minimiser(nll, _log_grid(_NEGLIGIBLE * balance, balance / _NEGLIGIBLE))
@@ -202,6 +212,7 @@ def fit_readout(
     l_mins: np.ndarray,
     l_maxs: np.ndarray,
     aleatoric: np.ndarray | None = None,
+    raw_beyond: np.ndarray | None = None,
 ) -> tuple[float, float, float]:
     """Ends of the readout's range, and the factor c, under which errors are most likely.
 
@@ -220,6 +231,8 @@ def fit_readout(
         Tried are all pairs in which l_max is larger.
     aleatoric : ndarray of the shape of `error`, or None
         Known noise.
+    raw_beyond : ndarray of the shape of `error`, optional
+        Of two-piece normals: the side output on the side on which y does not lie.
 
     Returns
     -------
@@ -250,6 +263,7 @@ def fit_readout(
             f"smallest l_min {l_mins[0]}."
         )
     weight, errors, raws = _terms(weights, error, raw)
+    others = None if raw_beyond is None else _terms(weights, raw_beyond)[1]
     noise = np.zeros_like(errors) if aleatoric is None else _terms(weights, aleatoric)[1]
     unit = max(abs(errors).max(), noise.max()) or 1.0  # squares neither overflow nor vanish
     squares = (errors / unit) ** 2, (noise / unit) ** 2
@@ -257,10 +271,13 @@ def fit_readout(
     size = max(_CHUNK // len(raws), 1)
 
     def losses(lows, highs):
-        chunks = [slice(at, at + size) for at in range(0, len(lows), size)]
-        return np.concatenate(
-            [loss(readout(raws, lows[c, None], highs[c, None]), *squares, weight) for c in chunks]
-        )
+        found = []
+        for at in range(0, len(lows), size):
+            ends = lows[at : at + size, None], highs[at : at + size, None]
+            near = readout(raws, *ends)
+            far = near if others is None else readout(others, *ends)
+            found.append(loss(near, far, *squares, weight))
+        return np.concatenate(found)
 
     if errors.any():
         n_scales = len(_PAIR_FACTORS) + 2 * _PAIR_HALVINGS if noise.any() else 1
@@ -269,7 +286,9 @@ def fit_readout(
         l_min, l_max = _best_pair(losses, l_mins, l_maxs, step)
     else:
         l_min, l_max = l_mins[0], l_maxs[l_maxs > l_mins[0]][0]
-    c, _ = fit_epistemic_scale(error, readout(raw, l_min, l_max), aleatoric, weights)
+    beyond = None if raw_beyond is None else readout(raw_beyond, l_min, l_max)
+    spread = readout(raw, l_min, l_max)
+    c, _ = fit_epistemic_scale(error, spread, aleatoric, weights, beyond=beyond)
     return float(l_min), float(l_max), c
 
 
@@ -295,19 +314,19 @@ def _best_pair(losses, l_mins, l_maxs, step):
     return l_mins[i], l_maxs[j]
 
 
-def _losses_without_noise(spread, square, _, weight):
-    """Eq. 51 of each row of spread (n_pairs, n_terms), but for a constant."""
-    return np.log(spread) @ weight + 0.5 * np.log((square / spread**2) @ weight)
+def _losses_without_noise(near, far, square, _, weight):
+    """Eq. 51 of each row of spreads (n_pairs, n_terms), but for a constant."""
+    return _log_width(near, far) @ weight + 0.5 * np.log((square / near**2) @ weight)
 
 
-def _losses_with_noise(spread, square, noise_square, weight):
-    """The least loss over c of each row of spread (n_pairs, n_terms)."""
-    own = spread**2
-    own *= ((square / own) @ weight)[:, None]  # in units of c of Eq. 51, that without noise
+def _losses_with_noise(near, far, square, noise_square, weight):
+    """The least loss over c of each row of spreads (n_pairs, n_terms)."""
+    unit = ((square / near**2) @ weight)[:, None]  # c of Eq. 51, that without noise
+    near, far = unit * near**2, unit * far**2
 
     def loss(factor):  # (n_pairs,) or a number
-        variance = np.reshape(factor**2, (-1, 1)) * own + noise_square
-        return 0.5 * (np.log(variance) @ weight + (square / variance) @ weight)
+        own, other = (np.reshape(factor**2, (-1, 1)) * side + noise_square for side in (near, far))
+        return _log_width(np.sqrt(own), np.sqrt(other)) @ weight + 0.5 * (square / own) @ weight
 
     losses = np.stack([loss(factor) for factor in _PAIR_FACTORS])
     least, best = losses.min(axis=0), _PAIR_FACTORS[losses.argmin(axis=0)]

@@ -1,5 +1,6 @@
 """NOMU: its desiderata, its calibration, what it may be given, and what it refuses."""
 
+import copy
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -25,9 +27,12 @@ from skuq import NOMURegressor
 from skuq._keras import keras
 from skuq._seeds import generator
 from skuq.estimators._artificial import ArtificialInputs
+from skuq.estimators._nomu_fit import NomuTrainer, precision
 from skuq.exceptions import SearchSpaceError
+from skuq.networks._plan import make_plan
 from skuq.predictive import TwoPieceNormal
 from skuq.tables import NoScaling, Scaling, split_rows
+from skuq.training import keras_model
 
 # One training, on all rows, and nothing held out.
 NUMBERS = {"c": 1.0, "l_min": 0.001, "l_max": 2.0}
@@ -495,7 +500,7 @@ def test_given_models_that_do_not_fit_are_refused(table):
         (LinearRegression().fit(frame[["b", "a"]], y), ValueError, r"order: \['b', 'a'\]"),
         (network((3,), 1), ValueError, r"shape \(None, 2\).*It takes \(None, 3\)"),
         (network((2,), 2), ValueError, r"shape \(12, 1\).*Got shape \(12, 2"),
-        (keras.Sequential([keras.layers.Dense(1)]), ValueError, r"shape \(None, 2\)"),
+        (keras.Sequential([keras.layers.Dense(1)]), ValueError, "without weights"),
         (3, ValueError, "'pretrained' parameter"),
     ):
         with pytest.raises(error, match=message):
@@ -655,6 +660,25 @@ def test_a_fit_that_fails_leaves_nothing_fitted(table):
     model = small().fit(*table)
     with pytest.raises(FloatingPointError, match="diverged"):
         model.set_params(c_exp=1e38, learning_rate=1e38, clip_norm=None).fit(*table)
+    with pytest.raises(NotFittedError):
+        model.predict(table[0])
+
+
+@pytest.mark.parametrize("error", [FloatingPointError, KeyboardInterrupt])
+def test_a_refit_that_fails_leaves_nothing_fitted(error, table, monkeypatch):
+    train, calls = NomuTrainer.train, []
+
+    def failing(self, jobs, report):
+        calls.append(jobs)
+        if len(calls) == 2:
+            raise error
+        return train(self, jobs, report)
+
+    monkeypatch.setattr(NomuTrainer, "train", failing)
+    model = choosing(epochs=2)
+    with pytest.raises(error):
+        model.fit(*table)
+    assert len(calls) == 2
     with pytest.raises(NotFittedError):
         model.predict(table[0])
 
@@ -1036,3 +1060,215 @@ def test_defaults_work_on_a_real_table(changes):
     low, high = model.predict_interval(X[120:], 0.9).T
     covered = np.mean((low <= y[120:]) & (y[120:] <= high))
     assert changes or 0.7 < covered <= 1
+
+
+# Two steps: f first, then r on top of it ----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def long_table():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (120, 2))
+    return X, np.sin(3 * X[:, 0]) + 0.3 * rng.normal(size=120)
+
+
+EARLY = {"hidden_units": (16,), "batch_size": 30, "epochs": 60, "random_state": 0}
+
+
+def test_early_stopping_begins_at_a_hundred_rows(long_table):
+    X, y = long_table
+    for n, stops in ((99, False), (100, True)):
+        model = NOMURegressor(**EARLY).fit(X[:n], y[:n])
+        assert (model.mean_member_ is not None) == stops
+    assert NOMURegressor(**EARLY, early_stopping=False).fit(X, y).mean_member_ is None
+    assert NOMURegressor(**EARLY, connect_gradient=True).fit(X, y).mean_member_ is None
+
+
+def test_f_watches_the_rows_held_out(long_table):
+    """What `validation_data` say of each epoch is the loss that ends the training of f."""
+    X, y = long_table
+    train, valid = (X[:90], y[:90]), (X[90:], y[90:])
+    model = NOMURegressor(**EARLY, early_stopping=True).fit(*train, validation_data=valid)
+    history = model.mean_member_.history
+    best = model.mean_member_.best_epoch
+    assert best == np.argmin(history["val_loss"])
+    error = (valid[1] - model.predict(valid[0])) / model.scaling_.y_.scale_
+    assert history["val_loss"][best] == pytest.approx(np.mean(error**2), rel=1e-3)
+
+
+def test_f_stops_after_an_eighth_of_the_epochs_without_gain():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 4))
+    y, other = rng.normal(size=(2, 150))  # nothing to learn
+    model = NOMURegressor(**{**EARLY, "epochs": 160}, refit=False)
+    model.fit(X, y, validation_data=(X[:40], other[:40]))
+    n_run = len(model.mean_member_.history["loss"])
+    assert n_run == model.mean_member_.best_epoch + 1 + 20 < 160
+
+
+def test_the_last_training_of_f_is_as_long_as_was_best(long_table, monkeypatch):
+    train, networks = NomuTrainer.train, []
+
+    def recording(self, jobs, report):
+        networks.append(train(self, jobs, report))
+        return networks[-1]
+
+    monkeypatch.setattr(NomuTrainer, "train", recording)
+    model = NOMURegressor(**EARLY, cv=3).fit(*long_table)
+    best = [network.mean_member.best_epoch + 1 for network in networks[0]]
+    assert len(best) == 3
+    assert len(model.mean_member_.history["loss"]) == round(np.mean(best))
+    assert len(model.member_.history["loss"]) == 60
+
+
+def test_early_stopping_helps_with_noise(long_table):
+    X, y = long_table
+    grid = np.random.default_rng(1).uniform(-1, 1, (200, 2))
+    settings = {**EARLY, "epochs": 400, "learning_rate": 0.03}
+    rmse = [
+        np.sqrt(np.mean((model.predict(grid) - np.sin(3 * grid[:, 0])) ** 2))
+        for model in (
+            NOMURegressor(**settings).fit(X, y),
+            NOMURegressor(**settings, early_stopping=False).fit(X, y),
+        )
+    ]
+    assert rmse[0] < 0.8 * rmse[1]
+
+
+def test_models_side_by_side_in_two_steps_are_separate_fits(long_table):
+    base = NOMURegressor(**{**EARLY, "epochs": 20})
+    settings = [{"pi_exp": 0.001}, {"pi_exp": 0.1, "random_state": 3}]
+    for setting, model in zip(settings, base.fit_many(*long_table, settings)):
+        alone = clone(base).set_params(**setting).fit(*long_table)
+        assert_allclose(model.predict(long_table[0]), alone.predict(long_table[0]), atol=1e-3)
+        assert_allclose(std_of(model, long_table[0]), std_of(alone, long_table[0]), rtol=1e-2)
+        assert model.l_min_ == alone.l_min_
+
+
+@pytest.mark.parametrize("changes", [{}, {"noise": "learned"}], ids=str)
+def test_more_layers_connect_in_two_steps_too(changes, long_table):
+    settings = {**EARLY, "hidden_units": (8, 12), "epochs": 2}
+    model = NOMURegressor(**settings, connect_layers=2, **changes).fit(*long_table)
+    shapes = [weight.shape for weight in make_plan(model.member_.network).weights]
+    assert (8 + 8, 12) in shapes  # f's first hidden layer joins r's second
+    assert (12 + 12, 1) in shapes
+
+
+# Noise, once more ---------------------------------------------------------------------------
+
+
+def test_noise_of_zero_somewhere_leaves_other_rows_a_say():
+    X = np.linspace(-1, 1, 21)[:, None]
+    y = np.sin(3 * X[:, 0])
+    model = small(hidden_units=(32,), epochs=400, noise=lambda Z: 0.1 * abs(Z[:, 0]))
+    assert r2_score(y, model.fit(X, y).predict(X)) > 0.95
+
+
+def test_weights_by_noise_do_not_depend_on_units():
+    noise = np.column_stack([np.linspace(1, 10, 9), np.full(9, 0.01)])
+    weights = precision(noise)
+    assert weights.mean() == pytest.approx(1)
+    assert_allclose(precision(noise * [1, 1e-6]), weights)
+    one = 1 / noise[:, 0] ** 2
+    assert_allclose(precision(noise[:, :1]), one / one.mean())
+
+
+def test_noise_that_is_zero_in_a_fold_is_not_forgotten():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (60, 1))
+    y = X[:, 0] + np.where(X[:, 0] < 0, 0.1, 0) * rng.normal(size=60)
+    for side in (1, -1):  # either fold may come first
+        model = choosing(cv=2, noise=lambda Z: np.where(Z[:, 0] < 0, 0.1, 0.0))
+        model.fit(X, y, groups=np.sign(side * X[:, 0]))
+        assert_allclose(model.predict_uncertainty([[-0.5], [0.5]]).aleatoric, [0.1, 0])
+
+
+def test_scale_and_ends_of_two_sides_are_most_likely(long_table):
+    """With bounds of their own the choice is that of the likelihood predicted with."""
+    X, y = long_table
+    model = choosing(bounds="asymmetric", early_stopping=False, epochs=60)
+    model.fit(X[:60], y[:60], validation_data=(X[60:], y[60:]))
+
+    def nll(l_min, l_max, c):
+        other = copy.copy(model)
+        other.l_min_, other.l_max_, other.c_ = l_min, l_max, c
+        return -other.log_prob(X[60:], y[60:]).mean()
+
+    chosen = nll(model.l_min_, model.l_max_, model.c_)
+    for l_min in (0.005, 0.02, 0.1, 0.4, 0.8):
+        for l_max in (0.9, 3.0, 10.0):
+            for c in model.c_ * np.geomspace(0.2, 5, 21):
+                assert chosen <= nll(l_min, l_max, c) + 1e-3
+
+
+def test_no_width_and_no_scale_is_refused(table):
+    with pytest.raises(ValueError, match="`l_min` at 0"):
+        choosing(l_min=0.0, l_max=2.0).fit(*table)
+
+
+def test_samplers_are_asked_for_every_step(long_table):
+    asked = []
+
+    def even(n, rng):
+        asked.append(n)
+        return np.linspace([-1, -1], [1, 1], n)
+
+    small(artificial_inputs=even, n_artificial=7, batch_size=30, epochs=3).fit(*long_table)
+    assert asked == [7] * (3 * 4)
+
+
+def test_columns_of_unlabelled_rows_must_be_those_of_x(table):
+    X = pd.DataFrame(table[0], columns=["a", "b"])
+    with pytest.raises(ValueError, match="feature names"):
+        small(artificial_inputs=X[["b", "a"]]).fit(X, table[1])
+
+
+def test_groups_of_any_kind(long_table):
+    X, y = long_table
+    groups = np.array([None, "a", 3.0, "b", "c"] * 24, dtype=object)
+    assert choosing(epochs=1).fit(X, y, groups=groups).c_ > 0
+
+
+def test_normalisation_that_a_given_model_has_learnt_is_kept(table):
+    X, y = table
+    adapted = keras.layers.Normalization()
+    adapted.adapt(X)
+    model = keras.Sequential(
+        [keras.Input((2,)), adapted, keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)]
+    )
+    nomu = small(pretrained=model, epochs=2).fit(X, y)
+    plan = make_plan(nomu.member_.network)
+    assert plan is not None
+    own = keras.Model(model.inputs, model.layers[-1].input).predict(X, verbose=0)
+    copied = keras_model(nomu.member_)
+    seen = keras.Model(copied.input, copied.get_layer("side_output").input)
+    features = seen.predict(nomu.scaling_.inputs(X), verbose=0)[:, -8:]
+    for k in range(8):  # up to a factor and a constant
+        assert np.corrcoef(features[:, k], own[:, k])[0, 1] == pytest.approx(1, abs=1e-4)
+
+
+def test_given_models_of_other_kinds(table):
+    X, y = table
+    layers = keras.layers
+    core = keras.Sequential([keras.Input((2,)), layers.Dense(6, "tanh"), layers.Dense(1)])
+    nested = keras.Sequential([keras.Input((2,)), layers.Rescaling(0.01), core])
+    inputs = keras.Input((2,))
+    hidden = layers.Dense(6, "tanh", kernel_constraint="max_norm")(inputs * 0.01)
+    operations = keras.Model(inputs, layers.Dense(1)(hidden))
+    linear = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
+
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+    own = Subclassed()
+    own(X)
+    for model, seen in ((nested, 6), (operations, 6), (linear, 0), (own, 0)):
+        nomu = small(pretrained=model, epochs=2).fit(X, y)
+        assert_array_equal(nomu.predict(X), model.predict(X, verbose=0).ravel())
+        into = keras_model(nomu.member_).get_layer("side_output").kernel.shape[0]
+        assert into == 16 + seen
