@@ -288,10 +288,11 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
     and see no dropout and no noise.
     """
     output = _Copy(prefix, frozen).apply(model, x)
-    hidden, value = [], _last_hidden(output)
-    while value is not None and value is not x:
-        hidden.insert(0, value)
-        value = _last_hidden(value)
+    hidden, entering = [], _entering(output)
+    # A value that no weights have made is the input, in other units perhaps.
+    while len(entering) == 1 and len(entering[0].shape) == 2 and _entering(entering[0]):
+        hidden.insert(0, entering[0])
+        entering = _entering(entering[0])
     return output, hidden
 
 
@@ -394,8 +395,8 @@ def _given_features(model, scale, offset, inputs, sample):
     return features
 
 
-def _last_hidden(output):
-    """What enters the last layers with weights before an output; None if that is no vector."""
+def _entering(output) -> list:
+    """What enters the last layers with weights before an output; empty if there are none."""
     found, waiting = {}, [output]
     while waiting:
         operation, position, _ = waiting.pop()._keras_history
@@ -404,7 +405,4 @@ def _last_hidden(output):
             found.update((id(source), source) for source in sources)
         else:
             waiting += sources
-    if len(found) != 1:
-        return None
-    (hidden,) = found.values()
-    return hidden if len(hidden.shape) == 2 else None
+    return list(found.values())

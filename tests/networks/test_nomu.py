@@ -200,3 +200,20 @@ def test_features_of_a_given_mean_are_standardised_over_a_sample():
     assert_allclose(features.mean(axis=0), 0, atol=1e-3)
     assert_allclose(features.var(axis=0).mean(), 1, rtol=1e-3)
     assert make_plan(model.to_json()) is not None
+
+
+def test_a_rescaled_input_is_no_hidden_layer():
+    def rescaled(input_shape, n_outputs):
+        return keras.Sequential(
+            [
+                keras.Input(input_shape),
+                layers.Rescaling(0.5),
+                layers.Dense(4, activation="relu"),
+                layers.Dense(n_outputs),
+            ]
+        )
+
+    model = build_nomu((3,), 1, build_f=rescaled, side_hidden_units=(5,))
+    assert units_into(model, "side_output") == 5 + 4
+    with pytest.raises(ValueError, match=r"at most 1 .* Got 2"):
+        build_nomu((3,), 1, build_f=rescaled, side_hidden_units=(5,), connect_layers=2)
