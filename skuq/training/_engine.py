@@ -250,6 +250,11 @@ def _train(
 ):
     started = time.perf_counter()
     network, recipe = model.to_json(), recipes[0]
+    if recipe.n_artificial and artificial is None:
+        raise ValueError(
+            f"A recipe with n_artificial={recipe.n_artificial} needs `artificial`, a function that "
+            "draws these inputs."
+        )
     n_members = len(seeds) if stacked else 0
     own_valid = splits is not None and splits[0][1] is not None
     sizes = [

@@ -197,3 +197,8 @@ def test_batch_statistics_are_those_of_rows_with_targets():
     )
     mean = next(value for value in far.state if value.shape == (2,))
     assert_allclose(mean, data().x.mean(axis=0), rtol=1e-5)
+
+
+def test_inputs_without_a_source_are_refused():
+    with pytest.raises(ValueError, match=r"n_artificial=9 needs `artificial`"):
+        train_member(network(), NomuHead(), recipe(), data(), 1)
