@@ -8,6 +8,7 @@ __version__ = "0.1.0.dev0"
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
+        "bayesopt",
         "catalog",
         "datasets",
         "ensembles",
@@ -34,9 +35,11 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "HyperDeepEnsembleRegressor",
             "MCDropoutClassifier",
             "MCDropoutRegressor",
+            "NEONRegressor",
             "NESClassifier",
             "NESRegressor",
             "NOMURegressor",
+            "OperatorEnsembleRegressor",
         ]
     },
 )

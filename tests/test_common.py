@@ -20,7 +20,14 @@ EXPECTED_FAILURES = {
     )
 }
 NETWORK = {"hidden_units": (8,), "epochs": 40, "learning_rate": 0.03, "batch_size": 16}
-
+OPERATOR = {
+    "encoder_units": 8,
+    "latent": 8,
+    "decoder_units": 8,
+    "steps": 150,
+    "learning_rate": 0.02,
+    "batch_size": 16,
+}
 
 POOL = [
     ("linear", LogisticRegression()),
@@ -50,6 +57,10 @@ def _tiny():
         ),
         skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
         skuq.NOMURegressor(**NETWORK, n_artificial=10, refit=False, random_state=0),
+        skuq.NEONRegressor(
+            **OPERATOR, epinet_units=8, prior_units=3, n_index=3, n_draws=8, random_state=0
+        ),
+        skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
         skuq.NESClassifier(2, n_members=2, epochs=40, search_space=TinySpace(), random_state=0),
         skuq.NESRegressor(2, n_members=2, epochs=40, search_space=TinySpace(), random_state=0),
         skuq.HQEnsembleSelector(POOL, cv=3),
@@ -63,7 +74,8 @@ def _tiny():
 
 
 def _expected(estimator):
-    return EXPECTED_FAILURES if hasattr(estimator, "epochs") else {}
+    trains = hasattr(estimator, "epochs") or hasattr(estimator, "steps")
+    return EXPECTED_FAILURES if trains else {}
 
 
 @parametrize_with_checks(_tiny(), expected_failed_checks=_expected)

@@ -44,9 +44,11 @@ ESTIMATORS = [
     "HyperDeepEnsembleRegressor",
     "MCDropoutClassifier",
     "MCDropoutRegressor",
+    "NEONRegressor",
     "NESClassifier",
     "NESRegressor",
     "NOMURegressor",
+    "OperatorEnsembleRegressor",
 ]
 
 

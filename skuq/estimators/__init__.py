@@ -13,7 +13,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_hq": ["HQEnsembleSelector"],
         "_hyper_ensemble": ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"],
         "_mc_dropout": ["MCDropoutClassifier", "MCDropoutRegressor"],
+        "_neon": ["NEONRegressor"],
         "_nes": ["NESClassifier", "NESRegressor"],
         "_nomu": ["NOMURegressor"],
+        "_operator_ensemble": ["OperatorEnsembleRegressor"],
     },
 )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["READOUTS", "NomuHead", "build_mean", "build_nomu"]
+__all__ = ["READOUTS", "NomuHead", "build_mean", "build_nomu", "entering"]
 
 # Beginnings of the names of the layers of f and of r.
 _MEAN, _SIDE = "mean_", "side_"
@@ -98,17 +98,17 @@ class NomuHead:
         return settings["pi_exp"] * ops.sum(u, axis=-1)
 
 
-def exponential_readout(raw, l_min, l_max):
+def exponential_readout(raw, l_min, l_max, xp=np):
     """Eq. 2: from l_min (nearly) at r <= 0 up to l_max far from the data."""
-    return -l_max * np.expm1(-(np.maximum(raw, 0) + l_min) / l_max)
+    return -l_max * xp.expm1(-(xp.maximum(raw, 0) + l_min) / l_max)
 
 
-def linear_readout(raw, l_min, l_max):
+def linear_readout(raw, l_min, l_max, xp=np):
     """Remark 3.2, which mixed integer programmes can hold: between l_min and l_max, r itself."""
-    return l_min + np.maximum(raw - l_min, 0) - np.maximum(raw - l_max, 0)
+    return l_min + xp.maximum(raw - l_min, 0) - xp.maximum(raw - l_max, 0)
 
 
-#: The readout maps ``(raw, l_min, l_max) -> sigma`` by name.
+#: The readout maps ``(raw, l_min, l_max, xp=numpy) -> sigma`` by name.
 READOUTS: dict[str, Callable] = {"exponential": exponential_readout, "linear": linear_readout}
 
 
@@ -288,11 +288,11 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
     and see no dropout and no noise.
     """
     output = _Copy(prefix, frozen).apply(model, x)
-    hidden, entering = [], _entering(output)
+    hidden, seen = [], entering(output)
     # A value that no weights have made is the input, in other units perhaps.
-    while len(entering) == 1 and len(entering[0].shape) == 2 and _entering(entering[0]):
-        hidden.insert(0, entering[0])
-        entering = _entering(entering[0])
+    while len(seen) == 1 and len(seen[0].shape) == 2 and entering(seen[0]):
+        hidden.insert(0, seen[0])
+        seen = entering(seen[0])
     return output, hidden
 
 
@@ -395,7 +395,7 @@ def _given_features(model, scale, offset, inputs, sample):
     return features
 
 
-def _entering(output) -> list:
+def entering(output) -> list:
     """What enters the last layers with weights before an output; empty if there are none."""
     found, waiting = {}, [output]
     while waiting:

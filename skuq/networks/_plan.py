@@ -64,12 +64,15 @@ class Run:
     dropout_mask : callable, optional
         ``(layer number, rate, shape) -> mask`` to multiply with, of mean 1; without it
         nothing is dropped.
+    index : array of shape (.., n_draws, n_index), optional
+        Epistemic indices, for networks of several predictions a row.
     """
 
     namespace: Namespace = ARRAYS
     training: bool = False
     is_real: Any = None
     dropout_mask: Callable | None = None
+    index: Any = None
 
 
 FORWARD = Run()  # prediction in NumPy

@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_categorical_mixture": ["CategoricalMixture"],
         "_gaussian_mixture": ["GaussianMixture"],
         "_normal": ["EpistemicNormal"],
+        "_posterior": ["Posterior"],
         "_two_piece": ["TwoPieceNormal"],
         "_uncertainty": ["ClassUncertainty", "Uncertainty"],
     },

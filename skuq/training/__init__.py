@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "_checks": ["build_checked"],
+        "_draws": ["predict_draws"],
         "_engine": ["train_member", "train_stack"],
         "_predict": ["predict_members"],
         "_recipe": ["Recipe"],

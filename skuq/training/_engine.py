@@ -11,10 +11,12 @@ import numpy as np
 
 from skuq._keras import keras
 from skuq.catalog._records import Member
+from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import make_plan, without_names
 from skuq.tables._training_data import TrainingData
 from skuq.training._blocks import Blocks
 from skuq.training._cache import BoundedCache
+from skuq.training._network import make_network
 from skuq.training._predict import predict_members
 from skuq.training._program import ProgramKey, make_program, padded_rows, start_carry
 from skuq.training._recipe import Recipe
@@ -59,6 +61,7 @@ def train_member(
     cancelled: Callable | None = None,
     held_out: np.ndarray | None = None,
     artificial: Callable | None = None,
+    report: Callable | None = None,
 ) -> Member:
     """Train one network from scratch; its best epoch becomes a member.
 
@@ -67,7 +70,7 @@ def train_member(
 
     Parameters
     ----------
-    model : keras.Model
+    model : keras.Model or EpistemicNetwork
         A template; it is neither changed nor are its weights used.
     head : object
         Hashable, with `n_raw` and ``loss(y, raw)``. One whose loss has terms for inputs
@@ -96,6 +99,8 @@ def train_member(
     artificial : callable, optional
         ``artificial(n, rng) -> (n, ...)``: standardised inputs without targets, drawn for
         every step where the recipe's `n_artificial` is not 0.
+    report : callable, optional
+        ``report(n_epochs)`` after each slice of a run: how many epochs it had.
 
     Raises
     ------
@@ -115,6 +120,7 @@ def train_member(
         cancelled=cancelled,
         held_out=held_out,
         artificial=artificial,
+        report=report,
         stacked=False,
     )
     if isinstance(member, FloatingPointError):
@@ -161,7 +167,7 @@ def train_stack(
     artificial : callable, optional
         As in `train_member`; each member draws by its own seed.
     report : callable, optional
-        ``report(n_epochs)`` after each slice of a run: how many epochs it had.
+        As in `train_member`.
 
     Returns
     -------
@@ -249,7 +255,7 @@ def _train(
     report=None,
 ):
     started = time.perf_counter()
-    network, recipe = model.to_json(), recipes[0]
+    network, recipe, template = model.to_json(), recipes[0], _Template(model)
     if recipe.n_artificial and artificial is None:
         raise ValueError(
             f"A recipe with n_artificial={recipe.n_artificial} needs `artificial`, a function that "
@@ -264,12 +270,12 @@ def _train(
     if jit is None:
         n_steps = recipe.epochs * -(-sizes[0] // recipe.batch_size)
         stops_early = recipe.early_stopping_patience is not None
-        n_weights = model.count_params() * len(seeds)
+        n_weights = sum(map(math.prod, template.shapes)) * len(seeds)
         jit = worth_xla(network, n_steps, n_weights, stops_early=stops_early)
     key = _program_key(model, network, head, recipes, data, sizes, n_members, own_valid, jit)
 
     entropy = [np.random.SeedSequence(seed).generate_state(4) for seed in seeds]
-    initial = initial or [draw_variables(model, int(words[0])) for words in entropy]
+    initial = initial or [template.draw(int(words[0])) for words in entropy]
     permutations = permutations or [
         np.random.default_rng(int(words[1])).permutation for words in entropy
     ]
@@ -278,7 +284,7 @@ def _train(
             functools.partial(_permuted, np.asarray(rows, dtype="int32"), permutation)
             for (rows, _), permutation in zip(splits, permutations)
         ]
-    blocks_of = Blocks([variable.shape for variable in model.trainable_variables], key.jit)
+    blocks_of = Blocks(template.shapes, key.jit)
     weights, states = zip(*initial)
     carry = start_carry(
         blocks_of.pack(np.asarray(_lead(weights, stacked), dtype="float32")),
@@ -320,6 +326,18 @@ def _train(
     return members
 
 
+class _Template:
+    """A network to train: the shapes of its weights, and how they are drawn at first."""
+
+    def __init__(self, model):
+        if isinstance(model, EpistemicNetwork):
+            network = make_network(model, None, 0)
+            self.shapes, self.draw = network.shapes, network.draw
+        else:
+            self.shapes = [tuple(variable.shape) for variable in model.trainable_variables]
+            self.draw = functools.partial(draw_variables, model)
+
+
 def _program_key(model, network, head, recipes, data, sizes, n_members, own_validation, jit):
     n_train, n_valid = sizes
     recipe, plan = recipes[0], make_plan(network)
@@ -330,9 +348,12 @@ def _program_key(model, network, head, recipes, data, sizes, n_members, own_vali
         )
     # Full batches are padded like the rows, so that folds share a program; Keras' own
     # batch normalisation would take the padding for rows.
-    batch = min(recipe.batch_size, n_train if plan is None else padded_rows(n_train))
+    is_keras = plan is None and not isinstance(model, EpistemicNetwork)
+    batch = min(recipe.batch_size, n_train if is_keras else padded_rows(n_train))
+    if is_keras:
+        plan = without_names(network)
     return ProgramKey(
-        network=plan or without_names(network),
+        network=plan or model,
         head=head,
         optimizer=recipe.optimizer,
         batch_size=batch,
@@ -351,6 +372,7 @@ def _program_key(model, network, head, recipes, data, sizes, n_members, own_vali
         adversarial=recipe.adversarial_epsilon > 0,
         momentum=recipe.momentum,
         n_artificial=recipe.n_artificial,
+        n_draws=recipe.n_draws,
         detached=_detached(model, head) if recipe.n_artificial else (),
     )
 
@@ -506,6 +528,8 @@ def _member(network, weights, state, history, recipe, seed, seconds, key, held_o
             "Training diverged: the last epoch's weights are not finite "
             f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})."
         )
+    if isinstance(key.network, EpistemicNetwork):  # who has no predictions but its draws
+        return member
     raw = predict_members([member], held_out, once=True)[0]
     return member.with_held_out(raw.astype("float32"))
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 
 from skuq._keras import keras, ops
+from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan, Run
+from skuq.training._drawing import DrawingNetwork
 
 __all__ = ["make_network", "numbers_per_row"]
 
@@ -33,10 +35,12 @@ _ROWS = 8192  # of one pass without gradients, and ..
 _ENTRIES = 2**23  # .. numbers that one layer may give in it: 32 MB
 
 
-def make_network(network: Plan | str, model: keras.Model, n_members: int):
-    """A network with a plan, or any; `n_members` is 0 for a program of one network."""
+def make_network(network: Plan | EpistemicNetwork | str, model, n_members: int):
+    """A network with a plan, of draws, or any; `n_members` is 0 for a program of one network."""
     if isinstance(network, Plan):
         return PlannedNetwork(network)
+    if isinstance(network, EpistemicNetwork):
+        return DrawingNetwork(network, n_members)
     return KerasNetwork(model, n_members)
 
 

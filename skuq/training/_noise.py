@@ -12,7 +12,7 @@ import numpy as np
 
 from skuq._keras import ops
 
-__all__ = ["uniform"]
+__all__ = ["normal", "uniform"]
 
 
 def uniform(key, step, stream: int, shape):
@@ -35,6 +35,12 @@ def uniform(key, step, stream: int, shape):
     index = ops.convert_to_tensor(_mix_array(index))
     bits = _mix(ops.bitwise_xor(index, own[..., None, None] if len(own.shape) else own))
     return ops.cast(ops.right_shift(bits, np.uint32(8)), "float32") * np.float32(2.0**-24)
+
+
+def normal(key, step, stream: int, shape):
+    """Standard normal numbers, by Box and Muller from two `uniform` ones each."""
+    radius = ops.sqrt(-2.0 * ops.log(1.0 - uniform(key, step, 2 * stream, shape)))
+    return radius * ops.cos(np.float32(2 * np.pi) * uniform(key, step, 2 * stream + 1, shape))
 
 
 def _mix(x):

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skuq._keras import keras, ops
+from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan, Run, tensors
 from skuq.training._blocks import Blocks
 from skuq.training._network import make_network
-from skuq.training._noise import uniform
+from skuq.training._noise import normal, uniform
 from skuq.training._optimizers import rule_of
 
 __all__ = ["Backend", "ProgramKey", "make_program", "padded_rows", "start_carry"]
@@ -32,6 +33,7 @@ __all__ = ["Backend", "ProgramKey", "make_program", "padded_rows", "start_carry"
 _PLATEAU_MIN_DELTA = 1e-4  # Keras' ReduceLROnPlateau; EarlyStopping has 0
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
 _MAX_EPOCHS_PER_CALL = 64
+_INDEX_STREAM = 2**20  # of random numbers: far from those of dropout layers
 
 
 class Backend(NamedTuple):
@@ -45,7 +47,8 @@ class Backend(NamedTuple):
 class ProgramKey:
     """All that shapes a program; two runs with equal keys share one compilation."""
 
-    network: Plan | str  # without a plan the Keras model's configuration, as JSON
+    # Without a plan the Keras model's configuration, as JSON.
+    network: Plan | EpistemicNetwork | str
     head: Any  # hashable, with `loss(y, raw)`
     optimizer: str
     batch_size: int
@@ -64,6 +67,7 @@ class ProgramKey:
     adversarial: bool = False
     momentum: float = 0.0
     n_artificial: int = 0  # inputs without targets in every step
+    n_draws: int = 0  # epistemic indices in every step
     detached: tuple[int, ...] = ()  # variables that the head's uncertainty terms do not move
 
     @property
@@ -178,6 +182,12 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
 
         return mask
 
+    def index_of(step, noise_key):
+        """Epistemic indices (.., n_draws, n_index) of a step."""
+        if not key.n_draws:
+            return None
+        return normal(noise_key, step, _INDEX_STREAM, (key.n_draws, key.network.n_index))
+
     def uncertainty_terms(variables, state, x, y, share, artificial, scalars):
         """Terms (..) of a head for rows (their `share`) and for inputs without targets.
 
@@ -223,6 +233,7 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             training=True,
             is_real=ops.cast(share > 0, "float32"),
             dropout_mask=dropout_mask_of(step, scalars["noise_key"], scalars),
+            index=index_of(step, scalars["noise_key"]),
         )
 
         def total(blocks):
@@ -294,7 +305,7 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
 
     def validation_loss(valid, n_valid, carry):
         variables = blocks_of.variables(carry["weights"])
-        run = Run(tensors())
+        run = Run(tensors(), index=index_of(np.int32(0), carry["noise_key"]))
 
         def losses(rows, is_real):
             x, y, weight = unjoin(rows)

@@ -62,6 +62,8 @@ class Recipe:
     loss_settings : tuple of (str, float) pairs, default=()
         Numbers that such terms ask for. They may differ within a stack, unlike what the
         head itself holds.
+    n_draws : int, default=0
+        Epistemic indices drawn for every step, where the network takes them.
     """
 
     optimizer: str = "adam"
@@ -83,6 +85,7 @@ class Recipe:
     momentum: float = 0.0
     n_artificial: int = 0
     loss_settings: tuple[tuple[str, float], ...] = ()
+    n_draws: int = 0
 
     def __post_init__(self):
         self._check_choices()
@@ -91,8 +94,9 @@ class Recipe:
         for name in ("reduce_lr_patience", "early_stopping_patience"):
             if getattr(self, name) is not None:
                 self._check_integer(name)
-        if self.n_artificial:
-            self._check_integer("n_artificial")
+        for name in ("n_artificial", "n_draws"):
+            if getattr(self, name):
+                self._check_integer(name)
         inf = float("inf")
         self._check_number("learning_rate", lambda v: 0 < v < inf, "a positive number")
         for name in ("reduce_lr_factor", "final_lr_factor"):

@@ -1,0 +1,198 @@
+"""EpiNets: what turns one network's prediction into a family of them, one an index z.
+
+Notation: as in `_operator`; further S indices z (.., S, n_index), so that draws are
+(.., S, N, n_raw).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from skuq.networks._operator import Dense, OperatorNetwork
+from skuq.networks._plan import Namespace
+
+__all__ = ["EpiNet", "EpistemicNetwork"]
+
+
+@dataclass(frozen=True)
+class EpiNet:
+    """A trained network of features and z, plus a frozen random one (Eq. 4).
+
+    Both are linear in z at their end: the trained one gives n_index * n_raw numbers, the
+    prior is n_index networks that give n_raw numbers each, and z weighs and sums these.
+
+    Parameters
+    ----------
+    n_features : int
+    n_raw : int
+    n_index : int
+        Length of z, which is standard normal.
+    units, prior_units : tuple of int
+        Hidden layers of the trained network, and of each network of the prior.
+    prior_scale : float
+        alpha in Eq. 4.
+    activation : str
+    factorized : bool
+        As in `Dense`, of the trained network.
+
+    References
+    ----------
+    NEON, section 2.2.1; Osband et al., "Epistemic neural networks", 2021.
+    """
+
+    n_features: int
+    n_raw: int
+    n_index: int = 16
+    units: tuple[int, ...] = (32, 32)
+    prior_units: tuple[int, ...] = (5, 5)
+    prior_scale: float = 0.75
+    activation: str = "gelu"
+    factorized: bool = True
+
+    @functools.cached_property
+    def _layers(self) -> list[Dense]:
+        units = [self.n_features + self.n_index, *self.units, self.n_index * self.n_raw]
+        layers = [Dense(*pair, self.activation, self.factorized) for pair in zip(units, units[1:])]
+        return [*layers[:-1], replace(layers[-1], activation="linear")]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [shape for layer in self._layers for shape in layer.shapes]
+
+    @property
+    def _prior_layers(self) -> list[Dense]:
+        units = [self.n_features, *self.prior_units, self.n_raw]
+        return [Dense(*pair) for pair in zip(units, units[1:])]
+
+    def draw(self, rng) -> tuple[list, list]:
+        """First weights, and the kernels of the prior (its biases are 0).
+
+        Those are (n_index, n_inputs, n_units); the first ones stand side by side in one
+        matrix (n_features, n_index * n_units), as they multiply the same features.
+        """
+        weights = [part for layer in self._layers for part in layer.draw(rng)]
+        first, *others = (
+            [layer.draw(rng)[0] for _ in range(self.n_index)] for layer in self._prior_layers
+        )
+        return weights, [np.concatenate(first, axis=1), *map(np.stack, others)]
+
+    @property
+    def n_state(self) -> int:
+        return len(self._prior_layers)
+
+    def __call__(self, space: Namespace, weights, state, features, index):
+        """Draws (.., S, N, n_raw) from features (.., N, n_features), index (.., S, n_index)."""
+        return self._trained(space, weights, features, index) + self.prior_scale * self._prior(
+            space, state, features, index
+        )
+
+    def _trained(self, space, weights, features, index):
+        xp, weights = space.xp, iter(weights)
+        own = [[next(weights) for _ in layer.shapes] for layer in self._layers]
+        # Rows and indices meet in the first layer's sum, so each is multiplied once, not
+        # once for every pair.
+        first, kernel = self._layers[0], self._layers[0].kernel(xp, own[0])
+        n = self.n_features
+        of_rows = xp.matmul(features, kernel[..., :n, :])[..., None, :, :]
+        of_index = xp.matmul(index, kernel[..., n:, :]) + own[0][1][..., None, :]
+        value = space.activation(first.activation if self.units else "linear")(
+            of_rows + of_index[..., :, None, :]
+        )
+        if not self.units:
+            return self._weighed(xp, value, index)
+        shape = tuple(value.shape)  # (.., S, N, units)
+        value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
+        for layer, part in zip(self._layers[1:-1], own[1:-1]):
+            value = layer(space, part, value)
+        value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
+        # z meets the last layer's weights before the rows do: n_index times less to multiply.
+        last = self._layers[-1]
+        kernel, bias = last.kernel(xp, own[-1]), own[-1][1]
+        kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
+        bias = self._of_index(xp, bias[..., None, :], index)
+        return xp.matmul(value, kernel) + bias
+
+    def _of_index(self, xp, weights, index):
+        """Weights (.., n, n_index * n_raw) summed by each index: (.., S, n, n_raw)."""
+        lead, n = tuple(weights.shape[:-2]), weights.shape[-2]
+        weights = xp.reshape(weights, (*lead, n, self.n_index, self.n_raw))
+        weights = xp.reshape(xp.moveaxis(weights, -2, -3), (*lead, self.n_index, n * self.n_raw))
+        summed = xp.matmul(index, weights)
+        return xp.reshape(summed, (*summed.shape[:-1], n, self.n_raw))
+
+    def _weighed(self, xp, value, index):
+        """Values (.., S, N, n_index * n_raw) summed by z: (.., S, N, n_raw)."""
+        value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
+        return xp.sum(value * index[..., :, None, :, None], axis=-2)
+
+    def _prior(self, space, state, features, index):
+        xp, activation = space.xp, space.activation(self.activation)
+        value = xp.matmul(features, state[0])
+        value = xp.reshape(value, (*value.shape[:-1], self.n_index, -1))
+        value = xp.moveaxis(value, -2, -3)
+        for kernel in state[1:]:
+            value = xp.matmul(activation(value), kernel)
+        lead, (n_rows, n_raw) = tuple(value.shape[:-3]), value.shape[-2:]
+        value = xp.reshape(value, (*lead, self.n_index, n_rows * n_raw))
+        draws = xp.matmul(index, value)
+        return xp.reshape(draws, (*draws.shape[:-1], n_rows, n_raw))
+
+
+@dataclass(frozen=True)
+class EpistemicNetwork:
+    """What a NEON member is, as data: a base network and what makes it uncertain.
+
+    Parameters
+    ----------
+    base : OperatorNetwork, str or None
+        A string is the JSON of a Keras model as `keras_base` makes it. Without a base, rows
+        are features already and what is learnt is what a given base leaves.
+    n_raw : int
+        Numbers that base and EpiNet give for a row.
+    epinet : EpiNet or None
+        Without one, a network of its own with a randomised prior (RPN): the base plus
+        `prior_scale` times a frozen network of the same kind.
+    prior_scale : float
+        Of that; 0 makes it the base alone.
+    """
+
+    base: OperatorNetwork | str | None
+    n_raw: int
+    epinet: EpiNet | None = None
+    prior_scale: float = 0.0
+
+    def to_json(self) -> str:
+        """The network's configuration, as `Member.network` holds it."""
+        parts = {"class_name": type(self).__name__, **asdict(self)}
+        if isinstance(self.base, str):
+            parts["base"] = json.loads(self.base)
+        return json.dumps(parts)
+
+    @classmethod
+    def from_json(cls, network: str) -> EpistemicNetwork:
+        parts = json.loads(network)
+        if parts.pop("class_name") != cls.__name__:
+            raise ValueError("This is not the configuration of an epistemic network.")
+        base, epinet = parts["base"], parts["epinet"]
+        if base is not None:
+            is_keras = "class_name" in base
+            base = json.dumps(base) if is_keras else OperatorNetwork(**_hashable(base))
+        epinet = None if epinet is None else EpiNet(**_hashable(epinet))
+        return cls(**{**parts, "base": base, "epinet": epinet})
+
+    @property
+    def n_index(self) -> int:
+        return 0 if self.epinet is None else self.epinet.n_index
+
+    def split(self, values, n_base):
+        """Variables of the base, and of the EpiNet."""
+        values = list(values)
+        return values[:n_base], values[n_base:]
+
+
+def _hashable(fields):
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}

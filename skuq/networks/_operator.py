@@ -1,0 +1,238 @@
+"""Operator networks: from a function's input u and a query point y to its value there.
+
+Pure functions of weights that run on tensors (`keras.ops`) while they train and on arrays
+when they predict, for one network or for K of one architecture at once.
+
+Notation: N rows, each a pair of an input u (d_u numbers) and a query y (d_y); arrays are
+(.., N, n), where .. is nothing or (K,). Weights and state are lists of variables.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from skuq.networks._nomu import entering
+from skuq.networks._plan import Namespace
+
+__all__ = ["Dense", "OperatorNetwork", "keras_base", "tiled"]
+
+_LOG_FACTOR = (1.0, 0.1)  # mean and standard deviation of a factor's logarithm at first
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A dense layer, with random weight factorisation on request.
+
+    Parameters
+    ----------
+    n_inputs, n_units : int
+    activation : str
+    factorized : bool
+        The kernel is ``exp(g) * v`` with one factor g an output, all of them trained, which
+        changes the steps an optimiser takes but not what the layer can say.
+
+    References
+    ----------
+    S. Wang et al., "Random weight factorization improves the training of continuous neural
+    representations", 2022.
+    """
+
+    n_inputs: int
+    n_units: int
+    activation: str = "linear"
+    factorized: bool = False
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of kernel (or v), bias and, if there is one, g."""
+        shapes = [(self.n_inputs, self.n_units), (self.n_units,)]
+        return shapes + [(self.n_units,)] * self.factorized
+
+    def draw(self, rng) -> list[np.ndarray]:
+        """First weights: Glorot's normal kernel, biases of 0."""
+        spread = math.sqrt(2 / (self.n_inputs + self.n_units))
+        kernel, bias = rng.normal(0, spread, self.shapes[0]), np.zeros(self.n_units)
+        if not self.factorized:
+            return [kernel, bias]
+        g = rng.normal(*_LOG_FACTOR, self.n_units)
+        return [kernel / np.exp(g), bias, g]
+
+    def kernel(self, xp, weights):
+        """The matrix (.., n_inputs, n_units) that rows are multiplied with."""
+        return weights[0] * xp.exp(weights[2])[..., None, :] if self.factorized else weights[0]
+
+    def __call__(self, space: Namespace, weights, x):
+        """(.., N, n_inputs) to (.., N, n_units)."""
+        y = space.xp.matmul(x, self.kernel(space.xp, weights)) + weights[1][..., None, :]
+        return space.activation(self.activation)(y)
+
+
+def tiled(xp, y, n):
+    """Columns of y over and over until there are n."""
+    times = -(-n // y.shape[-1])
+    return xp.concatenate([y] * times, axis=-1)[..., :n]
+
+
+@dataclass(frozen=True)
+class OperatorNetwork:
+    """Encoder of u, decoder of its latent vector and y: NEON's base network (section 2.4).
+
+    Parameters
+    ----------
+    n_inputs, n_queries, n_raw : int
+        d_u, d_y, and how many numbers it gives.
+    encoder_units : tuple of int
+        Of the encoder's hidden layers.
+    latent : int
+        Length of the latent vector beta.
+    decoder : {"split", "concat"}
+        "split" cuts beta into as many chunks as the decoder has hidden layers, each of which
+        takes one of them; "concat" gives all of it to the first.
+    decoder_units : tuple of int
+    fourier_scale : float, optional
+        The decoder sees cosines and sines of y times a (trained) matrix with normal entries
+        of this standard deviation at first; without it y itself, repeated until it is as
+        long as the part of beta beside it.
+    activation : str
+    factorized : bool
+        As in `Dense`.
+    """
+
+    n_inputs: int
+    n_queries: int
+    n_raw: int
+    encoder_units: tuple[int, ...] = (64, 64)
+    latent: int = 64
+    decoder: str = "split"
+    decoder_units: tuple[int, ...] = (64, 64)
+    fourier_scale: float | None = None
+    activation: str = "gelu"
+    factorized: bool = True
+
+    @property
+    def n_features(self) -> int:
+        """Length of what an EpiNet sees: beta, the last hidden layer, y as long as beta."""
+        return 2 * self.latent + self.decoder_units[-1]
+
+    @property
+    def _chunk(self) -> int:
+        """Length of the part of beta that the decoder's first layer sees."""
+        return self.latent // (len(self.decoder_units) if self.decoder == "split" else 1)
+
+    @functools.cached_property
+    def _layers(self) -> tuple[list[Dense], list[Dense]]:
+        units = [self.n_inputs, *self.encoder_units, self.latent]
+        encoder = [self._dense(*pair) for pair in zip(units, units[1:])]
+        encoder[-1] = replace(encoder[-1], activation="linear")
+        query = self._chunk if self.fourier_scale is None else 2 * self._n_frequencies
+        decoder, width = [], query
+        for k, n in enumerate(self.decoder_units):
+            sees_beta = self.decoder == "split" or k == 0
+            decoder.append(self._dense(width + self._chunk * sees_beta, n))
+            width = n
+        decoder.append(replace(self._dense(width, self.n_raw), activation="linear"))
+        return encoder, decoder
+
+    def _dense(self, n_inputs, n_units):
+        return Dense(n_inputs, n_units, self.activation, self.factorized)
+
+    @property
+    def _n_frequencies(self) -> int:
+        return max(1, self._chunk // 2)
+
+    @property
+    def _has_frequencies(self) -> bool:
+        return self.fourier_scale is not None
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the trained variables: encoder, frequencies, decoder."""
+        encoder, decoder = self._layers
+        frequencies = [(self.n_queries, self._n_frequencies)] * self._has_frequencies
+        return (
+            [shape for layer in encoder for shape in layer.shapes]
+            + frequencies
+            + [shape for layer in decoder for shape in layer.shapes]
+        )
+
+    def draw(self, rng) -> list[np.ndarray]:
+        """First weights."""
+        encoder, decoder = self._layers
+        weights = [part for layer in encoder for part in layer.draw(rng)]
+        if self._has_frequencies:
+            shape = (self.n_queries, self._n_frequencies)
+            weights.append(rng.normal(0, self.fourier_scale, shape))
+        return weights + [part for layer in decoder for part in layer.draw(rng)]
+
+    def __call__(self, space: Namespace, weights, x):
+        """Raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
+        xp, weights = space.xp, iter(weights)
+        u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
+        encoder, decoder = self._layers
+
+        def apply(layer, value):
+            return layer(space, [next(weights) for _ in layer.shapes], value)
+
+        beta = u
+        for layer in encoder:
+            beta = apply(layer, beta)
+        if self._has_frequencies:
+            phase = xp.matmul(y, next(weights))
+            value = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=-1)
+        else:
+            value = tiled(xp, y, self._chunk)
+        for k, layer in enumerate(decoder[:-1]):
+            if self.decoder == "split" or k == 0:
+                own = beta[..., k * self._chunk : (k + 1) * self._chunk]
+                value = xp.concatenate([value, own], axis=-1)
+            value = apply(layer, value)
+        features = xp.concatenate([beta, value, tiled(xp, y, self.latent)], axis=-1)
+        return apply(decoder[-1], value), features
+
+
+def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
+    """A Keras model with inputs u and y as a base network: its configuration, as JSON.
+
+    The result is a model of rows [u, y] that gives the raw outputs, then features: what enters
+    the model's last layers of weights, u and y.
+
+    Parameters
+    ----------
+    model : keras.Model
+        Functional, with inputs (N, n_inputs) and (N, n_queries) and one output (N, n_raw).
+
+    Raises
+    ------
+    ValueError
+        If it is another kind of model, or cannot be rebuilt from its configuration.
+    """
+    from skuq._keras import keras
+
+    wanted = [(None, n_inputs), (None, n_queries)]
+    shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
+    outputs = [tuple(tensor.shape) for tensor in getattr(model, "outputs", None) or ()]
+    if shapes != wanted or outputs != [(None, n_raw)]:
+        raise ValueError(
+            "The base network must be a functional Keras model with inputs u and y of shapes "
+            f"{wanted} and one output of shape {(None, n_raw)}. Got inputs {shapes} and "
+            f"outputs {outputs}."
+        )
+    rows = keras.Input((n_inputs + n_queries,), name="rows")
+    shown = [tensor for tensor in entering(model.outputs[0]) if len(tensor.shape) == 2]
+    shown = keras.Model(model.inputs, [model.outputs[0], *shown], name="base")
+    parts = shown([rows[:, :n_inputs], rows[:, n_inputs:]])
+    parts = parts if isinstance(parts, list | tuple) else [parts]
+    joined = keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
+    network = keras.Model(rows, joined, name="rows_of_base").to_json()
+    try:
+        keras.models.model_from_json(network)
+    except Exception as error:
+        raise ValueError(
+            "The base network cannot be rebuilt from its configuration "
+            f"({type(error).__name__}: {error}). Use Keras' own layers."
+        ) from error
+    return network

@@ -1,0 +1,100 @@
+"""From the draws of an operator network to values, and their loss.
+
+Notation: as in `_epinet`; m outputs (components of the function's value) a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from skuq.networks._heads import GaussianHead
+from skuq.networks._plan import Namespace, tensors
+
+__all__ = ["OUTPUT_MAPS", "OperatorHead"]
+
+
+def _halves(raw):
+    m = raw.shape[-1] // 2
+    return raw[..., :m], raw[..., m:]
+
+
+def _decaying(space, raw):
+    a, b = _halves(raw)
+    return a * space.activation("sigmoid")(-b)  # sigmoid(-b) is exp(-softplus(b))
+
+
+def _bounded(space, raw):
+    a, b = _halves(raw)
+    sigmoid = space.activation("sigmoid")
+    return sigmoid(a) * sigmoid(-b)
+
+
+#: By name: the function ``(space, raw (.., n * m)) -> values (.., m)``, and n.
+OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
+    "decaying": (_decaying, 2),
+    "bounded": (_bounded, 2),
+}
+
+
+@dataclass(frozen=True)
+class OperatorHead:
+    """What raw draws (.., S, N, n_raw) mean for m outputs, and how wrong they are.
+
+    Parameters
+    ----------
+    n_outputs : int
+        m.
+    kind : {"squared", "huber", "nll"}
+        Half the squared error; the same with slope 1 beyond an error of 1; or the negative
+        log likelihood of a mixture of normals, one a draw (Eq. 5).
+    output_map : {"decaying", "bounded"}, callable or None
+        The last step from raw numbers to values, of all draws alike: ``a * exp(-softplus(b))``,
+        ``sigmoid(a) * exp(-softplus(b))`` (NEON's cell towers and interferometer), or a
+        function of `keras.ops` from (.., m) to (.., m).
+    """
+
+    n_outputs: int
+    kind: str = "squared"
+    output_map: str | Callable | None = None
+
+    @property
+    def n_raw(self) -> int:
+        """Numbers the network has to give."""
+        if self.kind == "nll":
+            return GaussianHead(self.n_outputs).n_raw
+        per_output = OUTPUT_MAPS[self.output_map][1] if isinstance(self.output_map, str) else 1
+        return per_output * self.n_outputs
+
+    def values(self, space: Namespace, raw):
+        """Means (.., m) and, of a likelihood, standard deviations; else None in their place."""
+        if self.kind == "nll":
+            return GaussianHead(self.n_outputs).distribution(raw, space.xp)
+        if isinstance(self.output_map, str):
+            return OUTPUT_MAPS[self.output_map][0](space, raw), None
+        if self.output_map is None:
+            return raw, None
+        if space.xp is np:  # a function of keras.ops
+            from skuq._keras import ops
+
+            return ops.convert_to_numpy(self.output_map(ops.convert_to_tensor(raw))), None
+        return self.output_map(raw), None
+
+    def loss(self, y, raw):
+        """The loss of each row (.., N), mean over draws and outputs: y (.., N, m)."""
+        from skuq._keras import ops
+
+        y = y[..., None, :, :]
+        mean, scale = self.values(tensors(), raw)
+        if self.kind == "nll":
+            density = -0.5 * ops.square((y - mean) / scale) - ops.log(scale)
+            density = ops.sum(density, axis=-1) - 0.5 * self.n_outputs * np.log(2 * np.pi)
+            n_draws = np.log(raw.shape[-3])
+            return -(ops.logsumexp(density, axis=-2) - n_draws) / self.n_outputs
+        error = 0.5 * ops.square(y - mean)
+        if self.kind == "huber":
+            size = ops.abs(y - mean)
+            error = ops.where(size > 1, size - 0.5, error)
+        return ops.mean(ops.mean(error, axis=-1), axis=-2)

@@ -1,0 +1,159 @@
+"""Draws of the unknown function itself, as a function of the inputs and of arrays.
+
+Notation: n rows, one draw is one function. Its values at all rows and outputs belong together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import qmc
+
+__all__ = ["Posterior", "normal_indices"]
+
+# A network's hidden layers hold some 30 numbers for each one that it gives.
+_ENTRIES_PER_CHUNK = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Draws of a fitted regressor's function, at any inputs and in any array library.
+
+    What fits leave behind is in `arguments`; `function` holds only what stays the same, so
+    that a program compiled from it serves every later fit.
+
+    Parameters
+    ----------
+    function : callable
+        ``(xp, arguments, X) -> draws`` of shape (n_draws, n, *output_shape), for X of shape
+        (n, n_features) in the user's units; draws are in units of y. `xp` is `numpy` (arrays
+        in float64) or `keras.ops` (tensors in float32). The same X gives the same draws, and
+        a row's draws do not depend on the rows beside it.
+    arguments : tuple of ndarray
+        Weights, scalers, indices: all that changes from fit to fit.
+    key : hashable or None
+        Posteriors of equal key have the same function. None: `function` is for NumPy only, and
+        there are no exact gradients.
+    n_draws : int
+        At least 1.
+    output_shape : tuple of int
+        () for one number a row, (q,) or (q, d_s) for function values.
+    joint : bool, default=True
+        False if only the marginals are right, e.g. a draw is the mean plus so many standard
+        deviations, the same number for all rows.
+
+    Raises
+    ------
+    TypeError
+        If `function` is not callable or `key` not hashable.
+    ValueError
+        If `n_draws` is below 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import Posterior
+    >>> slopes = np.array([1.0, 3.0])
+    >>> lines = Posterior(
+    ...     lambda xp, arguments, X: arguments[0][:, None] * X[:, 0],
+    ...     arguments=(slopes,), key="lines", n_draws=2, output_shape=(),
+    ... )
+    >>> lines([[1.0], [2.0]])
+    array([[1., 2.],
+           [3., 6.]])
+    """
+
+    function: Callable
+    arguments: tuple
+    key: Hashable | None
+    n_draws: int
+    output_shape: tuple = ()
+    joint: bool = True
+
+    def __post_init__(self):
+        if not callable(self.function):
+            raise TypeError(f"function must be callable. Got {self.function!r}.")
+        hash(self.key)
+        if self.n_draws < 1:
+            raise ValueError(f"n_draws must be at least 1. Got {self.n_draws}.")
+        arguments = tuple(np.asarray(argument) for argument in self.arguments)
+        object.__setattr__(self, "arguments", arguments)
+        object.__setattr__(self, "output_shape", tuple(self.output_shape))
+
+    def __call__(self, X) -> np.ndarray:
+        """Draws at the rows of X, in NumPy.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            In the user's units.
+
+        Returns
+        -------
+        ndarray of shape (n_draws, n, *output_shape)
+            float64, in units of y.
+
+        Raises
+        ------
+        ValueError
+            If X is not two-dimensional, or `function` returns another shape.
+        """
+        X = np.asarray(X, dtype="float64")
+        if X.ndim != 2:
+            raise ValueError(f"X must have shape (n, n_features). Got {X.shape}.")
+        numbers = self.n_draws * math.prod(self.output_shape)
+        step = max(1, _ENTRIES_PER_CHUNK // max(1, numbers))
+        parts = [self._draws(X[start : start + step]) for start in range(0, max(1, len(X)), step)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def _draws(self, X):
+        draws = np.asarray(self.function(np, self.arguments, X), dtype="float64")
+        expected = (self.n_draws, len(X), *self.output_shape)
+        if draws.shape != expected:
+            raise ValueError(
+                f"function must return draws of shape (n_draws, n, *output_shape) = {expected}. "
+                f"Got {draws.shape}."
+            )
+        return draws
+
+
+def normal_indices(n_draws, n_outputs, rng):
+    """Standard normals that are spread more evenly than chance does it.
+
+    Parameters
+    ----------
+    n_draws : int
+        At least 2. Powers of 2 are spread best.
+    n_outputs : int
+        Independent normals of one draw.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (n_draws, n_outputs)
+        Quantiles at the points of a scrambled Sobol sequence, then shifted and scaled: every
+        column has mean 0 and (population) variance 1 exactly.
+
+    Raises
+    ------
+    ValueError
+        If `n_draws` is below 2 or `n_outputs` below 1.
+
+    References
+    ----------
+    Owen (1997), "Scrambled net variance for integrals of smooth functions", Annals of
+    Statistics 25(4).
+    """
+    if n_draws < 2 or n_outputs < 1:
+        raise ValueError(
+            "n_draws must be at least 2 (one number has no variance) and n_outputs at least 1. "
+            f"Got {n_draws} and {n_outputs}."
+        )
+    # The first n of the next power of two: fewer points of a net are still a sequence.
+    engine = qmc.MultivariateNormalQMC(np.zeros(n_outputs), rng=rng)
+    normals = engine.random(2 ** math.ceil(math.log2(n_draws)))[:n_draws]
+    normals = normals - normals.mean(axis=0)
+    return normals / normals.std(axis=0)
