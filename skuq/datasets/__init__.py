@@ -15,6 +15,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "make_scarce_regression",
         ],
         "_image_corruptions": ["TEST_CORRUPTIONS", "VALIDATION_CORRUPTIONS", "corrupt_images"],
+        "_interferometer": ["InterferometerRuns", "load_interferometer"],
+        "_operator_problems": ["OPERATOR_PROBLEMS", "OperatorProblem", "make_operator_problem"],
         "_solar": ["load_solar_irradiance"],
         "_table_corruptions": ["TABLE_CORRUPTIONS", "corrupt_table"],
         "_toy": ["make_gapped_sine"],

@@ -6,6 +6,8 @@ a row is a pair of an input u (d_u numbers) and a query.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_array
@@ -52,7 +54,7 @@ def flat_values(Y):
             "Y must have shape (n,), (n, q) or (n, q, m) for n functions at q query points with m "
             f"components. Got {values.shape}."
         )
-    return values.reshape(len(values), -1), values.shape[1:]
+    return values.reshape(len(values), math.prod(values.shape[1:])), values.shape[1:]
 
 
 class FunctionScaling:
@@ -75,10 +77,10 @@ class FunctionScaling:
     def fit(self, X, queries, values):
         """Inputs (n, d_u), queries (q, d_y) and values (n, q, m)."""
         self.inputs_ = self._make().fit(X, None)
-        self.queries_ = self._make().fit(queries, None)
         n, q, m = values.shape
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
-        scaler = self._make().fit(columns, columns).y_
+        self.queries_ = self._make().fit(queries, columns)
+        scaler = self.queries_.y_
         shape = (q, m) if self.by_column else (1, m)
         self.mean_, self.scale_ = scaler.mean_.reshape(shape), scaler.scale_.reshape(shape)
         return self

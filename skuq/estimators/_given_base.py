@@ -5,6 +5,8 @@ Notation: n inputs, q query points, m components, as in `_functions`.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
@@ -30,15 +32,14 @@ class GivenBase:
         self._queries = None
         shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
         self.is_operator = len(shapes) == 2
-        if self.is_operator:
-            n = scaling.inputs_.x_.n_features_in_, scaling.queries_.x_.n_features_in_
-            wanted = [(None, k) for k in n]
-            if shapes != wanted:
-                raise ValueError(
-                    f"`pretrained` has two inputs; they must be u and y of shapes {wanted}. "
-                    f"Got {shapes}."
-                )
-        elif not hasattr(model, "predict_on_batch") and hasattr(model, "fit"):
+        n = scaling.inputs_.x_.n_features_in_, scaling.queries_.x_.n_features_in_
+        wanted = [(None, k) for k in n]
+        if shapes and shapes not in (wanted, wanted[:1]):
+            raise ValueError(
+                "A Keras model as `pretrained` must have inputs u and y of shapes "
+                f"{wanted}, or u alone. Got {shapes}."
+            )
+        if not hasattr(model, "predict_on_batch") and hasattr(model, "fit"):
             try:
                 check_is_fitted(model)
             except NotFittedError as error:
@@ -86,17 +87,24 @@ class GivenBase:
             )
         return mean.reshape(shape)
 
+    @functools.cached_property
+    def _showing(self):
+        """The model up to what enters its last layer of weights; None if it has none."""
+        from skuq._keras import keras
+        from skuq.networks._nomu import entering
+
+        seen = [tensor for tensor in entering(self.model.outputs[0]) if len(tensor.shape) == 2]
+        return keras.Model(self.model.inputs, seen) if seen else None
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_showing"}
+
     def _pairs(self, X, queries):
         return [np.repeat(X, len(queries), axis=0), np.tile(queries, (len(X), 1))]
 
     def _shown(self, X, queries):
         """What enters the last layer of weights, (n * q, n_hidden); None if that is not seen."""
-        if not self.is_operator:
+        if not self.is_operator or self._showing is None:
             return None
-        from skuq._keras import keras
-        from skuq.networks._nomu import entering
-
-        seen = [tensor for tensor in entering(self.model.outputs[0]) if len(tensor.shape) == 2]
-        model = keras.Model(self.model.inputs, seen)
-        parts = model.predict(self._pairs(X, queries), verbose=0)
+        parts = self._showing.predict(self._pairs(X, queries), verbose=0)
         return np.concatenate(parts if isinstance(parts, list) else [parts], axis=1)

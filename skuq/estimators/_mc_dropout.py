@@ -87,13 +87,18 @@ class _MCDropout(NeuralEstimator):
         a row does not depend on the rows beside it.
         """
 
-        def mask(number, rate, shape):
-            rng = generator(self.entropy_, "passes", number)
-            kept = rng.random((self.n_passes, 1, shape[-1])) >= rate
-            return kept / (1 - rate)
+        return predict_members(
+            self.members_,
+            self.scaling_.inputs(X),
+            dropout_mask=self._dropout_mask,
+            n_draws=self.n_passes,
+        )[0]
 
-        inputs = self.scaling_.inputs(X)
-        return predict_members(self.members_, inputs, dropout_mask=mask, n_draws=self.n_passes)[0]
+    def _dropout_mask(self, number, rate, shape):
+        """Of all passes (n_passes, 1, units), of mean 1."""
+        rng = generator(self.entropy_, "passes", number)
+        kept = rng.random((self.n_passes, 1, shape[-1])) >= rate
+        return kept / (1 - rate)
 
     def _mixture_weights(self, n):
         return np.full(n, 1 / n)

@@ -325,8 +325,7 @@ class NEONRegressor(OperatorRegressor):
         arguments = function.arguments(
             [self.member_], index, self.scaling_, self._queries(query_points)
         )
-        key = (function, tuple(part.shape for part in arguments))
-        return Posterior(function, arguments, key, len(index), shape)
+        return Posterior(function, arguments, function.key(arguments), len(index), shape)
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,12 @@ class NeuralEstimator(BaseEstimator):
         """Weights (n,) of what `_raw` gives."""
         return self.weights_
 
+    # ``(layer number, rate, shape) -> mask`` of units that predictions drop.
+    _dropout_mask = None
+
+    def _members(self):
+        return self.members_
+
     def _raw(self, X):
         """Raw outputs (n_members, n, n_raw)."""
         return predict_members(self.members_, self.scaling_.inputs(X))

@@ -10,12 +10,15 @@ import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GroupKFold, KFold
+from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator
 from skuq.estimators._neural import check_units, progress
 from skuq.estimators._nomu_fit import GivenMean, Job, KnownNoise, NomuTrainer
 from skuq.estimators._nomu_paper import paper_settings
+from skuq.estimators._nomu_readout import read_readout
+from skuq.estimators._posterior import nomu_posterior
 from skuq.estimators._rows import Rows, check_groups, check_validation_data, check_weights, split
 from skuq.estimators._targets import GaussianTarget
 from skuq.exceptions import SmallValidationWarning
@@ -606,6 +609,27 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         if self.bounds == "symmetric":
             return EpistemicNormal(mean, noise, up)
         return TwoPieceNormal(mean, down, up, noise)
+
+    def _posterior(self, n_draws, rng):
+        return nomu_posterior(self, n_draws, rng)
+
+    def readout_weights(self):
+        """The trained network as affine functions of ReLU units, for a mixed integer programme.
+
+        Needs one output, ``readout="linear"``, ``activation="relu"`` and symmetric bounds.
+
+        Returns
+        -------
+        skuq.bayesopt.ReluReadout
+            ``readout(X)`` gives mean and epistemic standard deviation, as the model does.
+
+        Raises
+        ------
+        ValueError
+            If the model has other settings, or layers that are not dense, or `pretrained`.
+        """
+        check_is_fitted(self)
+        return read_readout(self)
 
     @property
     def scaling_(self):

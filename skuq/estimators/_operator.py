@@ -101,7 +101,7 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         self.query_points_ = self._checked_queries(values.shape[1])
         scaling = FunctionScaling(self.standardize, by_column=self.query_points is None)
         scaling.fit(X, self.query_points_, values)
-        self._head = OperatorHead(values.shape[2], *self._loss_and_map(values.shape[1]))
+        self._head = OperatorHead(values.shape[2], *self._loss_and_map(values.shape[2]))
         loss = self.loss
         if loss == "auto":
             loss = "relative" if values.shape[1] > 1 else "squared"
@@ -126,10 +126,12 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
             )
         return queries
 
-    def _loss_and_map(self, n_queries):
+    def _loss_and_map(self, n_components):
         kind = self.loss if self.loss in ("huber", "nll") else "squared"
         if kind == "nll" and self.output_map is not None:
             raise ValueError("loss='nll' has a standard deviation to give and takes no output_map.")
+        if callable(self.output_map):
+            _check_output_map(self.output_map, n_components)
         return kind, self.output_map
 
     def _prepare(self, X, values, scaling):
@@ -241,14 +243,15 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         Returns
         -------
         EpistemicNormal or GaussianMixture
-            Of shape (n,) where Y was (n,), else (n, q * m), components beside each other:
+            Of shape (n,) where values are single numbers, else (n, q * m), components beside
+            each other:
             a normal with the draws' mean and standard deviation, or of loss="nll" the mixture of
             all draws (Eq. 5).
         """
         check_is_fitted(self)
         X = self._check_inputs(X)
         mean, scale = self._values(X, self.index_, query_points)
-        width = () if not self._shape else (-1,)
+        width = (-1,) if self._outer_shape(query_points) else ()
         mean = mean.reshape(*mean.shape[:2], *width)
         if scale is not None:
             return GaussianMixture(mean, scale.reshape(mean.shape))
@@ -278,6 +281,7 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
             With loss="nll" every value has noise of its own.
         """
         check_is_fitted(self)
+        _check_count("n_samples", n_samples)
         X = self._check_inputs(X)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
         draws, scale = self._values(X, self._drawn(n_samples, rng), query_points)
@@ -319,7 +323,7 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         float
         """
         y = check_array(flat_values(y)[0], ensure_2d=False, dtype="float64", input_name="y")
-        return r2_score(y, self.predict(X).reshape(y.shape), sample_weight=sample_weight)
+        return r2_score(y, flat_values(self.predict(X))[0], sample_weight=sample_weight)
 
     def posterior_fn(self, n_draws=128, random_state=None, query_points=None) -> Posterior:
         """Draws of the function as a record for Bayesian optimisation, with exact gradients.
@@ -338,6 +342,7 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
             Without noise. Its `key` is equal for fits of equal networks and shapes.
         """
         check_is_fitted(self)
+        _check_count("n_draws", n_draws)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
         return self._posterior(self._index(n_draws, rng), query_points)
 
@@ -375,6 +380,23 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _check_count(name, given):
+    if not isinstance(given, Integral) or given < 1:
+        raise ValueError(f"`{name}` must be a positive whole number. Got {given!r}.")
+
+
+def _check_output_map(output_map, n_components):
+    from skuq._keras import ops
+
+    shape = (2, 3, n_components)
+    values = output_map(ops.zeros(shape))
+    if not ops.is_tensor(values) or tuple(values.shape) != shape:
+        raise ValueError(
+            "`output_map` must be a function of `keras.ops` that keeps shapes: from a tensor "
+            f"{shape} to one. Got {type(values).__name__} {np.shape(values)}."
+        )
 
 
 @dataclass(frozen=True)

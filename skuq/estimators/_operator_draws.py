@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,11 @@ class OperatorDraws:
     head: OperatorHead
     output_shape: tuple
     n_members: int = 0
+
+    def key(self, arguments) -> tuple:
+        """Equal where the same program computes the draws."""
+        function = replace(self, network=self.network.without_names())
+        return function, tuple(part.shape for part in arguments)
 
     @classmethod
     def arguments(cls, members, index, scaling, queries) -> tuple:

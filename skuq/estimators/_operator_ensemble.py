@@ -176,5 +176,4 @@ learning_rate, schedule, final_lr_factor, warmup, clip_norm, standardize, random
         arguments = function.arguments(
             self.members_, None, self.scaling_, self._queries(query_points)
         )
-        key = (function, tuple(part.shape for part in arguments))
-        return Posterior(function, arguments, key, n, shape)
+        return Posterior(function, arguments, function.key(arguments), n, shape)

@@ -110,10 +110,14 @@ class SearchEstimator(BaseEstimator):
         with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
             return run_search(proposer, slots, self.n_trials, entropy, verbose=self.verbose)
 
+    _dropout_mask = None  # predictions drop nothing
+
+    def _members(self):
+        return [self.catalog_.member(index) for index in self.selection_.indices]
+
     def _raw(self, X):
         """Raw outputs (n_members, n, n_raw)."""
-        members = [self.catalog_.member(index) for index in self.selection_.indices]
-        return predict_members(members, self.scaling_.inputs(X))
+        return predict_members(self._members(), self.scaling_.inputs(X))
 
     def _mixture_weights(self, n):
         """Weights (n,) of what `_raw` gives."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 import pandas as pd
 from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skuq.estimators._base import UncertaintyRegressorMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators._posterior import member_posterior
 from skuq.estimators._rows import check_numbers
 from skuq.networks import CategoricalHead, GaussianHead
-from skuq.predictive import CategoricalMixture, GaussianMixture
+from skuq.predictive import CategoricalMixture, GaussianMixture, Posterior
 from skuq.tables import Scaling
 
 __all__ = ["ClassificationTarget", "GaussianTarget", "WeightedClassificationTarget"]
@@ -65,6 +69,41 @@ class GaussianTarget(UncertaintyRegressorMixin):
         if self._y_is_1d:
             loc, scale = loc[..., 0], scale[..., 0]
         return GaussianMixture(loc, scale, self._mixture_weights(len(loc)))
+
+    def posterior_fn(self, n_draws=128, random_state=None) -> Posterior:
+        """Draws of the function as a record for Bayesian optimisation, with exact gradients.
+
+        Parameters
+        ----------
+        n_draws : int, default=128
+            Of NOMU. Members of an ensemble are draws themselves, each as often as its weight
+            asks for: this number is for weights that are no fractions of a smaller one.
+        random_state : int, RandomState instance or None, default=None
+            Of NOMU's draws, which stay the same from then on.
+
+        Returns
+        -------
+        Posterior
+            Without noise: mean and standard deviation of the draws are the mean and the
+            epistemic part of `predict_uncertainty` (with ``epistemic_ddof=0``). A draw of NOMU
+            is the prediction plus so many standard deviations, the same for all rows; with
+            asymmetric bounds it is a quantile, and the draws' mean is that of
+            `TwoPieceNormal`, not its mode. `key` is equal for fits of equal networks, and
+            None, without gradients, where layers or a `pretrained` model run in Keras only.
+
+        Raises
+        ------
+        ValueError
+            If `n_draws` is not a positive whole number; of NOMU, if it is 1.
+        """
+        check_is_fitted(self)
+        if not isinstance(n_draws, Integral) or n_draws < 1:
+            raise ValueError(f"`n_draws` must be a positive whole number. Got {n_draws!r}.")
+        seed = check_random_state(random_state).randint(2**31 - 1)
+        return self._posterior(int(n_draws), np.random.default_rng(seed))
+
+    def _posterior(self, n_draws, rng):
+        return member_posterior(self, n_draws)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -1,0 +1,321 @@
+"""Problems of composite Bayesian optimisation: f(u) = g(h(u)), where h(u) is a function.
+
+Notation: u is an input of d numbers; h(u) is known at q query points and has d_s components,
+so that outputs are (n, q) where d_s is 1, else (n, q, d_s). g, the objective, is cheap and
+known, and everything is maximised.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.utils import check_array
+
+__all__ = ["OPERATOR_PROBLEMS", "OperatorProblem", "make_operator_problem"]
+
+OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer")
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorProblem:
+    """An expensive function-valued map and a cheap objective of its values.
+
+    Made by :func:`make_operator_problem`. Calling it with U of shape (n, d) evaluates the
+    map and gives outputs of shape (n, q), or (n, q, d_s) with several components.
+
+    Parameters
+    ----------
+    name : str
+    bounds : ndarray of shape (d, 2)
+        Lowest and highest inputs.
+    query_points : ndarray of shape (q, d_y)
+        Where functions are known.
+    n_outputs : int
+        d_s, the components of a function.
+    objective : callable
+        ``objective(outputs) -> values``, to be maximised: (.., q) or (.., q, d_s) to (..,).
+        Of arrays in float64 and of tensors of Keras' backend, which can be differentiated.
+    simulator : callable or None
+        What a call evaluates; None where there are only stored data.
+    best_value : float or None
+        The largest value that the objective can have; None if not known.
+    best_input : ndarray of shape (d,) or None
+        Where it is reached.
+
+    Raises
+    ------
+    ImportError
+        When called, if the simulator needs a library that is not there.
+    NotImplementedError
+        When called, if there are only stored data.
+    ValueError
+        When called, if U has another number of columns.
+    """
+
+    name: str
+    bounds: np.ndarray
+    query_points: np.ndarray
+    n_outputs: int
+    objective: Callable
+    simulator: Callable | None = None
+    best_value: float | None = None
+    best_input: np.ndarray | None = None
+
+    def __call__(self, U):
+        if self.simulator is None:
+            raise NotImplementedError(
+                f"There is no simulator of {self.name!r}, only stored functions and the "
+                f"objective: see skuq.datasets.load_{self.name}."
+            )
+        U = check_array(U, dtype=np.float64, input_name="U")
+        if U.shape[1] != len(self.bounds):
+            raise ValueError(
+                f"U must have the {len(self.bounds)} column(s) of {self.name!r}. Got {U.shape[1]}."
+            )
+        return self.simulator(U)
+
+
+def make_operator_problem(name):
+    """A problem of composite Bayesian optimisation from the paper on NEON.
+
+    Parameters
+    ----------
+    name : {"pollutants", "brusselator", "interferometer"}
+        See the notes.
+
+    Returns
+    -------
+    problem : OperatorProblem
+        The same object for the same name.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+
+    Notes
+    -----
+    - "pollutants": of two spills in a long river the mass M, the rate of diffusion D, and the
+      place L and the time tau of the second one. A function is the concentration, here at
+      times 15, 30, 45, 60 and places 0, 1, 2.5 (queries are (time, place)); the objective is
+      minus the mean squared error against that of u = (10, 0.07, 1.505, 30.1525). The paper
+      prints L as 15.05, which is outside of its box.
+    - "brusselator": rates a and b of a chemical reaction, and diffusivities D0 and D1. A
+      function is the two concentrations at time 20 on a grid of 64 x 64 cells, from a fixed
+      start; the objective is minus the variance of both, weighted by 1 in the two outermost
+      rows and columns and by 0.1 inside. Queries are (column, row) of the grid in [0, 1].
+      Needs `py-pde`; five seconds or more a function.
+    - "interferometer": position of two mirrors. A function is 16 images of 64 x 64 pixels, in
+      0 to 255; the objective is the visibility of the light's interference. Queries are
+      (column, row), in 64ths. There is no simulator: :func:`load_interferometer` has runs.
+
+    The paper's fourth problem, cell towers, needs power maps of a ray tracer that are no
+    formula, and has no place here. For test functions of one output see
+    :func:`make_function`.
+
+    References
+    ----------
+    Guilhoto and Perdikaris, "Composite Bayesian Optimization In Function Spaces Using NEON",
+    2024, section 3 and appendix 6.
+
+    Examples
+    --------
+    >>> from skuq.datasets import make_operator_problem
+    >>> problem = make_operator_problem("pollutants")
+    >>> outputs = problem([[10, 0.07, 1.505, 30.1525], [9, 0.07, 1.505, 30.1525]])
+    >>> outputs.shape, problem.objective(outputs).round(3)
+    ((2, 12), array([-0.   , -0.069]))
+    """
+    if name not in OPERATOR_PROBLEMS:
+        known = ", ".join(map(repr, OPERATOR_PROBLEMS))
+        raise ValueError(f"`name` must be one of {known}. Got {name!r}.")
+    return _made(name)
+
+
+@functools.cache  # one objective for all, so that programs compiled with it are found again
+def _made(name):
+    problem = _MAKERS[name]()
+    for array in (problem.bounds, problem.query_points, problem.best_input):
+        if array is not None:
+            array.flags.writeable = False  # the problem is shared
+    return problem
+
+
+def _namespace(outputs, shape):
+    """NumPy or Keras' operations, and outputs of so many last axes as floats.
+
+    Tensors come from those who have loaded the backend: nothing is loaded for arrays.
+    """
+    if not hasattr(outputs, "shape"):
+        outputs = np.asarray(outputs)
+    if tuple(outputs.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"outputs must have shape (.., {', '.join(map(str, shape))}). "
+            f"Got {tuple(outputs.shape)}."
+        )
+    if isinstance(outputs, np.ndarray):
+        return np, outputs.astype("float64")
+    from skuq._keras import ops
+
+    return ops, outputs
+
+
+def _like(constant, outputs):
+    """A constant array in the precision of the outputs."""
+    return constant.astype(getattr(outputs.dtype, "name", outputs.dtype))
+
+
+# pollutants (appendix 6.1)
+
+_TIMES_AND_PLACES = np.array([(t, x) for x in (0, 1, 2.5) for t in (15, 30, 45, 60)], float)
+_TRUE_SPILLS = np.array([10, 0.07, 1.505, 30.1525])
+
+
+def _spilt(U):
+    """Concentrations (n, 12) of two spills: the second one is later, and elsewhere."""
+    mass, diffusion, place, tau = U.T[:, :, None]
+    t, x = _TIMES_AND_PLACES.T
+
+    def concentration(t, x):
+        spread = 4 * diffusion * t
+        return mass / np.sqrt(np.pi * spread) * np.exp(-(x**2) / spread)
+
+    since = np.where(t > tau, t - tau, 1.0)
+    return concentration(t, x) + np.where(t > tau, concentration(since, x - place), 0.0)
+
+
+_TRUE_CONCENTRATIONS = _spilt(_TRUE_SPILLS[None])[0]
+
+
+def _minus_squared_error(outputs):
+    xp, outputs = _namespace(outputs, _TRUE_CONCENTRATIONS.shape)
+    return -xp.mean(xp.square(outputs - _like(_TRUE_CONCENTRATIONS, outputs)), axis=-1)
+
+
+def _pollutants():
+    return OperatorProblem(
+        "pollutants",
+        np.array([[7, 13], [0.02, 0.12], [0.01, 3], [30.01, 30.295]]),
+        _TIMES_AND_PLACES.copy(),
+        1,
+        _minus_squared_error,
+        _spilt,
+        best_value=0.0,
+        best_input=_TRUE_SPILLS.copy(),
+    )
+
+
+# Brusselator (appendix 6.2)
+
+_SIDE = 64  # cells; pixels, for the interferometer
+_END, _STEP = 20, 1e-3
+_NOISE, _NOISE_SEED = 0.1, 10
+
+
+def _reacted(U):
+    """Concentrations (n, 4096, 2) at the end, of py-pde's explicit Euler steps.
+
+    Its NumPy backend: Numba would compile every input's equation anew, which takes twice as
+    long as the steps do.
+    """
+    try:
+        import pde
+    except ImportError as error:
+        raise ImportError(
+            "The problem 'brusselator' needs py-pde: pip install 'skuq[pde]', or py-pde itself."
+        ) from error
+
+    grid = pde.UnitGrid([_SIDE, _SIDE])
+    fields = []
+    for a, b, d0, d1 in U.tolist():
+        # The paper prints a - (1 - b) u; the reaction, and what its authors solved, has 1 + b.
+        equation = pde.PDE(
+            {
+                "u": f"{d0} * laplace(u) + {a} - (1 + {b}) * u + u**2 * v",
+                "v": f"{d1} * laplace(v) + {b} * u - u**2 * v",
+            }
+        )
+        rng = np.random.default_rng(_NOISE_SEED)
+        v = b / a + _NOISE * pde.ScalarField.random_normal(grid, rng=rng)
+        start = pde.FieldCollection([pde.ScalarField(grid, a), v])
+        end = equation.solve(start, t_range=_END, dt=_STEP, tracker=None, backend="numpy")
+        fields.append(np.stack([field.data.ravel() for field in end], axis=-1))
+    return np.stack(fields)
+
+
+def _border_weights():
+    """1 on the two outermost rows and columns, 0.1 inside: (4096, 1)."""
+    weights = np.ones((_SIDE, _SIDE))
+    weights[2:-2, 2:-2] = 0.1
+    return weights.reshape(-1, 1)
+
+
+_BORDER_WEIGHTS = _border_weights()
+
+
+def _minus_weighted_variance(outputs):
+    xp, outputs = _namespace(outputs, (_SIDE**2, 2))
+    return -xp.var(_like(_BORDER_WEIGHTS, outputs) * outputs, axis=(-2, -1))
+
+
+def _grid(numbers):
+    """(column, row) of every cell, row by row: (4096, 2)."""
+    return np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
+
+
+def _brusselator():
+    return OperatorProblem(
+        "brusselator",
+        np.array([[0.1, 5], [0.1, 5], [0.01, 5], [0.01, 5]]),
+        _grid(np.linspace(0, 1, _SIDE)),
+        2,
+        _minus_weighted_variance,
+        _reacted,
+    )
+
+
+# Interferometer (appendix 6.3)
+
+_PIXELS = np.arange(_SIDE) / _SIDE
+_WIDTH = 0.95  # of the weights; printed as 1, but the stored runs have this one
+_WHITE = 255.0
+# Of an image that is nearly black (a real one has some 20 000): where draws are darker than
+# that, visibility would have no bound.
+_LEAST_LIGHT = 100.0
+
+
+def _visibility(outputs):
+    """(max - min) / (max + min) of the 16 images' light, both smooth; see appendix 6.3."""
+    xp, outputs = _namespace(outputs, (_SIDE**2, 16))
+    centred = np.square(_grid(_PIXELS) - 0.5).sum(axis=1)
+    weights = np.exp(-centred / _WIDTH**2)[None]  # (1, 4096)
+    images = xp.clip(outputs, 0.0, _WHITE)  # draws of a surrogate may be no images
+    light = xp.matmul(_like(weights, outputs), images)[..., 0, :]  # (.., 16)
+    most, least = _logsumexp(xp, light), -_logsumexp(xp, -light)
+    return (most - least) / xp.maximum(most + least, _LEAST_LIGHT)
+
+
+def _logsumexp(xp, x):
+    top = xp.max(x, axis=-1, keepdims=True)
+    return top[..., 0] + xp.log(xp.sum(xp.exp(x - top), axis=-1))
+
+
+def _interferometer():
+    return OperatorProblem(
+        "interferometer",
+        np.tile([-1.0, 1.0], (4, 1)),
+        _grid(_PIXELS),
+        16,
+        _visibility,
+        best_value=1.0,
+    )
+
+
+_MAKERS = {
+    "pollutants": _pollutants,
+    "brusselator": _brusselator,
+    "interferometer": _interferometer,
+}

@@ -1,0 +1,243 @@
+"""Draws of a fitted regressor's function: of an ensemble's members, and of NOMU.
+
+Networks with a plan give draws in NumPy and on tensors, others in NumPy only. What shapes a
+computation stands in a frozen record, which is a posterior's function and its key in one;
+what a fit has learnt stands in the arguments.
+
+Notation: n rows, K members, T draws, m outputs (the last axis is absent where y was 1-D).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+from scipy import special
+
+from skuq.networks import NomuHead
+from skuq.networks._nomu import READOUTS
+from skuq.networks._plan import ARRAYS, Plan, Run, make_plan, tensors
+from skuq.predictive._posterior import Posterior, normal_indices
+from skuq.tables import ImageScaling
+from skuq.tables._scaling import _FARTHEST
+
+__all__ = ["member_posterior", "nomu_posterior"]
+
+_SMALLEST_STD = 1e-9  # of NOMU's predictions too
+
+
+def member_posterior(model, n_draws: int) -> Posterior:
+    """The means of an ensemble's members as draws.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted, of a `GaussianTarget`.
+    n_draws : int
+        Members count by how often they are drawn. Where weights are fractions of a small
+        number, draws are so many; this number is for other weights.
+    """
+    members, output_shape = model._members(), () if model._y_is_1d else (model._n_outputs,)
+    plans = [make_plan(member.network) for member in members]
+    if None in plans or isinstance(model.scaling_, ImageScaling):
+        n_means = model.n_passes if model._dropout_mask is not None else len(members)
+        drawn = np.repeat(np.arange(n_means), _counts(model._mixture_weights(n_means), n_draws))
+
+        def function(xp, arguments, X):
+            return model._predict_distribution(X).loc[drawn]
+
+        return Posterior(function, (), None, len(drawn), output_shape)
+
+    groups = {plan: [k for k in range(len(members)) if plans[k] == plan] for plan in plans}
+    variables = [_variables([members[k] for k in own], plan) for plan, own in groups.items()]
+    masks = _masks(model, plans[0], variables[0])
+    # Members of one plan run together: draws are in their order, not in the ensemble's.
+    in_turn = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
+    weights = model._mixture_weights(len(in_turn))[in_turn]
+    counts = _counts(weights, n_draws)
+    repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
+    function = _MemberMeans(
+        tuple(groups), model._n_outputs, model._y_is_1d, len(masks), bool(repeats)
+    )
+    arguments = [*_scalers(model.scaling_), *repeats, *masks, *sum(variables, [])]
+    return Posterior(function, tuple(arguments), function, int(counts.sum()), output_shape)
+
+
+def nomu_posterior(model, n_draws: int, rng) -> Posterior:
+    """NOMU's prediction plus so many times its own standard deviation, without noise.
+
+    One number a draw and output, the same for all rows. Where bounds are not symmetric it
+    is a level, and a draw the quantile of that level, as in `TwoPieceNormal`.
+
+    Parameters
+    ----------
+    model : NOMURegressor
+        Fitted.
+    n_draws : int
+        At least 2.
+    rng : numpy.random.Generator
+    """
+    network = model.network_
+    indices = normal_indices(n_draws, model._n_outputs, rng)  # (T, m)
+    if network.head.n_sides == 2:
+        indices = special.ndtr(indices)
+    members = [member for member in (network.member, network.mean_member) if member is not None]
+    plans = tuple(make_plan(member.network) for member in members)
+    output_shape = () if model._y_is_1d else (model._n_outputs,)
+    if network.given is not None or None in plans:
+
+        def through_predictions(xp, arguments, X):
+            return _predicted_draws(model._predict_distribution(X), indices, output_shape)
+
+        return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)
+
+    function = _NomuDraws(plans, network.head, model.readout, model._y_is_1d)
+    arguments = [*_scalers(network.scaling), [model.l_min_, model.l_max_, model.c_], indices]
+    for member, plan in zip(members, plans):
+        arguments += _variables([member], plan)
+    return Posterior(function, tuple(arguments), function, n_draws, output_shape, joint=False)
+
+
+@dataclass(frozen=True)
+class _MemberMeans:
+    """``(xp, arguments, X) -> (T, n[, m])``; see `member_posterior`."""
+
+    plans: tuple[Plan, ...]  # each of one or more members
+    n_outputs: int
+    y_is_1d: bool
+    n_masks: int  # of dropout layers
+    repeats: bool
+
+    def __call__(self, xp, arguments, X):
+        (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
+        x, run = _inputs(xp, X, x_mean, x_scale), _run(xp)
+        repeats = next(rest) if self.repeats else None
+        if self.n_masks:
+            masks = list(islice(rest, self.n_masks))
+            run = replace(run, dropout_mask=lambda number, rate, shape: masks[number])
+        raws = [_output(plan, rest, x, run) for plan in self.plans]
+        means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
+        means = means[..., : self.n_outputs] * y_scale + y_mean  # (K, n, m)
+        if repeats is not None:
+            means = xp.tensordot(repeats, means, axes=1)
+        return means[..., 0] if self.y_is_1d else means
+
+
+@dataclass(frozen=True)
+class _NomuDraws:
+    """``(xp, arguments, X) -> (T, n[, m])``; see `nomu_posterior`."""
+
+    plans: tuple[Plan, ...]  # of the network, and of the mean's where that has its own
+    head: NomuHead
+    readout: str
+    y_is_1d: bool
+
+    def __call__(self, xp, arguments, X):
+        x_mean, x_scale, y_mean, unit, readout, indices, *rest = arguments
+        rest, m = iter(rest), self.head.n_outputs
+        x, run = _inputs(xp, X, x_mean, x_scale), _run(xp)
+        mean, raw = self.head.split(_output(self.plans[0], rest, x, run))
+        if len(self.plans) == 2:
+            mean = _output(self.plans[1], rest, x, run)[:, :m]
+        mean = mean * unit + y_mean
+        l_min, l_max, c = (readout[k] for k in range(3))
+        spread = xp.maximum(READOUTS[self.readout](raw, l_min, l_max, xp), _SMALLEST_STD)
+        sides = [
+            unit * xp.maximum(c * spread[:, start : start + m], _SMALLEST_STD)
+            for start in range(0, self.head.n_sides * m, m)
+        ]
+        draws = _draws(xp, mean, indices, *sides)
+        return draws[..., 0] if self.y_is_1d else draws
+
+
+def _draws(xp, mean, indices, up, down=None):
+    """Draws (T, n, m) from means and spreads (n, m), and normals or levels (T, m)."""
+    indices = indices[:, None, :]
+    if down is None:
+        return mean + up * indices
+    # As in `TwoPieceNormal.inverse_cdf`: one of the two terms is 0.
+    below = _ndtri(xp, xp.minimum(indices * ((down + up) / (2 * down)), 0.5))
+    above = _ndtri(xp, xp.minimum((1 - indices) * ((down + up) / (2 * up)), 0.5))
+    return mean + down * below - up * above
+
+
+def _ndtri(xp, p):
+    """Standard normal quantiles."""
+    return special.ndtri(p) if xp is np else math.sqrt(2) * xp.erfinv(2 * p - 1)
+
+
+def _predicted_draws(distribution, indices, output_shape):
+    """Draws (T, n[, m]) from what a NOMU model predicts."""
+    if hasattr(distribution, "mode"):
+        spreads = distribution.upper, distribution.lower
+    else:
+        spreads = (distribution.epistemic,)
+    parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
+    mean, *spreads = parts
+    draws = _draws(np, mean, indices, *spreads)
+    return draws.reshape(*draws.shape[:2], *output_shape)
+
+
+def _counts(weights, n_draws: int) -> np.ndarray:
+    """How often each of K members is drawn (K,), for their weights (K,), which sum to 1.
+
+    The fewest draws whose shares are the weights; if that takes more than `n_draws` (and
+    than K), the nearest shares that so many draws allow.
+    """
+    most = max(n_draws, len(weights))
+    shares = np.arange(1, most + 1)[:, None] * weights
+    exact = np.abs(shares - np.round(shares)).max(axis=1) < 1e-9 * most
+    if exact.any():
+        return np.round(shares[exact.argmax()]).astype(int)
+    counts = np.floor(shares[-1]).astype(int)
+    largest = np.argsort(counts - shares[-1], kind="stable")[: most - counts.sum()]
+    counts[largest] += 1
+    return counts
+
+
+def _variables(members, plan) -> list[np.ndarray]:
+    """A plan's weights and state, of several members with a leading axis (K, ..)."""
+    own = [
+        [*plan.split(np.asarray(member.weights, dtype="float64")), *member.state]
+        for member in members
+    ]
+    if len(own) == 1:
+        return [np.asarray(value, dtype="float64") for value in own[0]]
+    return [np.stack(values).astype("float64") for values in zip(*own)]
+
+
+def _masks(model, plan, variables) -> list[np.ndarray]:
+    """What each dropout layer multiplies with in all passes (K, 1, units), if they drop."""
+    if model._dropout_mask is None:
+        return []
+    masks = {}
+
+    def noted(number, rate, shape):
+        masks[number] = model._dropout_mask(number, rate, shape)
+        return masks[number]
+
+    row = np.zeros((1, *plan.input_shape))
+    _output(plan, iter(variables), row, Run(dropout_mask=noted))
+    return [masks[number] for number in sorted(masks)]
+
+
+def _scalers(scaling) -> list[np.ndarray]:
+    x, y = scaling.x_, scaling.y_
+    return [x.mean_, x.scale_, y.mean_, y.scale_]
+
+
+def _inputs(xp, X, mean, scale):
+    """As `Scaling.inputs` does it."""
+    return xp.clip((X - mean) / scale, -_FARTHEST, _FARTHEST)
+
+
+def _run(xp) -> Run:
+    return Run(ARRAYS if xp is np else tensors())
+
+
+def _output(plan, arguments, x, run):
+    """What a plan gives for the next of the arguments."""
+    weights = list(islice(arguments, len(plan.weights)))
+    return plan(weights, list(islice(arguments, plan.n_state)), x, run)[0]

@@ -1,0 +1,230 @@
+"""Problems of composite optimisation: their maps, and objectives of arrays and tensors."""
+
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import approx_fprime
+from scipy.special import logsumexp
+
+from skuq.datasets import OPERATOR_PROBLEMS, load_interferometer, make_operator_problem
+
+PROBLEMS = [make_operator_problem(name) for name in OPERATOR_PROBLEMS]
+
+
+@pytest.fixture
+def neon_dir(data_dir):
+    folder = data_dir / "neon"
+    if not folder.is_dir():
+        pytest.skip(f"no runs of NEON in {data_dir}")
+    return folder
+
+
+@pytest.fixture
+def runs(neon_dir):
+    with np.load(neon_dir / "reference_runs.npz") as stored:
+        return dict(stored)
+
+
+def made_up_outputs(problem, *lead, random_state=0):
+    """Outputs (*lead, q[, d_s]) of a size that the problem has."""
+    rng = np.random.default_rng(random_state)
+    components = () if problem.n_outputs == 1 else (problem.n_outputs,)
+    shape = (*lead, len(problem.query_points), *components)
+    if problem.name == "interferometer":
+        # Light that differs by little between images, or the greatest has all of the slope.
+        return 5 + 0.001 * rng.random(shape)
+    return 3 * rng.random(shape)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=OPERATOR_PROBLEMS)
+def test_objective_takes_any_leading_axes(problem):
+    outputs = made_up_outputs(problem, 2, 3)
+    values = problem.objective(outputs)
+    assert values.shape == (2, 3)
+    assert_allclose(values[1, 2], problem.objective(outputs[1, 2]), rtol=1e-14)
+    assert np.ptp(values) > 0
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=OPERATOR_PROBLEMS)
+def test_objective_of_tensors_is_that_of_arrays_with_its_gradient(problem):
+    from skuq._keras import ops
+    from skuq.training._tensorflow import BACKEND
+
+    outputs = made_up_outputs(problem, 2, 2).astype("float32")
+    direction = made_up_outputs(problem, random_state=1)
+
+    def total(tensor):
+        values = problem.objective(tensor)
+        return ops.sum(values), values
+
+    _, values, gradient = BACKEND.value_and_gradient(total, ops.convert_to_tensor(outputs))
+    expected = problem.objective(outputs)
+    assert np.asarray(values).dtype == np.float32
+    # Light is a sum of 4096 pixels in float32, of which the visibility is a difference.
+    assert_allclose(values, expected, rtol=3e-3 if problem.name == "interferometer" else 1e-5)
+
+    def along(step):
+        return problem.objective(outputs[0, 0] + step[0] * direction)
+
+    slope = approx_fprime([0.0], along, 1e-6)[0]
+    assert_allclose((np.asarray(gradient)[0, 0] * direction).sum(), slope, rtol=1e-2)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=OPERATOR_PROBLEMS)
+def test_objective_refuses_other_outputs(problem):
+    with pytest.raises(ValueError, match=r"outputs must have shape \(\.\., "):
+        problem.objective(np.ones((3, 7)))
+
+
+def test_objective_is_one_object_and_pickles():
+    problem = make_operator_problem("pollutants")
+    assert problem is make_operator_problem("pollutants")
+    copy = pickle.loads(pickle.dumps(problem))
+    assert copy.objective is problem.objective
+    assert_array_equal(copy.bounds, problem.bounds)
+
+
+def test_shared_arrays_cannot_be_changed():
+    with pytest.raises(ValueError, match="read-only"):
+        make_operator_problem("pollutants").bounds[0] = 0
+
+
+def test_unknown_problem():
+    with pytest.raises(ValueError, match="'pollutants', 'brusselator', 'interferometer'.*'towers'"):
+        make_operator_problem("towers")
+
+
+def test_inputs_of_another_width():
+    with pytest.raises(ValueError, match="4 column"):
+        make_operator_problem("pollutants")(np.ones((2, 3)))
+
+
+def test_pollutants_by_hand():
+    problem = make_operator_problem("pollutants")
+    # M = 4 sqrt(pi D t) makes the first spill's peak at place 0 and time 30 equal to 2.
+    peak = problem([[4 * np.sqrt(np.pi * 0.05 * 30), 0.05, 1.0, 30.25]])[0, 1]
+    assert_array_equal(problem.query_points[1], [30, 0])
+    assert_allclose(peak, 2.0, rtol=1e-14)
+    # The second spill adds nothing before it happens, and is symmetric about its place.
+    early, late = problem([[8, 0.1, 0.5, 30.1], [8, 0.1, 2.5, 30.1]])
+    before = problem.query_points[:, 0] <= 30
+    assert_array_equal(early[before], late[before])
+    first, second = early[~before].reshape(3, 2)[:2]  # places 0 and 1, both 0.5 from the spill
+    own = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # of the first spill
+    assert_allclose(first - own[0], second - own[1], rtol=1e-10)
+
+
+def test_pollutants_best_is_best(global_random_seed):
+    problem = make_operator_problem("pollutants")
+    low, high = problem.bounds.T
+    assert (low <= problem.best_input).all() and (problem.best_input <= high).all()
+    assert problem.objective(problem(problem.best_input[None]))[0] == problem.best_value == 0
+    U = np.random.default_rng(global_random_seed).uniform(low, high, (500, 4))
+    assert (problem.objective(problem(U)) < 0).all()
+
+
+@pytest.mark.parametrize("name", ["ei_leaky", "lcb_0.1", "lcb_1.0", "random"])
+def test_pollutants_stored_runs(runs, name):
+    problem = make_operator_problem("pollutants")
+    assert_allclose(problem.query_points, runs["pollutants_grid"], atol=1e-6)
+    U, stored = runs[f"pollutants_u_{name}"], runs[f"pollutants_s_{name}"]
+    low, high = problem.bounds.T
+    assert (low - 1e-5 < U).all() and (high + 1e-5 > U).all()
+    outputs = problem(U.reshape(-1, 4)).reshape(stored.shape)
+    # Stored in float32, of numbers up to some 10.
+    assert_allclose(outputs, stored, rtol=1e-6, atol=1e-6)
+    target = runs["pollutants_true_s"].astype("float64")
+    by_hand = -np.mean((stored.astype("float64") - target) ** 2, axis=-1)
+    assert_allclose(problem.objective(stored), by_hand, rtol=1e-4, atol=1e-9)
+
+
+def test_brusselator_objective_by_hand():
+    problem = make_operator_problem("brusselator")
+    border = np.zeros((64, 64, 1))
+    border[[0, 1, -2, -1]] = border[:, [0, 1, -2, -1]] = 1
+    # Border 1 and inside 10 are 1 everywhere after weighting: a variance of 0.
+    flat = np.broadcast_to(np.where(border == 1, 1.0, 10.0), (64, 64, 2)).reshape(4096, 2)
+    assert_allclose(problem.objective(flat), 0, atol=1e-25)
+    # One component 0, the other the border: a share p = 496 / 8192 of ones.
+    one = np.concatenate([border, 0 * border], axis=-1).reshape(4096, 2)
+    p = 496 / 8192
+    assert_allclose(problem.objective(one), -p * (1 - p), rtol=1e-12)
+
+
+def test_brusselator_without_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pde", None)
+    with pytest.raises(ImportError, match=r"skuq\[pde\]"):
+        make_operator_problem("brusselator")([[1.0, 1.0, 1.0, 1.0]])
+
+
+@pytest.mark.slow
+def test_brusselator_stored_cases(neon_dir):
+    pytest.importorskip("pde")
+    problem = make_operator_problem("brusselator")
+    with np.load(neon_dir / "brusselator_initial.npz") as stored:
+        U, grid, functions = stored["u"], stored["grid"], stored["s"]
+    assert_allclose(problem.query_points, grid, atol=1e-6)
+    outputs = problem(U)
+    # The first one oscillates, and makes 1e-3 of the stored inputs' rounding to float32.
+    assert_allclose(outputs[0], functions[0], atol=1e-2)
+    assert_allclose(outputs[1:], functions[1:], atol=2e-5)
+
+
+def test_visibility_by_hand():
+    problem = make_operator_problem("interferometer")
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2, 64, 64, 16)) / 400
+    x = np.arange(64) / 64
+    weights = np.exp(-((x[:, None] - 0.5) ** 2 + (x - 0.5) ** 2) / 0.95**2)
+    light = np.einsum("ij,kijt->kt", weights, images)
+    most, least = logsumexp(light, axis=1), -logsumexp(-light, axis=1)
+    expected = (most - least) / (most + least)
+    assert_allclose(problem.objective(images.reshape(2, 4096, 16)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("level", [-10.0, 0.0, 1e-3])
+def test_visibility_of_darkness_is_small(level):
+    assert abs(make_operator_problem("interferometer").objective(np.full((4096, 16), level))) < 0.1
+
+
+def test_visibility_takes_draws_as_images():
+    objective = make_operator_problem("interferometer").objective
+    draws = np.random.default_rng(0).normal(100, 300, (4096, 16))
+    assert_array_equal(objective(draws), objective(np.clip(draws, 0, 255)))
+
+
+def test_interferometer_has_no_simulator():
+    with pytest.raises(NotImplementedError, match="load_interferometer"):
+        make_operator_problem("interferometer")(np.zeros((1, 4)))
+
+
+def test_interferometer_stored_runs(neon_dir):
+    problem = make_operator_problem("interferometer")
+    runs = load_interferometer(neon_dir / "interferometer_rpnbo.npz")
+    assert_array_equal(runs.inputs, runs.all_inputs[:, :15])
+    assert abs(runs.all_inputs).max() <= 1
+    assert (np.diff(runs.best_values) >= 0).all()
+    best = problem.objective(runs.outputs).max(axis=1)
+    # Sums of 4096 numbers up to 255, stored in float32.
+    assert_allclose(best, runs.best_values[:, 0], atol=2e-6)
+
+
+def test_interferometer_pixels_and_queries_belong_together(neon_dir):
+    path = neon_dir / "interferometer_rpnbo.npz"
+    runs, queries = load_interferometer(path), make_operator_problem("interferometer").query_points
+    with np.load(path) as stored:
+        image = stored["s_init"][3, 4, 5]  # (row, column)
+    column, row = (np.round(64 * queries[700]).astype(int)).tolist()
+    assert (row, column) == (10, 60)
+    assert runs.outputs[3, 4, 700, 5] == image[row, column]
+
+
+def test_interferometer_refuses_other_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is none"):
+        load_interferometer(tmp_path / "nothing.npz")
+    np.savez(tmp_path / "other.npz", u_init=np.zeros((5, 15, 4)))
+    with pytest.raises(ValueError, match="'s_init' of shape None"):
+        load_interferometer(tmp_path / "other.npz")

@@ -1,0 +1,317 @@
+"""Draws of fitted regressors' functions: their moments, on arrays and on tensors."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression
+
+from skuq import (
+    AutoDEUQRegressor,
+    DeepEnsembleRegressor,
+    HyperDeepEnsembleRegressor,
+    MCDropoutRegressor,
+    NESRegressor,
+    NOMURegressor,
+)
+from skuq._keras import keras, ops
+from skuq.estimators._posterior import _counts
+from skuq.predictive import TwoPieceNormal
+
+SEED = {"random_state": 0}
+SMALL = {"hidden_units": (8,), "activation": "tanh", "epochs": 8, **SEED}
+NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0, "epochs": 40, "batch_size": None}
+
+
+def joined(input_shape, n_raw, dropout=0.0):
+    """A network that joins its own input behind other layers, with batch statistics."""
+    layers = keras.layers
+    inputs = keras.Input(input_shape)
+    x = layers.BatchNormalization()(layers.Dense(6, activation="tanh")(inputs))
+    x = layers.Concatenate()([layers.Dropout(dropout)(x), inputs])
+    x = layers.LayerNormalization()(layers.Dense(6, activation="silu")(x))
+    return keras.Model(inputs, layers.Dense(n_raw)(x))
+
+
+def joined_and_dropped(input_shape, n_raw):
+    return joined(input_shape, n_raw, 0.3)
+
+
+def unplanned(input_shape, n_raw):
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input(input_shape), layers.Dense(6), layers.PReLU(), layers.Dense(n_raw)]
+    )
+
+
+def nomu(**changes):
+    return NOMURegressor(
+        **{"hidden_units": (10,), "activation": "tanh", **NUMBERS, **SEED} | changes
+    )
+
+
+def ensembles(space):
+    """One of each kind, and networks with other layers."""
+    search = {"n_trials": 4, "n_members": 3, "epochs": 8, "search_space": space, **SEED}
+    return {
+        "deep": DeepEnsembleRegressor(3, **SMALL),
+        "mse": DeepEnsembleRegressor(3, loss="mse", **SMALL),
+        "joined": DeepEnsembleRegressor(2, network=joined, epochs=8, **SEED),
+        "hyper": HyperDeepEnsembleRegressor(3, **SMALL),
+        "dropout": MCDropoutRegressor(20, **SMALL),
+        "joined dropout": MCDropoutRegressor(20, network=joined_and_dropped, epochs=8, **SEED),
+        "autodeuq": AutoDEUQRegressor(**search),
+        "nes": NESRegressor(**search, vary="both"),
+    }
+
+
+NOMUS = {
+    "nomu": nomu(),
+    "nomu linear": nomu(readout="linear"),
+    "nomu noise": nomu(noise="learned"),
+    "nomu as given": nomu(standardize=False),
+    "nomu asymmetric": nomu(bounds="asymmetric"),
+}
+# Each with one output or with two: fits take most of the time here.
+CASES = [
+    *(("deep", 1), ("mse", 2), ("joined", 1), ("hyper", 2), ("dropout", 1)),
+    *(("joined dropout", 2), ("autodeuq", 2), ("nes", 1)),
+    *(("nomu", 2), ("nomu linear", 1), ("nomu noise", 2), ("nomu as given", 1)),
+]
+ASYMMETRIC = [("nomu asymmetric", 1), ("nomu asymmetric", 2)]
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (40, 2))
+    y = np.sin(3 * X[:, 0]) + X[:, 1]
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def fitted(table, tiny_space):
+    """One fit of each, and one on other rows: with one output, and with two."""
+    X, y = table
+    models, cache = ensembles(tiny_space) | NOMUS, {}
+
+    def fit(name, n_outputs=1, other=False):
+        key = name, n_outputs, other
+        if key not in cache:
+            targets = y if n_outputs == 1 else np.stack([y, 5 - 2 * X[:, 0] ** 2], axis=1)
+            if other:
+                targets = targets**2
+            cache[key] = clone(models[name]).fit(X, targets)
+        return cache[key]
+
+    return fit
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    return np.random.default_rng(1).uniform(-2, 2, (7, 2))
+
+
+def program_of(posterior):
+    """``(arguments, X) -> draws, gradient of their weighted sum``."""
+    from skuq.training._tensorflow import BACKEND
+
+    function = posterior.function
+
+    def program(arguments, x):
+        def total(x):
+            draws = function(ops, arguments, x)
+            weights = np.linspace(1, 2, draws.shape[0], dtype="float32")
+            axes = tuple(range(1, len(draws.shape)))
+            return ops.sum(weights * ops.sum(draws, axis=axes)), draws
+
+        _, draws, gradient = BACKEND.value_and_gradient(total, x)
+        return draws, gradient
+
+    return program
+
+
+def inputs_of(posterior, X):
+    """The program's, in single precision."""
+    return [
+        tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments),
+        ops.convert_to_tensor(X.astype("float32")),
+    ]
+
+
+def weighted_sum(posterior, X):
+    draws = posterior(X)
+    return np.linspace(1, 2, len(draws)) @ draws.reshape(len(draws), len(X), -1).sum(axis=2)
+
+
+@pytest.mark.parametrize(("name", "n_outputs"), CASES)
+def test_draws_have_the_predicted_moments(fitted, elsewhere, name, n_outputs):
+    model = fitted(name, n_outputs)
+    posterior = model.posterior_fn(32, random_state=0)
+    draws, parts = posterior(elsewhere), model.predict_uncertainty(elsewhere)
+    assert posterior.output_shape == parts.mean.shape[1:]
+    assert draws.shape == (posterior.n_draws, *parts.mean.shape)
+    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-12)
+    assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-12)
+    assert draws.std(axis=0).min() > 0
+
+
+@pytest.mark.parametrize(("name", "n_outputs"), CASES + ASYMMETRIC)
+def test_tensors_give_the_same_draws_and_exact_gradients(fitted, elsewhere, name, n_outputs):
+    posterior = fitted(name, n_outputs).posterior_fn(16, random_state=0)
+    draws, gradient = program_of(posterior)(*inputs_of(posterior, elsewhere))
+    draws, gradient = np.asarray(draws), np.asarray(gradient)
+    assert draws.dtype == np.float32
+    assert_allclose(draws, posterior(elsewhere), atol=1e-4)
+    step = 1e-5
+    for k in range(2):
+        shift = step * np.eye(2)[k]
+        up, down = (weighted_sum(posterior, elsewhere + s) for s in (shift, -shift))
+        # Float32 sums of some 20 draws.
+        assert_allclose(gradient[:, k], (up - down) / (2 * step), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["deep", "dropout", "nomu asymmetric"])
+def test_a_refit_runs_in_the_same_program(fitted, elsewhere, name):
+    from skuq.training._tensorflow import compile_program
+
+    posterior = fitted(name).posterior_fn(16, random_state=0)
+    other = fitted(name, other=True).posterior_fn(16, random_state=1)
+    assert posterior.key == other.key and hash(posterior.key) == hash(other.key)
+    example = inputs_of(posterior, elsewhere)
+    program = compile_program(program_of(posterior), example, jit=True)
+    draws, _ = program(*inputs_of(other, elsewhere))
+    assert_allclose(draws, other(elsewhere), atol=1e-4)
+    assert abs(other(elsewhere) - posterior(elsewhere)).max() > 0.1
+
+
+def test_keys_tell_other_functions_apart(fitted, table):
+    names = ["deep", "joined", "dropout", "nes", "nomu", "nomu linear", "nomu asymmetric"]
+    keys = [fitted(name).posterior_fn(16).key for name in names]
+    keys += [fitted("nomu", 2).posterior_fn(16).key]
+    wider = DeepEnsembleRegressor(3, **SMALL | {"hidden_units": (9,)}).fit(*table)
+    keys += [wider.posterior_fn().key]
+    assert len(set(keys)) == len(keys)
+
+
+def test_members_count_by_their_weights(fitted, elsewhere):
+    model = pickle.loads(pickle.dumps(fitted("mse", 2)))
+    model.weights_ = np.array([0.5, 0.125, 0.375])
+    posterior = model.posterior_fn(16)
+    assert posterior.n_draws == 8
+    parts = model.predict_uncertainty(elsewhere)
+    assert_allclose(posterior(elsewhere).mean(axis=0), parts.mean, atol=1e-12)
+    assert_allclose(posterior(elsewhere).std(axis=0), parts.epistemic, atol=1e-12)
+    tensor = posterior.function(ops, *inputs_of(posterior, elsewhere))
+    assert_allclose(tensor, posterior(elsewhere), atol=1e-4)
+
+
+def test_members_of_several_architectures_are_all_drawn(fitted, elsewhere):
+    model = fitted("nes")
+    posterior = model.posterior_fn()
+    means = model.predict_distribution(elsewhere).loc
+    networks = {model.catalog_.member(k).network for k in model.selection_.indices}
+    assert len(networks) > 1 and len(posterior.key.plans) > 1
+    assert_allclose(np.sort(posterior(elsewhere), axis=0), np.sort(means, axis=0), atol=1e-12)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_counts_are_the_least_that_have_the_weights(parts):
+    weights = np.array(parts) / sum(parts)
+    counts = _counts(weights, 64)
+    assert_allclose(counts / counts.sum(), weights, rtol=1e-12)
+    assert_array_equal(counts * np.gcd.reduce(parts), parts)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6), st.integers(1, 100))
+def test_counts_of_any_weights_are_as_near_as_can_be(parts, n_draws):
+    weights = np.array(parts) / sum(parts)
+    counts = _counts(weights, n_draws)
+    assert (counts >= 0).all() and 1 <= counts.sum() <= max(n_draws, len(weights))
+    assert abs(counts - counts.sum() * weights).max() < 1
+
+
+def test_counts_of_many_equal_members():
+    assert_array_equal(_counts(np.full(300, 1 / 300), 10), np.ones(300))
+
+
+def test_nomu_draw_is_a_multiple_of_its_spread(fitted, elsewhere):
+    model = fitted("nomu", 2)
+    posterior = model.posterior_fn(8, random_state=0)
+    assert not posterior.joint and posterior.n_draws == 8
+    parts = model.predict_uncertainty(elsewhere)
+    multiples = (posterior(elsewhere) - parts.mean) / parts.epistemic
+    assert_allclose(multiples, np.broadcast_to(multiples[:, :1], multiples.shape), atol=1e-9)
+    assert abs(np.corrcoef(multiples[:, 0].T)[0, 1]) < 0.9  # outputs have numbers of their own
+
+
+def test_nomu_without_its_noise(table, elsewhere):
+    X, y = table
+    noisy = nomu(noise=0.3).fit(X, y)
+    draws = noisy.posterior_fn(16, random_state=0)(elsewhere)
+    assert_allclose(draws.std(axis=0), noisy.predict_uncertainty(elsewhere).epistemic, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_nomu_asymmetric_draws_are_quantiles(fitted, elsewhere, n_outputs):
+    model = fitted("nomu asymmetric", n_outputs)
+    distribution = model.predict_distribution(elsewhere)
+    assert isinstance(distribution, TwoPieceNormal)
+    posterior = model.posterior_fn(256, random_state=0)
+    draws = posterior(elsewhere)
+    levels = np.stack([distribution.cdf(draw) for draw in draws])
+    assert_allclose(levels, np.broadcast_to(levels[:, :1], levels.shape), atol=1e-9)
+    # 256 evenly spread levels: the tails beyond the outermost are what is missing.
+    assert_allclose(draws.mean(axis=0), distribution.expected, atol=0.03 * distribution.std.max())
+    assert_allclose(draws.std(axis=0), distribution.std, rtol=0.05)
+
+
+def test_draws_repeat_with_the_seed(fitted, elsewhere):
+    model = fitted("nomu")
+    first, again, other = (model.posterior_fn(16, random_state=k)(elsewhere) for k in (0, 0, 1))
+    assert_array_equal(first, again)
+    assert abs(first - other).max() > 0
+
+
+@pytest.mark.parametrize("bounds", ["symmetric", "asymmetric"])
+def test_pretrained_gives_draws_in_numpy_only(table, elsewhere, bounds):
+    X, y = table
+    line = LinearRegression().fit(X, y)
+    model = nomu(pretrained=line, bounds=bounds).fit(X, y)
+    posterior = model.posterior_fn(16, random_state=0)
+    assert posterior.key is None and posterior.arguments == ()
+    draws = posterior(elsewhere)
+    if bounds == "symmetric":
+        assert_allclose(draws.mean(axis=0), line.predict(elsewhere), atol=1e-12)
+    distribution = model.predict_distribution(elsewhere)
+    levels = np.stack([distribution.cdf(draw) for draw in draws])
+    assert_allclose(levels, np.broadcast_to(levels[:, :1], levels.shape), atol=1e-9)
+
+
+def test_networks_without_a_plan_give_draws_in_numpy_only(table, elsewhere):
+    model = DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table)
+    posterior = model.posterior_fn()
+    assert posterior.key is None and posterior.n_draws == 2
+    assert_array_equal(posterior(elsewhere), model.predict_distribution(elsewhere).loc)
+
+
+def test_far_inputs_are_clipped_as_in_predictions(fitted):
+    far = np.array([[1e9, 0.0], [0.0, -1e12]])
+    model = fitted("joined")
+    posterior = model.posterior_fn()
+    assert_allclose(posterior(far).mean(axis=0), model.predict(far), rtol=1e-9)
+    assert_allclose(posterior(far[:1]), posterior(np.array([[1e12, 0.0]])), rtol=1e-9)
+
+
+def test_bad_input(fitted):
+    with pytest.raises(NotFittedError):
+        nomu().posterior_fn()
+    with pytest.raises(ValueError, match="`n_draws` must be a positive whole number. Got 0"):
+        fitted("nomu").posterior_fn(0)
+    with pytest.raises(ValueError, match="at least 2"):
+        fitted("nomu").posterior_fn(1)
