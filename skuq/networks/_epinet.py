@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from skuq.networks._operator import Dense, OperatorNetwork
-from skuq.networks._plan import Namespace
+from skuq.networks._plan import Namespace, without_names
 
 __all__ = ["EpiNet", "EpistemicNetwork"]
 
@@ -188,10 +188,14 @@ class EpistemicNetwork:
     def n_index(self) -> int:
         return 0 if self.epinet is None else self.epinet.n_index
 
-    def split(self, values, n_base):
-        """Variables of the base, and of the EpiNet."""
-        values = list(values)
-        return values[:n_base], values[n_base:]
+    def without_names(self) -> EpistemicNetwork:
+        """Equal for equal networks, as Keras counts its layers' names through a session.
+
+        To tell networks apart: what stands in it cannot be rebuilt.
+        """
+        if not isinstance(self.base, str):
+            return self
+        return replace(self, base=without_names(self.base))
 
 
 def _hashable(fields):

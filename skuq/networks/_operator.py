@@ -208,7 +208,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     Raises
     ------
     ValueError
-        If it is another kind of model, or cannot be rebuilt from its configuration.
+        If it is another kind of model, has no weights, or cannot be rebuilt from its configuration.
     """
     from skuq._keras import keras
 
@@ -221,6 +221,8 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
             f"{wanted} and one output of shape {(None, n_raw)}. Got inputs {shapes} and "
             f"outputs {outputs}."
         )
+    if not model.trainable_variables:
+        raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     rows = keras.Input((n_inputs + n_queries,), name="rows")
     shown = [tensor for tensor in entering(model.outputs[0]) if len(tensor.shape) == 2]
     shown = keras.Model(model.inputs, [model.outputs[0], *shown], name="base")

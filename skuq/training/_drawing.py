@@ -86,13 +86,14 @@ class DrawingNetwork:
         mean, features, own, penalty = self.base(variables[: self.n_base], own, x, run)
         draws = mean[..., None, :, :]
         if epinet is not None:
-            # Gradients of the EpiNet stop where it meets the base (sg in Eq. 3).
-            seen = _still(xp, features)
+            # While it trains, gradients of the EpiNet stop where it meets the base (sg in
+            # Eq. 3); a posterior's, by its inputs, do not.
+            seen = xp.stop_gradient(features) if run.training else features
             draws = draws + epinet(run.namespace, variables[self.n_base :], held, seen, run.index)
         elif held:
             n = self.n_base
             prior = self.base(held[:n], held[n:], x, Run(run.namespace))[0]
-            draws = draws + self.network.prior_scale * _still(xp, prior)[..., None, :, :]
+            draws = draws + self.network.prior_scale * prior[..., None, :, :]
         return draws, own + held, penalty
 
     def base(self, variables, state, x, run: Run):
@@ -104,8 +105,3 @@ class DrawingNetwork:
             return *self.network.base(run.namespace, variables, x), state, 0.0
         raw, state, penalty = self.keras_base.forward(variables, state, x, run)
         return raw[..., :n_raw], raw[..., n_raw:], list(state), penalty
-
-
-def _still(xp, value):
-    """The value, which gradients do not pass."""
-    return value if xp is np else xp.stop_gradient(value)

@@ -331,7 +331,7 @@ class _Template:
 
     def __init__(self, model):
         if isinstance(model, EpistemicNetwork):
-            network = make_network(model, None, 0)
+            network = make_network(model, model, 0)
             self.shapes, self.draw = network.shapes, network.draw
         else:
             self.shapes = [tuple(variable.shape) for variable in model.trainable_variables]
@@ -353,7 +353,7 @@ def _program_key(model, network, head, recipes, data, sizes, n_members, own_vali
     if is_keras:
         plan = without_names(network)
     return ProgramKey(
-        network=plan or model,
+        network=plan or model.without_names(),
         head=head,
         optimizer=recipe.optimizer,
         batch_size=batch,

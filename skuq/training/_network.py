@@ -40,7 +40,7 @@ def make_network(network: Plan | EpistemicNetwork | str, model, n_members: int):
     if isinstance(network, Plan):
         return PlannedNetwork(network)
     if isinstance(network, EpistemicNetwork):
-        return DrawingNetwork(network, n_members)
+        return DrawingNetwork(model, n_members)
     return KerasNetwork(model, n_members)
 
 

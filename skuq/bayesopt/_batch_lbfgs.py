@@ -1,0 +1,202 @@
+"""L-BFGS in the unit box from many starts at once: every round is one batched evaluation.
+
+A start that still searches along its line and a start that moves on share a round, and those
+that have converged leave the batch: nobody waits for the slowest. TFP's batched L-BFGS waits and
+evaluates the converged ones as well, and knows no bounds: through a sigmoid map of the box it
+took 100 starts on a network 6 to 10 s after 40 to 60 s of compilation, where this takes 1.5.
+
+Notation: B starts, n variables, m pairs remembered; f and g are values and gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["BatchResult", "minimize_batch"]
+
+_ARMIJO = 1e-4  # share of the decrease that the slope promises
+_FIRST_STEP = 0.1  # of the box, before anything is known of the curvature
+_MAX_HALVINGS = 8  # along one line; a step is then 1e-8 to 4e-3 of the first
+_CURVATURE = 1e-10  # least cosine-like s.y / y.y of a pair worth remembering
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """Where the starts ended: x (B, n) and value (B,), and how many rows were evaluated."""
+
+    x: np.ndarray
+    value: np.ndarray
+    n_rows: int
+
+
+def minimize_batch(
+    function,
+    x,
+    *,
+    max_rounds: int,
+    survivors: dict[int, int] | None = None,
+    memory: int = 10,
+    ftol: float = 1e-9,
+    gtol: float = 1e-5,
+) -> BatchResult:
+    """Local minima over [0, 1]^n, from every row of `x` on its own.
+
+    Parameters
+    ----------
+    function : callable
+        ``(x of shape (b, n)) -> (values (b,), gradients (b, n))``, for any b.
+    x : ndarray of shape (B, n)
+        Starts in [0, 1].
+    max_rounds : int
+        Most evaluations of one start.
+    survivors : dict of int to int, optional
+        ``{round: number}``: from this round on only so many of the starts go on, those of
+        least value; converged ones count among them.
+    memory : int, default=10
+        Pairs of steps and gradient changes kept of each start, as in SciPy's L-BFGS-B.
+    ftol, gtol : float
+        Convergence: a step gains less than ``ftol * max(1, |f|)``, or the projected gradient's
+        largest entry is below `gtol`. Scale the function accordingly.
+
+    Returns
+    -------
+    BatchResult
+        Never worse than the starts. A start of non-finite value stays, with value inf.
+
+    Notes
+    -----
+    The projected quasi-Newton method of Bertsekas (1982): variables at a bound that push
+    outwards are held, the others take the L-BFGS direction of the pairs restricted to them,
+    and steps are clipped to the box, shortened until they give Armijo's decrease. Pairs
+    without positive curvature are left out.
+    """
+    state = _State(np.clip(np.asarray(x, dtype="float64"), 0.0, 1.0), memory)
+    f, g = function(state.x)
+    state.start(f, g, ftol, gtol)
+    for number in range(1, max_rounds):
+        if number in (survivors or {}):
+            state.active &= np.argsort(np.argsort(state.f, kind="stable")) < survivors[number]
+        rows = np.flatnonzero(state.active)
+        if not rows.size:
+            break
+        trial = state.trial(rows)
+        state.judge(rows, trial, *function(trial), ftol, gtol)
+    return BatchResult(state.x, state.f, state.n_rows)
+
+
+class _State:
+    """All starts: where they are, what they remember, and their steps under trial."""
+
+    def __init__(self, x, memory):
+        size, n = x.shape
+        self.x = x
+        self.direction = np.zeros((size, n))
+        self.length = np.ones(size)
+        self.halvings = np.zeros(size, int)
+        self.steps = np.zeros((size, memory, n))  # newest last
+        self.changes = np.zeros((size, memory, n))
+        self.n_rows = 0
+
+    def start(self, f, g, ftol, gtol):
+        self.n_rows += len(f)
+        finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
+        self.f, self.g = np.where(finite, f, np.inf), np.where(finite[:, None], g, 0.0)
+        self.active = finite & (self._projected(self.x, self.g) > gtol)
+        self._aim(np.flatnonzero(self.active), ftol)
+
+    def trial(self, rows):
+        return np.clip(self.x[rows] + self.length[rows, None] * self.direction[rows], 0.0, 1.0)
+
+    def judge(self, rows, trial, f, g, ftol, gtol):
+        """Take the steps that gain enough, shorten the others."""
+        self.n_rows += len(rows)
+        step = trial - self.x[rows]
+        promised = np.sum(self.g[rows] * step, axis=1)
+        finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
+        good = finite & (promised < 0) & (f <= self.f[rows] + _ARMIJO * promised)
+        self._shorten(rows[~good], promised[~good], f[~good], ftol)
+        self._accept(rows[good], trial[good], f[good], g[good], ftol, gtol)
+
+    def _accept(self, rows, x, f, g, ftol, gtol):
+        for memory, new in ((self.steps, x - self.x[rows]), (self.changes, g - self.g[rows])):
+            memory[rows, :-1] = memory[rows, 1:]
+            memory[rows, -1] = new
+        gained = self.f[rows] - f
+        self.x[rows], self.f[rows], self.g[rows] = x, f, g
+        small = gained <= ftol * np.maximum(1.0, np.abs(f))
+        going = ~small & (self._projected(x, g) > gtol)
+        self.active[rows] = going
+        self._aim(rows[going], ftol)
+
+    def _shorten(self, rows, promised, f, ftol):
+        """The minimum of the parabola through what is known, within [0.1, 0.5]."""
+        with np.errstate(all="ignore"):
+            ratio = -0.5 * promised / (f - self.f[rows] - promised)
+        self.length[rows] *= np.clip(np.where(np.isfinite(ratio), ratio, 0.1), 0.1, 0.5)
+        self.halvings[rows] += 1
+        spent = rows[self.halvings[rows] >= _MAX_HALVINGS]
+        # A memory that leads nowhere is forgotten; without one there is nowhere to go.
+        forgetful = self.steps[spent].any(axis=(1, 2))
+        self.active[spent[~forgetful]] = False
+        self.steps[spent] = self.changes[spent] = 0.0
+        self._aim(spent[forgetful], ftol)
+
+    def _aim(self, rows, ftol):
+        """New directions; a start whose slope promises no gain worth a step has converged."""
+        if not rows.size:
+            return
+        x, g = self.x[rows], self.g[rows]
+        free = ~(((x <= 0.0) & (g > 0.0)) | ((x >= 1.0) & (g < 0.0)))
+        g = np.where(free, g, 0.0)
+        direction = -_inverse_hessian_times(
+            g, self.steps[rows] * free[:, None], self.changes[rows] * free[:, None]
+        )
+        largest = np.abs(g).max(axis=1, keepdims=True)
+        downhill = -g * (_FIRST_STEP / np.maximum(largest, 1e-300))
+        self.length[rows] = 1.0
+        self.halvings[rows] = 0
+        self.direction[rows] = direction
+        # Clipped to the box, what is left of a step may lead uphill; NaN counts as uphill.
+        self.direction[rows] = np.where(self._promised(rows)[:, None] < 0, direction, downhill)
+        least = 0.1 * ftol * np.maximum(1.0, np.abs(self.f[rows]))
+        self.active[rows] = -self._promised(rows) > least
+
+    def _promised(self, rows):
+        return np.sum(self.g[rows] * (self.trial(rows) - self.x[rows]), axis=1)
+
+    @staticmethod
+    def _projected(x, g):
+        return np.abs(np.clip(x - g, 0.0, 1.0) - x).max(axis=1)
+
+
+def _inverse_hessian_times(g, steps, changes):
+    """The two loops of L-BFGS for every row; pairs of no positive curvature weigh nothing.
+
+    Nocedal and Wright (2006), Algorithm 7.4. Without a pair, a first step's length.
+    """
+    curvature = np.einsum("bmn,bmn->bm", steps, changes)
+    squares = np.einsum("bmn,bmn->bm", changes, changes)
+    lengths = np.einsum("bmn,bmn->bm", steps, steps)
+    valid = curvature > _CURVATURE * np.sqrt(squares * lengths)
+    rho = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=valid)
+    n_pairs = rho.shape[1]
+    q, alpha = g.copy(), np.zeros_like(rho)
+    for i in reversed(range(n_pairs)):
+        alpha[:, i] = rho[:, i] * np.einsum("bn,bn->b", steps[:, i], q)
+        q -= alpha[:, i, None] * changes[:, i]
+    q *= _first_scale(g, curvature, squares, valid)[:, None]
+    for i in range(n_pairs):
+        beta = rho[:, i] * np.einsum("bn,bn->b", changes[:, i], q)
+        q += (alpha[:, i] - beta)[:, None] * steps[:, i]
+    return q
+
+
+def _first_scale(g, curvature, squares, valid):
+    """Curvature of the newest valid pair, else what makes a first step."""
+    scale = _FIRST_STEP / np.maximum(np.abs(g).max(axis=1), 1e-300)
+    for i in range(valid.shape[1]):
+        newest = valid[:, i]
+        scale[newest] = curvature[newest, i] / squares[newest, i]
+    return scale

@@ -1,0 +1,255 @@
+"""Where a search takes place: a box, some of whose columns are whole numbers or categories.
+
+Notation: d columns as the user knows them, D as a surrogate sees them: a category is one
+column of codes 0, 1, .., K - 1 there, and K columns of zeros and a one here. *Unit* coordinates
+are the latter, scaled to [-1, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+
+import numpy as np
+from scipy.spatial.distance import cdist
+from scipy.stats import qmc
+
+__all__ = ["Domain"]
+
+_SLACK = 1e-9  # of a side's length: how far rounding may carry a point over the edge
+_MANY_POINTS = 2**62
+
+
+class Domain:
+    """A box of d columns, and the way to what a surrogate sees and back.
+
+    Parameters
+    ----------
+    bounds : array-like of shape (d, 2)
+    integer : sequence of int, optional
+        Columns of whole numbers.
+    categories : sequence of int, optional
+        Columns of codes without an order, 0 to K - 1.
+
+    Raises
+    ------
+    ValueError
+        If there is no such box, or no such columns.
+    """
+
+    def __init__(self, bounds, integer=None, categories=None):
+        self.bounds = _check_bounds(bounds)
+        d = len(self.bounds)
+        self.integer = _check_columns("integer", integer, d)
+        self.categories = _check_columns("categories", categories, d)
+        both = set(self.integer) & set(self.categories)
+        if both:
+            raise ValueError(f"Column {min(both)} is in both `integer` and `categories`.")
+        for name, columns in (("integer", self.integer), ("categories", self.categories)):
+            sides = self.bounds[list(columns)]
+            wrong = np.flatnonzero((sides % 1 != 0).any(axis=1))
+            if name == "categories" and not len(wrong):
+                wrong = np.flatnonzero(sides[:, 0] != 0)
+            if len(wrong):
+                expected = "whole numbers" if name == "integer" else "(0, K - 1) for K codes"
+                raise ValueError(
+                    f"`bounds` of the columns in `{name}` must be {expected}. "
+                    f"Got {tuple(sides[wrong[0]])} in column {columns[wrong[0]]}."
+                )
+        self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
+        self._place()
+
+    def _place(self):
+        """Where each column stands in what a surrogate sees."""
+        self._columns, self.groups, ends, whole = [], [], [], []
+        for column, (low, high) in enumerate(self.bounds):
+            first = len(ends)
+            if column in self.categories:
+                n = int(high) + 1
+                self.groups.append(np.arange(first, first + n))
+                ends += [(0.0, 1.0)] * n
+                whole += [True] * n
+            else:
+                ends.append((low, high))
+                whole.append(column in self.integer)
+            self._columns.append(np.arange(first, len(ends)))
+        self.encoded_bounds = np.array(ends)
+        self.encoded_integer = np.array(whole)
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.bounds)
+
+    @property
+    def n_points(self) -> float:
+        """How many there are: inf if any column is continuous."""
+        if not self._whole.all():
+            return math.inf
+        counts = math.prod(int(high - low) + 1 for low, high in self.bounds)
+        return counts if counts < _MANY_POINTS else math.inf
+
+    @property
+    def is_discrete(self) -> bool:
+        return bool(self._whole.any())
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether all that a surrogate sees is 0 or 1."""
+        return bool(self.encoded_integer.all() and (self.encoded_bounds == [0, 1]).all())
+
+    def check(self, X) -> np.ndarray:
+        """Points (n, d), finite and in the box; one point (d,) is n = 1.
+
+        Raises
+        ------
+        ValueError
+            Otherwise.
+        """
+        try:
+            X = np.asarray(X, dtype="float64")
+        except (TypeError, ValueError):
+            X = np.empty((0, 0, 0))
+        if X.ndim == 1:
+            X = X[None]
+        if X.ndim != 2 or X.shape[1] != self.n_columns or not len(X):
+            raise ValueError(
+                f"`x` must be numbers of shape ({self.n_columns},) or (k, {self.n_columns}), as "
+                f"there are {self.n_columns} bounds. Got shape {X.shape}."
+            )
+        low, high = self.bounds.T
+        slack = _SLACK * (high - low)
+        outside = ~((low - slack <= X) & (high + slack >= X))  # NaN is outside
+        if outside.any():
+            row, column = np.argwhere(outside)[0]
+            raise ValueError(
+                f"`x` must lie within the bounds. Got {X[row, column]} in column {column}, whose "
+                f"bounds are {tuple(self.bounds[column].tolist())}."
+            )
+        X = np.clip(X, low, high)
+        uneven = np.argwhere(self._whole & (np.round(X) != X))
+        if len(uneven):
+            row, column = uneven[0]
+            raise ValueError(
+                f"Column {column} of `x` must be whole numbers (see `integer` and `categories`). "
+                f"Got {X[row, column]}."
+            )
+        return X
+
+    def encode(self, X) -> np.ndarray:
+        """What a surrogate sees of points (n, d): (n, D)."""
+        parts = [
+            np.eye(len(own))[X[:, column].astype(int)]
+            if column in self.categories
+            else X[:, column, None]
+            for column, own in enumerate(self._columns)
+        ]
+        return np.hstack(parts)
+
+    def decode(self, encoded) -> np.ndarray:
+        """The nearest points (n, d) of the domain to what a surrogate sees (n, D)."""
+        parts = [
+            encoded[:, own].argmax(axis=1)
+            if column in self.categories
+            else np.clip(encoded[:, own[0]], *self.bounds[column])
+            for column, own in enumerate(self._columns)
+        ]
+        return self._rounded(np.stack(parts, axis=1).astype("float64"))
+
+    def unit(self, X) -> np.ndarray:
+        """Points (n, d) in unit coordinates (n, D)."""
+        low, high = self.encoded_bounds.T
+        return 2 * (self.encode(X) - low) / (high - low) - 1
+
+    def distance(self, X, known) -> np.ndarray:
+        """From each of X (n, d) to the nearest of known points (m, d): (n,), in unit coordinates.
+
+        Different categories are sqrt(8) apart. inf where nothing is known.
+        """
+        if not len(known):
+            return np.full(len(X), np.inf)
+        return cdist(self.unit(X), self.unit(known)).min(axis=1)
+
+    def from_quantiles(self, u) -> np.ndarray:
+        """Points (n, d) from numbers in [0, 1): every whole number has an equal share."""
+        low, high = self.bounds.T
+        whole = np.minimum(low + np.floor(u * (high - low + 1)), high)
+        return np.where(self._whole, whole, low + u * (high - low))
+
+    def sample(self, n, rng) -> np.ndarray:
+        """Uniform points (n, d)."""
+        return self.from_quantiles(rng.random((n, self.n_columns)))
+
+    def design(self, n, rng) -> np.ndarray:
+        """A Latin hypercube (n, d)."""
+        return self.from_quantiles(qmc.LatinHypercube(self.n_columns, rng=rng).random(n))
+
+    def grid(self) -> np.ndarray:
+        """All points (n_points, d) of a domain without continuous columns."""
+        counts = np.diff(self.bounds, axis=1)[:, 0].astype(int) + 1
+        return np.indices(counts).reshape(len(counts), -1).T + self.bounds[:, 0]
+
+    def neighbours(self, x, n, rng) -> np.ndarray:
+        """Points near x (d,): one step in each discrete column, and n jitters of the others."""
+        steps = []
+        for column in np.flatnonzero(self._whole):
+            low, high = self.bounds[column]
+            if column in self.categories:
+                others = np.arange(high + 1)
+            else:
+                others = np.array([x[column] - 1, x[column] + 1])
+            others = others[(others >= low) & (others <= high) & (others != x[column])]
+            moved = np.tile(x, (len(others), 1))
+            moved[:, column] = others
+            steps.append(moved)
+        if not self._whole.all():
+            low, high = self.bounds.T
+            reach = (high - low) * 10 ** rng.uniform(-4, -0.5, (n, 1))
+            jittered = x + np.where(self._whole, 0, reach * rng.normal(size=(n, len(x))))
+            steps.append(np.clip(jittered, low, high))
+        return np.concatenate(steps)
+
+    def _rounded(self, X):
+        return np.where(self._whole, np.round(X), X)
+
+    def __eq__(self, other):
+        return (
+            isinstance(other, Domain)
+            and np.array_equal(self.bounds, other.bounds)
+            and (self.integer, self.categories) == (other.integer, other.categories)
+        )
+
+    __hash__ = None
+
+
+def _check_bounds(bounds):
+    try:
+        bounds = np.asarray(bounds, dtype="float64")
+    except (TypeError, ValueError):
+        bounds = np.empty(0)
+    if bounds.ndim != 2 or bounds.shape[1] != 2 or not len(bounds):
+        raise ValueError(
+            "`bounds` must be pairs of numbers (low, high), one for each column of x: shape "
+            f"(d, 2). Got shape {bounds.shape}."
+        )
+    if not np.isfinite(bounds).all():
+        raise ValueError(f"`bounds` must be finite. Got {bounds.tolist()}.")
+    wrong = np.flatnonzero(bounds[:, 0] >= bounds[:, 1])
+    if len(wrong):
+        low, high = bounds[wrong[0]]
+        reason = "of zero width: leave that column out" if low == high else "reversed"
+        raise ValueError(
+            f"`bounds` must have low < high. Got ({low}, {high}) in column {wrong[0]}, {reason}."
+        )
+    return bounds
+
+
+def _check_columns(name, columns, d):
+    """Sorted column numbers without repeats."""
+    if columns is None:
+        return ()
+    columns = np.atleast_1d(np.asarray(columns)).tolist()
+    if any(not isinstance(c, Integral) or isinstance(c, bool) or not 0 <= c < d for c in columns):
+        raise ValueError(
+            f"`{name}` must hold numbers of columns, from 0 to {d - 1}. Got {columns}."
+        )
+    return tuple(sorted(set(columns)))

@@ -1,0 +1,683 @@
+"""The loop: what it asks for, keeps, refuses, and that it goes on where it was."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skuq import NOMURegressor
+from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
+from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._step import distance_threshold, seeded
+from skuq.datasets import make_function
+from skuq.exceptions import SearchFailedError
+
+SQUARE = [(-1, 1)] * 2
+
+
+class TinyProcess(RegressorMixin, BaseEstimator):
+    """A Gaussian process in a few lines of NumPy: scikit-learn's checks take most of its time."""
+
+    def __init__(self, length=0.5, random_state=None):
+        self.length, self.random_state = length, random_state
+
+    def _kernel(self, X, Z):
+        return np.exp(-cdist(X, Z, "sqeuclidean") / (2 * self.length**2))
+
+    def fit(self, X, y):
+        self.n_features_in_, self.X_ = X.shape[1], X
+        self.mean_, self.scale_ = y.mean(), y.std() or 1.0
+        self.inverse_ = np.linalg.inv(self._kernel(X, X) + 1e-6 * np.eye(len(X)))
+        self.weights_ = self.inverse_ @ (y - self.mean_)
+        return self
+
+    def predict(self, X, return_std=False):
+        k = self._kernel(X, self.X_)
+        mean = self.mean_ + k @ self.weights_
+        variance = np.maximum(1 - ((k @ self.inverse_) * k).sum(axis=1), 1e-10)
+        return (mean, self.scale_ * np.sqrt(variance)) if return_std else mean
+
+
+def search(bounds=SQUARE, *args, estimator=None, **settings):
+    settings = {"n_restarts": 10, "n_draws": 32, "random_state": 0, **settings}
+    return BayesianOptimizer(estimator or TinyProcess(), bounds, *args, **settings)
+
+
+def bowl(x):
+    return (x[0] - 0.3) ** 2 + (x[1] + 0.2) ** 2
+
+
+class Recorder(RegressorMixin, BaseEstimator):
+    """A made-up posterior that keeps what it was fitted with."""
+
+    fits = []
+
+    def __init__(self, random_state=None):
+        self.random_state = random_state
+
+    def fit(self, X, y):
+        Recorder.fits.append((X.copy(), y.copy(), self.random_state))
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def predict(self, X, return_std=False):
+        return X[:, 0], 0.1 + X[:, -1] ** 2
+
+
+@pytest.fixture
+def recorder():
+    Recorder.fits.clear()
+    return Recorder()
+
+
+# The domain
+
+
+def test_domain_encodes_and_decodes():
+    domain = Domain([(0, 2), (-1, 1), (0, 3)], integer=[2], categories=[0])
+    X = np.array([[1, 0.25, 3], [2, -1, 0]])
+    encoded = domain.encode(X)
+    assert_array_equal(encoded, [[0, 1, 0, 0.25, 3], [0, 0, 1, -1, 0]])
+    assert_array_equal(domain.decode(encoded), X)
+    assert_array_equal(domain.decode(np.array([[0.2, 0.1, 0.3, 0.5, 1.6]])), [[2, 0.5, 2]])
+    assert_array_equal(domain.encoded_bounds, [[0, 1]] * 3 + [[-1, 1], [0, 3]])
+    assert math.isinf(domain.n_points)
+
+
+def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
+    domain = Domain([(-1, 2), (0, 1)], integer=[0], categories=[1])
+    rng = np.random.default_rng(global_random_seed)
+    for X in (domain.sample(4000, rng), domain.design(4000, rng)):
+        for column, n in ((0, 4), (1, 2)):
+            _, counts = np.unique(X[:, column], return_counts=True)
+            # Five standard deviations of a binomial share, at most sqrt(4000 / 4).
+            assert len(counts) == n
+            assert np.abs(counts - 4000 / n).max() < 5 * math.sqrt(1000)
+    assert domain.n_points == len(domain.grid()) == len(np.unique(domain.grid(), axis=0)) == 8
+
+
+def test_domain_measures_distances_in_sides():
+    domain = Domain([(0, 1000), (0, 2)], categories=[1])
+    points = np.array([[0, 0], [500, 0], [0, 1]])
+    assert_allclose(domain.distance(points, points[:1]), [0, 1, math.sqrt(8)])
+    assert domain.distance(points, points[:0]).tolist() == [math.inf] * 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ([(1, 0)], "reversed"),
+        ([(0, 1), (2, 2)], "zero width"),
+        ([(0, np.nan)], "finite"),
+        ([(0, np.inf)], "finite"),
+        ([(0, 1, 2)], "pairs"),
+        ([0, 1], "pairs"),
+        ([], "pairs"),
+        ("box", "pairs"),
+    ],
+)
+def test_bad_bounds_are_named(bounds, message):
+    with pytest.raises(ValueError, match=message):
+        search(bounds)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"integer": [2]}, ValueError, "`integer`"),
+        ({"integer": [0], "categories": [0]}, ValueError, "both"),
+        ({"categories": [0]}, ValueError, "K - 1"),
+        ({"acquisition": "best"}, ValueError, "best"),
+        ({"beta": -1.0}, ValueError, "beta"),
+        ({"n_initial": 0}, ValueError, "n_initial"),
+        ({"n_draws": 2.5}, ValueError, "n_draws"),
+        ({"maximizer": "luck"}, ValueError, "maximizer"),
+        ({"mean_width": 0.5}, ValueError, "ucb"),
+        ({"dynamic_c": True}, ValueError, "ucb"),
+        ({"mean_width": -1, "acquisition": "ucb"}, ValueError, "positive"),
+        ({"maximizer": "milp"}, ValueError, "ucb"),
+        ({"maximizer": "milp", "acquisition": "ucb", "objective": abs}, ValueError, "objective"),
+        ({"objective": 3}, TypeError, "objective"),
+        ({"estimator": "gp"}, TypeError, "estimator"),
+    ],
+)
+def test_bad_settings_are_named(settings, error, message):
+    with pytest.raises(error, match=message):
+        search(**settings)
+
+
+# Asking and telling
+
+
+def test_ask_begins_with_a_latin_hypercube():
+    X = search(n_initial=8).ask(8)
+    for column in X.T:
+        assert_array_equal(np.sort(np.floor((column + 1) * 4)), np.arange(8))
+
+
+def test_ask_is_a_function_of_what_was_told():
+    one, other = search(), search()
+    X = np.random.default_rng(0).uniform(-1, 1, (6, 2))
+    y = [-bowl(x) for x in X]
+    one.ask()  # asking leaves nothing behind
+    one.tell(X, y)
+    for x, value in zip(X, y):
+        other.tell(x, value)
+    one.ask(2)
+    assert_array_equal(one.ask(), other.ask())
+    assert_array_equal(one.ask(), one.ask())
+
+
+def test_default_design_has_more_rows_than_a_quadratic_without_mixed_terms():
+    assert search([(0, 1)] * 7).n_initial == 15
+
+
+def test_tell_takes_one_or_several():
+    optimizer = search().tell([0.1, 0.2], 3).tell([[0.3, 0.4], [0.5, 0.6]], [5.0, 1.0])
+    assert optimizer.x_.shape == (3, 2)
+    assert_array_equal(optimizer.values_, [3, 5, 1])
+    assert_array_equal(optimizer.best_x_, [0.3, 0.4])
+    assert optimizer.best_value_ == 5
+
+
+def test_nothing_is_known_in_the_beginning():
+    optimizer = search()
+    assert optimizer.best_x_ is None
+    assert math.isnan(optimizer.best_value_)
+    assert optimizer.x_.shape == (0, 2)
+    assert optimizer.history_ == ()
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([0.0, 1.01], 1.0, "bounds"),
+        ([0.0, np.nan], 1.0, "bounds"),
+        ([0.0], 1.0, "shape"),
+        ([[[0.0, 0.0]]], 1.0, "shape"),
+        ([0.0, 0.0], [1.0, 2.0], "objective"),
+        ([[0.0, 0.0]], 1.0, "shape"),
+        ([[0.0, 0.0]], [1.0, 2.0], "shape"),
+        ([0.0, 0.0], "high", "numbers"),
+    ],
+)
+def test_tell_says_what_is_wrong_and_keeps_nothing(x, y, message):
+    optimizer = search()
+    with pytest.raises(ValueError, match=message):
+        optimizer.tell(x, y)
+    assert len(optimizer.x_) == 0
+
+
+def test_whole_numbers_must_be_whole():
+    with pytest.raises(ValueError, match="whole numbers"):
+        search([(0, 5), (0, 1)], integer=[0]).tell([1.5, 0.2], 1.0)
+
+
+def test_q_must_be_sensible():
+    optimizer = search()
+    for q in (0, 1.5, True):
+        with pytest.raises(ValueError, match="`q`"):
+            optimizer.ask(q)
+    with pytest.raises(ValueError, match="All but 4"):
+        search([(0, 1)] * 2, integer=[0, 1]).ask(5)
+
+
+def test_outputs_must_keep_their_shape():
+    optimizer = search(objective=lambda y: y.sum(-1)).tell([0.0, 0.0], [1.0, 2.0, 3.0])
+    assert optimizer.best_value_ == 6
+    with pytest.raises(ValueError, match="shape"):
+        optimizer.tell([0.1, 0.0], [1.0, 2.0])
+
+
+def test_objective_must_make_one_number():
+    with pytest.raises(ValueError, match="`objective` must make one number"):
+        search(objective=lambda y: y).tell([0.0, 0.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="`objective` must make one number"):
+        search(objective=lambda y: y.sum()).tell([[0.0, 0.0], [0.1, 0.0]], [[1.0], [2.0]])
+
+
+# Failures
+
+
+def test_failures_are_kept_and_neither_fitted_nor_asked_again(recorder):
+    X = np.array([[0.9, 0.9], [0.0, 0.0], [0.2, 0.1], [1.0, 1.0], [0.5, -0.5], [0.1, 0.3]])
+    optimizer = search(estimator=recorder, n_initial=3)
+    optimizer.tell(X, [1.0, np.nan, 2.0, np.inf, 3.0, 4.0])
+    assert optimizer.messages_[1] and optimizer.messages_[3] and not optimizer.messages_[0]
+    assert_array_equal(np.isnan(optimizer.values_), [False, True, False, True, False, False])
+    x = optimizer.ask()
+    assert_array_equal(recorder.fits[-1][0], X[[0, 2, 4, 5]])
+    # Without the failure the corner (1, 1) would be the best.
+    assert cdist(x, X[[1, 3]]).min() > 0.05
+    optimizer.tell([1.0, -1.0], None)
+    assert optimizer.messages_[-1] == "no result"
+
+
+def test_proposals_leave_a_failing_region():
+    def half(x):
+        if x[0] > 0:
+            raise OSError("the machine is too hot")
+        return x[0]
+
+    optimizer = search(n_initial=3)
+    result = optimizer.maximize(half, 14)
+    failed = np.isnan(result.values)
+    assert_array_equal(failed, result.x_iters[:, 0] > 0)
+    later = np.arange(14)[:, None] > np.flatnonzero(failed)
+    later[:3] = False  # the design knows nothing of failures
+    assert later.sum() > 5
+    assert cdist(result.x_iters, result.x_iters[failed])[later].min() > 0.05
+    assert "OSError: the machine is too hot" in optimizer.messages_
+    assert result.fun <= 0
+
+
+def test_an_objective_that_is_not_finite_is_a_failure():
+    optimizer = search(objective=lambda y: np.log(y[..., 0]), n_initial=1)
+    with np.errstate(all="ignore"):
+        optimizer.tell([[0.0, 0.0], [0.1, 0.1]], [[-1.0, 1.0], [1.0, 1.0]])
+    assert optimizer.messages_ == ("the objective is NaN or inf", "")
+    assert optimizer.best_value_ == 0
+
+
+def test_a_function_that_always_fails_is_said_early():
+    calls = []
+
+    def broken(x):
+        calls.append(x)
+        raise KeyError("alpha")
+
+    optimizer = search()
+    with pytest.raises(SearchFailedError, match="KeyError: 'alpha'"):
+        optimizer.maximize(broken, 50)
+    assert len(calls) == len(optimizer.x_) == 10
+
+
+def test_a_function_that_returns_nothing_is_an_error():
+    with pytest.raises(ValueError, match="None"):
+        search().maximize(lambda x: None, 9)
+
+
+def test_known_points_are_not_proposed_again(recorder):
+    """The made-up surrogate's best point is the corner, whatever it is told."""
+    optimizer = search(acquisition="mean", estimator=recorder, n_initial=1)
+    result = optimizer.maximize(lambda x: x[0], 6)
+    distances = cdist(result.x_iters, result.x_iters) + 9 * np.eye(6)
+    assert distances.min() > 1e-6
+    assert result.x_iters[1:, 0].min() > 0.5  # yet they are near the best
+
+
+# Loops
+
+
+def test_minimize_reports_in_the_users_sign():
+    # The bound is the same in both; draws of expected improvement are others, at the last digits.
+    down = search(acquisition="ucb").minimize(bowl, 12)
+    up = search(acquisition="ucb").maximize(lambda x: -bowl(x), 12)
+    assert_allclose(down.x_iters[:6], up.x_iters[:6], atol=1e-4)
+    assert down.fun == down.values.min() == bowl(down.x)
+    assert down.fun < 0.01
+    assert_array_equal(down.y_iters, down.values)
+    assert len(down.history) == 12 - 5
+
+
+def test_maximize_goes_on_where_it_was():
+    whole, parts = search(), search()
+    whole.maximize(lambda x: -bowl(x), 9)
+    parts.maximize(lambda x: -bowl(x), 7)
+    result = parts.maximize(lambda x: -bowl(x), 2)
+    assert_array_equal(result.x_iters, whole.x_)
+
+
+def test_first_points_may_be_given():
+    optimizer = search(n_initial=4)
+    given = [[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5]]
+    result = optimizer.minimize(bowl, 5, x0=given)
+    assert_array_equal(result.x_iters[:3], given)
+    assert [record.n_results for record in result.history] == [4]
+    with pytest.raises(ValueError, match="`x0` has 3"):
+        search().minimize(bowl, 2, x0=given)
+
+
+def test_callback_stops():
+    optimizer = search(callback=lambda optimizer: len(optimizer.x_) == 4)
+    result = optimizer.minimize(bowl, 20)
+    assert len(result.values) == 4
+    assert "callback" in result.message
+
+
+def test_interrupts_keep_everything():
+    calls = itertools.count()
+
+    def impatient(x):
+        if next(calls) == 6:
+            raise KeyboardInterrupt
+        return bowl(x)
+
+    optimizer = search()
+    with pytest.warns(UserWarning, match="Interrupted after 6 of 20"):
+        result = optimizer.minimize(impatient, 20)
+    assert len(result.values) == len(optimizer.x_) == 6
+    assert len(optimizer.minimize(bowl, 1).values) == 7
+
+
+def test_progress_is_shown_on_request(capsys):
+    search(verbose=1).minimize(bowl, 5 + 1)
+    assert "best=" in capsys.readouterr().err
+    search().minimize(bowl, 5 + 1)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("n_calls", [0, -1, 2.0])
+def test_n_calls_must_be_positive(n_calls):
+    with pytest.raises(ValueError, match="`n_calls`"):
+        search().maximize(bowl, n_calls)
+
+
+def test_too_few_calls_for_a_model_warn():
+    with pytest.warns(UserWarning, match="n_initial=5"):
+        search().maximize(bowl, 4)
+
+
+def test_batches_are_spread(global_random_seed):
+    optimizer = search(SQUARE, "ei", random_state=global_random_seed)
+    optimizer.minimize(bowl, 6)
+    x = optimizer.ask(4)
+    assert x.shape == (4, 2)
+    assert (cdist(x, x) + 9 * np.eye(4)).min() > 1e-3
+
+
+def test_a_very_large_batch_warns():
+    optimizer = search(n_initial=1, n_restarts=2, acquisition="mean").tell([0.0, 0.0], 1.0)
+    with pytest.warns(UserWarning, match="q=21"):
+        optimizer.ask(21)
+
+
+def test_steps_say_what_they_took():
+    optimizer = search(acquisition="ucb", beta=lambda n: 0.1 * n)
+    optimizer.maximize(bowl, 7)
+    assert [record.n_results for record in optimizer.history_] == [5, 6]
+    assert_allclose([record.beta for record in optimizer.history_], [0.5, 0.6])
+    assert min(record.seconds_fit for record in optimizer.history_) > 0
+
+
+# Surrogates
+
+
+def test_every_step_seeds_its_clone(recorder):
+    for _ in range(2):
+        search(estimator=recorder, n_initial=2).maximize(bowl, 5)
+    seeds = [seed for _, _, seed in recorder.fits]
+    assert recorder.random_state is None
+    assert seeds[:3] == seeds[3:]
+    assert len(set(seeds)) == 3
+
+
+def test_seeds_reach_every_part():
+    model = make_pipeline(StandardScaler(), OutputwiseRegressor(TinyProcess()))
+    parameters = seeded(model, 7).get_params()
+    seed = parameters["outputwiseregressor__estimator__random_state"]
+    assert isinstance(seed, int)
+    assert seeded(model, 7).get_params()["outputwiseregressor__estimator__random_state"] == seed
+
+
+def test_composite_search_finds_where_outputs_meet_a_target():
+    target = np.array([0.3, -0.2, 0.1])
+
+    def outputs(x):
+        return np.array([x[0], x[1], x[0] + x[1]])
+
+    def misfit(y):
+        return ((y - target) ** 2).sum(-1)
+
+    optimizer = search(estimator=OutputwiseRegressor(TinyProcess(1.0)), objective=misfit)
+    result = optimizer.minimize(outputs, 9)
+    assert result.y_iters.shape == (9, 3)
+    assert_allclose(result.values, misfit(result.y_iters))
+    assert result.fun < 1e-4  # linear outputs: the first steps find it
+    assert_allclose(result.x, [0.3, -0.2], atol=0.02)
+
+
+def test_discrete_domains_are_searched_point_by_point(global_random_seed):
+    best = np.array([3, 1, 2])
+
+    def value(x):
+        return -((x[0] - best[0]) ** 2) - 2.0 * (x[1] != best[1]) - 2.0 * (x[2] != best[2])
+
+    optimizer = search(
+        [(0, 9), (0, 2), (0, 3)],
+        "ei",
+        integer=[0],
+        categories=[1, 2],
+        estimator=make_pipeline(StandardScaler(), TinyProcess(2.0)),
+        random_state=global_random_seed,
+    )
+    result = optimizer.maximize(value, 35)
+    assert len({tuple(x) for x in result.x_iters.tolist()}) == 35
+    assert_array_equal(result.x, best)
+
+
+def test_a_domain_that_is_used_up_ends_the_search():
+    optimizer = search([(0, 1)] * 2, integer=[0, 1], n_initial=2)
+    result = optimizer.maximize(lambda x: x[0] - x[1], 20, q=3)
+    assert len(result.values) == 4
+    assert "known" in result.message
+    assert_array_equal(result.x, [1, 0])
+    with pytest.raises(ValueError, match="All but 0"):
+        optimizer.ask()
+
+
+def test_rounded_proposals_climb_to_the_best_neighbour(recorder):
+    """Large enough for a maximiser of the relaxed box; the surrogate's best is a corner."""
+    optimizer = search([(0, 9)] * 4, "mean", integer=range(4), estimator=recorder, n_initial=1)
+    optimizer.tell([0, 0, 0, 0], 0.0)
+    assert optimizer.ask()[0, 0] == 9
+
+
+# NOMU's protocol
+
+
+def test_mean_width_fixes_beta_once(recorder):
+    optimizer = search(acquisition="ucb", mean_width=0.5, estimator=recorder, n_initial=2)
+    optimizer.maximize(bowl, 6)
+    # The made-up std is 0.1 + x**2, on average 0.1 + 1/3. Of 20 000 uniform numbers the mean's
+    # error is 0.3 / sqrt(20 000) = 0.2 %; five of these.
+    assert_allclose(optimizer.beta_, 0.5 / (2 * (0.1 + 1 / 3)), rtol=0.01)
+    assert {record.beta for record in optimizer.history_} == {optimizer.beta_}
+
+
+def test_threshold_decays_as_in_the_paper():
+    assert distance_threshold(0) == 0.0625  # 2 * 0.25 / 8
+    assert_allclose(distance_threshold(0.5), math.sqrt(0.0625 * 0.01))
+    assert_allclose([distance_threshold(1), distance_threshold(2)], 0.01)
+
+
+def test_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
+    """Made up: mean x0, std 0.1 + x1^2. Small beta: (1, .) is best, at (1, 1) or (1, -1)."""
+    settings = {"beta": 0.25, "estimator": recorder, "n_initial": 1, "maximizer": "direct"}
+    plain = search(acquisition="ucb", **settings).tell([[1, 1], [1, -1]], [0, 0])
+    bored = search(acquisition="ucb", dynamic_c=True, **settings).tell([[1, 1], [1, -1]], [0, 0])
+    for optimizer in (plain, bored):
+        optimizer.ask()
+    assert plain.history_[0].n_doublings == 0
+    # No beta leads away from these corners: all doublings are used, and beta is restored.
+    assert bored.history_[0].n_doublings == 15
+    assert bored.history_[0].beta == 0.25 * 2**15
+    assert bored.beta == 0.25
+
+
+def test_dynamic_c_stops_at_the_first_new_proposal():
+    """A peak that is known, and doubt elsewhere: some doublings are enough."""
+    X = np.array([[-0.9], [-0.3], [0.0], [0.3], [0.6]])
+    settings = {"beta": 1e-3, "maximizer": "direct", "n_initial": 5}
+    optimizer = search([(-1, 1)], "ucb", dynamic_c=True, **settings)
+    optimizer.tell(X, -(X[:, 0] ** 2))
+    x = optimizer.ask()
+    record = optimizer.history_[0]
+    assert 0 < record.n_doublings < 15
+    assert record.beta == 1e-3 * 2**record.n_doublings
+    assert cdist(x, X).min() > distance_threshold(0)
+
+
+@pytest.fixture(scope="module")
+def tiny_nomu():
+    return NOMURegressor(
+        (6,), readout="linear", c=1, l_min=0.001, l_max=1, epochs=30, box=[(0, 1)] * 4
+    )
+
+
+def test_milp_searches_binaries_exactly(tiny_nomu):
+    def value(x):
+        return x @ [1, -2, 3, -1] + 2 * x[0] * x[1]
+
+    optimizer = search(
+        [(0, 1)] * 4,
+        "ucb",
+        integer=range(4),
+        estimator=tiny_nomu,
+        maximizer="milp",
+        mean_width=0.5,
+        dynamic_c=True,
+        n_initial=5,
+    )
+    result = optimizer.maximize(value, 7)
+    assert len({tuple(x) for x in result.x_iters.tolist()}) == 7
+    x = optimizer.ask()
+    step = optimizer._step(optimizer._log.results(1))
+    readout = step.model.readout_weights()
+    beta = optimizer.history_[-1].beta
+    exact, _, _ = maximize_readout(readout, [(0, 1)] * 4, beta, integer=True, exclude=optimizer.x_)
+    assert_array_equal(x[0], exact)
+    both = optimizer.ask(2)
+    assert_array_equal(both[0], exact)
+    assert (both[1] != exact).any()
+
+
+def test_milp_minimises_too(tiny_nomu):
+    optimizer = search([(0, 1)] * 4, "mean", estimator=tiny_nomu, maximizer="milp", n_initial=6)
+    optimizer.minimize(lambda x: 3 * x[0] - x[1], 6 + 1)
+    step = optimizer._step(optimizer._log.results(-1))
+    x = optimizer.ask()
+    sample = optimizer.domain.sample(500, np.random.default_rng(0))
+    assert step.model.predict(x)[0] <= step.model.predict(sample).min()
+
+
+def test_milp_needs_weights():
+    optimizer = search(acquisition="ucb", maximizer="milp", n_initial=1).tell([0.0, 0.0], 1.0)
+    with pytest.raises(ValueError, match="readout_weights"):
+        optimizer.ask()
+
+
+# Going on
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"acquisition": "ucb", "mean_width": 0.3, "dynamic_c": True},
+        {"integer": [0], "bounds": [(0, 900), (-1, 1)]},
+    ],
+)
+def test_a_search_goes_on_bit_by_bit(tmp_path, settings):
+    def value(x):
+        if x[1] > 0.8:
+            return np.nan
+        return math.sin(3 * x[1]) + x[0] / 500
+
+    optimizer = search(**settings)
+    optimizer.minimize(value, 7)
+    path = tmp_path / "search.npz"
+    optimizer.save(path)
+    other = BayesianOptimizer.load(path, TinyProcess())
+    assert_array_equal(other.ask(), optimizer.ask())
+    assert_array_equal(other.ask(2), optimizer.ask(2))
+    assert_array_equal(other.values_, optimizer.values_)
+    assert other.messages_ == optimizer.messages_
+    assert other.history_[0] == optimizer.history_[0]
+    assert other.beta_ == optimizer.beta_
+    a, b = (each.minimize(value, 2) for each in (optimizer, other))
+    assert_array_equal(a.x_iters, b.x_iters)
+    assert a.fun == b.fun
+
+
+def test_a_search_without_results_goes_on(tmp_path):
+    optimizer = search()
+    optimizer.save(tmp_path / "search.npz")
+    other = BayesianOptimizer.load(tmp_path / "search.npz", TinyProcess())
+    assert_array_equal(other.ask(3), optimizer.ask(3))
+
+
+def test_a_composite_search_goes_on(tmp_path):
+    def total(y):
+        return y.sum(axis=(-2, -1))
+
+    estimator = OutputwiseRegressor(TinyProcess())
+    optimizer = search(estimator=estimator, objective=total)
+    optimizer.tell(np.random.default_rng(0).uniform(-1, 1, (5, 2)), np.arange(20).reshape(5, 2, 2))
+    optimizer.tell([0.0, 0.0], np.full((2, 2), np.nan))
+    optimizer.save(tmp_path / "search.npz")
+    with pytest.raises(ValueError, match="objective"):
+        BayesianOptimizer.load(tmp_path / "search.npz", estimator)
+    other = BayesianOptimizer.load(tmp_path / "search.npz", estimator, objective=total)
+    assert_array_equal(other.y_, optimizer.y_)
+    assert other.y_.shape == (6, 2, 2)
+    assert_array_equal(other.ask(), optimizer.ask())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bounds": [(-1, 1), (-1, 2)]}, "own domain"),
+        ({"integer": [0]}, "own domain"),
+        ({"random_state": 1}, "random_state"),
+        ({"objective": abs}, "objective"),
+    ],
+)
+def test_a_search_goes_on_as_it_was(changes, message):
+    state = search().tell([0.1, 0.2], 1.0).to_state()
+    with pytest.raises(ValueError, match=message):
+        BayesianOptimizer.from_state(state, TinyProcess(), **changes)
+
+
+def test_settings_may_change_and_callables_must_be_given():
+    state = search(acquisition="ucb", beta=lambda n: 1.0).to_state()
+    with pytest.raises(ValueError, match="`beta`"):
+        BayesianOptimizer.from_state(state, TinyProcess())
+    changed = BayesianOptimizer.from_state(state, TinyProcess(), beta=3.0, acquisition="lei")
+    assert changed.acquisition.name == "lei"
+    assert changed.beta == 3.0
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / "text").write_text("no archive")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    for name in ("text", "other.npz"):
+        with pytest.raises(ValueError, match="BayesianOptimizer.save"):
+            BayesianOptimizer.load(tmp_path / name, TinyProcess())
+    with pytest.raises(FileNotFoundError):
+        BayesianOptimizer.load(tmp_path / "none.npz", TinyProcess())
+
+
+# Whether it is of use
+
+
+@pytest.mark.parametrize(("name", "d", "length"), [("forrester", 1, 0.2), ("branin", 2, 0.6)])
+def test_search_beats_chance(name, d, length):
+    function = make_function(name, d)
+    found, chance = [], []
+    for seed in range(5):
+        optimizer = search(
+            function.bounds, "ei", estimator=TinyProcess(length), n_draws=64, random_state=seed
+        )
+        found.append(optimizer.minimize(lambda x: function(x[None])[0], 20).fun)
+        X = np.random.default_rng(seed).uniform(-1, 1, (20, d))
+        chance.append(function(X).min())
+    # The minimum is -1.
+
+    assert np.median(found) + 1 < (np.median(chance) + 1) / 5

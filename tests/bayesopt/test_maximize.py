@@ -1,0 +1,364 @@
+"""Maximisers of acquisition functions: optima, gradients, bounds, reuse of programs."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import optimize
+
+from skuq.bayesopt import Acquisition, maximize_acquisition
+from skuq.bayesopt import _program as programs
+from skuq.bayesopt._acquisition import ACQUISITIONS
+from skuq.bayesopt._batch_lbfgs import minimize_batch
+from skuq.bayesopt._program import CompiledAcquisition, acquisition_of
+from skuq.predictive import Posterior
+
+BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
+N_DRAWS, N_WAVES = 16, 12
+
+
+def waves(xp, arguments, X):
+    """Draws of a function of random cosines: smooth, with many local maxima."""
+    frequencies, phases, weights = arguments
+    return xp.matmul(weights, xp.transpose(xp.cos(xp.matmul(X, frequencies) + phases)))
+
+
+def wave_posterior(seed=0, n_draws=N_DRAWS, known=1.0, **changes):
+    rng = np.random.RandomState(seed)
+    frequencies = rng.normal(size=(2, N_WAVES)) * [[2.0], [6.0]]
+    weights = known * rng.normal(size=N_WAVES) + 0.3 * rng.normal(size=(n_draws, N_WAVES))
+    arguments = frequencies, rng.uniform(0, 6, N_WAVES), weights
+    settings = {"key": "waves", "n_draws": n_draws, "output_shape": ()}
+    return Posterior(waves, arguments, **{**settings, **changes})
+
+
+def slope(xp, arguments, X):
+    """Lines that rise with every input: their maximum is a corner."""
+    return xp.matmul(arguments[0], xp.transpose(X))
+
+
+CORNER = Posterior(slope, ([[1.0, 1.0], [2.0, 3.0]],), "slope", 2)
+
+
+def compiled(posterior, acquisition, objective=None, best=0.5, q=1):
+    return CompiledAcquisition(posterior, acquisition, objective, BOX, best, acquisition.beta, q)
+
+
+def rosenbrock(x):
+    """Values and gradients of 2-D Rosenbrock on [-2, 2]^2, from the unit box."""
+    points = 4 * x - 2
+    values = np.array([optimize.rosen(point) for point in points])
+    return values, 4 * np.array([optimize.rosen_der(point) for point in points])
+
+
+def test_batch_finds_what_scipy_finds_from_each_start():
+    starts = np.random.RandomState(0).uniform(size=(40, 2))
+    result = minimize_batch(rosenbrock, starts, max_rounds=500)
+    assert_allclose(result.x, 0.75, atol=1e-3)  # (1, 1), for every start
+    assert result.value.max() < 1e-6
+
+
+def test_batch_holds_variables_at_their_bounds():
+    # A bowl whose centre is outside in the first variable: the nearest face.
+    def bowl(x):
+        offsets = x - [1.4, 0.3, -0.2]
+        return np.sum(offsets**2, axis=1), 2 * offsets
+
+    result = minimize_batch(bowl, np.random.RandomState(0).uniform(size=(9, 3)), max_rounds=50)
+    assert_allclose(result.x, np.tile([1.0, 0.3, 0.0], (9, 1)), atol=1e-5)
+
+
+def test_batch_ends_where_scipy_does_from_the_same_starts():
+    posterior, acquisition = wave_posterior(), Acquisition("ucb")
+    program = compiled(posterior, acquisition)
+    # SciPy's first step is as long as the gradient: a small one stays in the start's basin.
+    scale = 1e-3
+
+    def negative(u):
+        return tuple(-scale * part for part in program.values_and_gradients(u))
+
+    def scipy_ends(starts):
+        def single(u):
+            value, gradient = program.value_and_gradient(u)
+            return -scale * value, -scale * gradient
+
+        box = [(0, 1)] * 2
+        ends = [optimize.minimize(single, s, jac=True, bounds=box) for s in starts]
+        return np.array([end.x for end in ends]), np.array([end.fun for end in ends])
+
+    rng = np.random.RandomState(1)
+    maxima, _ = scipy_ends(rng.uniform(size=(10, 2)))
+    starts = np.clip(maxima + 0.01 * rng.normal(size=maxima.shape), 0, 1)
+    x, values = scipy_ends(starts)
+    batch = minimize_batch(negative, starts, max_rounds=100)
+    # Both stop at a slope of 1e-5, curvatures are some 0.1.
+    assert_allclose(batch.value, values, atol=1e-6)
+    assert_allclose(batch.x, x, atol=1e-2)
+
+
+def test_batch_drops_starts_of_no_value():
+    def broken(x):
+        values = np.where(x[:, 0] > 0.5, np.nan, (x[:, 0] - 0.2) ** 2)
+        return values, 2 * (x - 0.2)
+
+    result = minimize_batch(broken, np.array([[0.9], [0.4]]), max_rounds=30)
+    assert result.value[0] == np.inf
+    assert_allclose(result.x, [[0.9], [0.2]], atol=1e-6)
+
+
+def test_batch_evaluates_only_the_survivors():
+    sizes = []
+
+    def counted(x):
+        sizes.append(len(x))
+        return rosenbrock(x)
+
+    starts = np.random.RandomState(0).uniform(size=(40, 2))
+    result = minimize_batch(counted, starts, max_rounds=30, survivors={3: 5})
+    assert sizes[:3] == [40, 40, 40]
+    assert max(sizes[3:]) <= 5
+    assert result.n_rows == sum(sizes)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("name", ACQUISITIONS)
+def test_compiled_values_are_those_of_numpy(name, q):
+    posterior, acquisition = wave_posterior(), Acquisition(name, beta=0.8)
+    u = np.random.RandomState(0).uniform(size=(7, 2 * q))
+    exact = acquisition_of(posterior, acquisition, None, BOX, 0.5, 0.8, q)(u)
+    values = compiled(posterior, acquisition, q=q).values(u)
+    # Inputs of 11 times frequencies of 6 in single precision: 1e-5 of values of some 3.
+    assert_allclose(values, exact, atol=2e-4)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("name", ["ei", "lei", "pi", "ucb", "mean", "uncertainty"])
+def test_gradients_against_differences(name, q):
+    posterior, acquisition = wave_posterior(), Acquisition(name, beta=0.8)
+    u = np.random.RandomState(0).uniform(0.1, 0.9, size=(5, 2 * q))
+    program = compiled(posterior, acquisition, q=q)
+    values, gradients = program.values_and_gradients(u)
+    exact = acquisition_of(posterior, acquisition, None, BOX, 0.5, 0.8, q)
+    step = 1e-6
+    for j in range(2 * q):
+        moved = step * np.eye(2 * q)[j]
+        differences = (exact(u + moved) - exact(u - moved)) / (2 * step)
+        assert_allclose(gradients[:, j], differences, rtol=1e-3, atol=1e-2)
+    single = program.value_and_gradient(u[3])
+    assert_allclose(single[0], values[3], atol=1e-4)
+    assert_allclose(single[1], gradients[3], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "scipy", "direct"])
+def test_every_method_finds_the_grids_maximum(method):
+    posterior, acquisition = wave_posterior(), Acquisition("ucb")
+    side = np.linspace(0, 1, 150)
+    grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+    known = acquisition_of(posterior, acquisition, None, BOX, 0.0, 1.0, 1)(grid).max()
+    x, value = maximize_acquisition(
+        posterior, acquisition, None, BOX, None, method=method, n_restarts=30, random_state=0
+    )
+    assert x.shape == (1, 2)
+    assert value >= known - 1e-3
+    assert_allclose(acquisition(np, posterior(x), 0.0), value, atol=1e-3)
+
+
+def test_batches_of_points_beat_copies_of_the_best():
+    posterior, acquisition = wave_posterior(known=0.0), Acquisition("ei")
+    settings = {"n_restarts": 50, "random_state": 0}
+    _, single = maximize_acquisition(posterior, acquisition, None, BOX, 1.0, **settings)
+    x, value = maximize_acquisition(posterior, acquisition, None, BOX, 1.0, q=3, **settings)
+    assert x.shape == (3, 2)
+    assert value > 1.2 * single
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "scipy"])
+def test_an_optimum_in_a_corner_is_found_exactly(method):
+    x, _ = maximize_acquisition(
+        CORNER, Acquisition("mean"), None, BOX, None, method=method, n_restarts=5, random_state=0
+    )
+    assert_array_equal(x, [[2.0, 11.0]])
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "scipy", "direct"])
+def test_points_stay_within_bounds_that_do_not_round_well(method, global_random_seed):
+    box = np.array([[0.1, 0.3], [-1 / 3, 1e-9]])
+    x, _ = maximize_acquisition(
+        CORNER,
+        Acquisition("mean"),
+        None,
+        box,
+        None,
+        method=method,
+        n_restarts=3,
+        random_state=global_random_seed,
+    )
+    assert ((box[:, 0] <= x) & (x <= box[:, 1])).all()
+
+
+def test_the_same_seed_gives_the_same_point():
+    task = wave_posterior(), Acquisition("lei"), None, BOX, 3.0
+    one, same = (maximize_acquisition(*task, n_restarts=20, random_state=3) for _ in range(2))
+    assert_array_equal(one[0], same[0])
+    assert one[1] == same[1]
+
+
+def test_nothing_is_compiled_when_only_arguments_change():
+    def objective(values):
+        return -((values - 1.0) ** 2)
+
+    for seed, best, beta, width in ((0, 0.0, 1.0, 1.0), (1, -3.0, 2.0, 1.5), (2, 1.0, 0.5, 0.7)):
+        box = np.array([[0.0, width], [0.0, 1.0]])
+        before = programs._programs.n_made
+        maximize_acquisition(
+            wave_posterior(seed),
+            Acquisition("ucb", beta=beta),
+            objective,
+            box,
+            best,
+            beta=2 * beta,
+            n_restarts=8 + seed,
+            random_state=seed,
+        )
+        made = programs._programs.n_made - before
+        assert made == (2 if seed == 0 else 0)  # values, and gradients
+
+
+def test_starts_are_used_and_may_be_the_answer():
+    # A needle that no sample of a few points meets.
+    def needle(xp, arguments, X):
+        return arguments[0] * xp.exp(-1e5 * xp.sum(xp.square(X - arguments[1]), axis=-1))
+
+    top = np.array([0.123, 10.777])
+    posterior = Posterior(needle, ([[1.0], [1.0]], top), "needle", 2)
+    x, value = maximize_acquisition(
+        posterior,
+        Acquisition("mean"),
+        None,
+        BOX,
+        None,
+        n_restarts=2,
+        starts=[top + 1e-3],
+        random_state=0,
+    )
+    assert_allclose(x, [top], atol=1e-3)
+    assert value > 0.9
+
+
+def test_excluded_points_are_not_proposed_again():
+    settings = {"n_restarts": 5, "random_state": 0}
+    first, value = maximize_acquisition(CORNER, Acquisition("mean"), None, BOX, None, **settings)
+    second, lower = maximize_acquisition(
+        CORNER, Acquisition("mean"), None, BOX, None, exclude=first, min_distance=0.1, **settings
+    )
+    assert np.linalg.norm((second - first) / np.ptp(BOX, axis=1)) >= 0.1
+    assert lower < value
+
+
+def test_points_of_no_value_lose():
+    def broken(xp, arguments, X):
+        x = xp.transpose(X)[0]
+        return xp.log(0.5 - x) + 0.0 * arguments[0]  # NaN where x > 0.5
+
+    for key in ("broken", None):
+        posterior = Posterior(broken, (np.zeros((2, 1)),), key, 2)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            x, value = maximize_acquisition(
+                posterior, Acquisition("mean"), None, BOX, None, n_restarts=10, random_state=0
+            )
+        assert x[0, 0] == -1.0
+        assert_allclose(value, np.log(1.5), rtol=1e-6)
+
+
+def test_no_value_anywhere_is_an_error():
+    empty = Posterior(lambda xp, a, X: np.full((2, len(X)), np.nan), (), None, 2)
+    with pytest.raises(ValueError, match="NaN or infinite at all of"):
+        maximize_acquisition(empty, Acquisition("mean"), None, BOX, None, n_restarts=3)
+
+
+def test_numpy_objective_warns_and_is_maximised_by_direct():
+    def squared(values):
+        return -np.square(np.asarray(values) - 1.0)
+
+    posterior, acquisition = wave_posterior(n_draws=2), Acquisition("mean")
+    before = programs._programs.n_made
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="no gradients.*DIRECT"):
+            _, value = maximize_acquisition(
+                posterior, acquisition, squared, BOX, None, n_restarts=20, random_state=0
+            )
+    assert programs._programs.n_made - before == 1  # found out once
+
+    def operators(values):
+        return -((values - 1.0) ** 2)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, exact = maximize_acquisition(
+            posterior, acquisition, operators, BOX, None, n_restarts=20, random_state=0
+        )
+    assert_allclose(value, exact, atol=1e-2)
+
+
+def test_numpy_posterior_is_climbed_by_differences():
+    posterior, acquisition = wave_posterior(), Acquisition("ucb")
+    settings = {"n_restarts": 50, "random_state": 0}
+    x, value = maximize_acquisition(posterior, acquisition, None, BOX, None, **settings)
+    plain = replace(posterior, key=None)
+    other, same = maximize_acquisition(plain, acquisition, None, BOX, None, **settings)
+    assert_allclose(same, value, atol=1e-3)
+    assert_allclose(other, x, atol=1e-2)
+
+
+def test_objective_of_many_outputs():
+    def function(xp, arguments, X):
+        return arguments[0] + X[None]  # outputs are the inputs, shifted by draw
+
+    posterior = Posterior(function, (np.zeros((2, 1, 1)),), "identity", 2, (2,))
+
+    def objective(values):
+        return -((values[..., 0] - 0.5) ** 2) - (values[..., 1] - 10.25) ** 2
+
+    x, value = maximize_acquisition(
+        posterior, Acquisition("mean"), objective, BOX, None, n_restarts=10, random_state=0
+    )
+    assert_allclose(x, [[0.5, 10.25]], atol=1e-3)
+    assert_allclose(value, 0.0, atol=1e-5)
+    for wrong, message in ((None, "give an objective"), (lambda v: v, "must make one number")):
+        with pytest.raises(ValueError, match=message):
+            maximize_acquisition(posterior, Acquisition("mean"), wrong, BOX, None, n_restarts=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bounds": [[1.0, 0.0], [0.0, 1.0]]}, "each lower end below its upper end"),
+        ({"bounds": [[0.0, 0.0], [0.0, 1.0]]}, "each lower end below its upper end"),
+        ({"bounds": [[0.0, np.inf], [0.0, 1.0]]}, "bounds must be finite"),
+        ({"bounds": [0.0, 1.0]}, r"bounds must have shape \(d, 2\)"),
+        ({"best": np.nan}, "best must be finite"),
+        ({"q": 0}, "q must be an integer of at least 1"),
+        ({"n_restarts": 1.5}, "n_restarts must be an integer"),
+        ({"method": "newton"}, "method must be one of"),
+        ({"starts": [[1.0, 2.0, 3.0]]}, r"starts must be finite, of shape \(k, 2\)"),
+        ({"exclude": [[1.0, np.nan]]}, "exclude must be finite"),
+        ({"min_distance": -1.0}, "min_distance must not be negative"),
+        ({"posterior": replace(CORNER, key=None), "method": "lbfgs"}, "needs a posterior with"),
+        ({"posterior": replace(CORNER, joint=False), "q": 2}, "q must be 1"),
+        ({"exclude": [[0.5, 10.5]], "min_distance": 2.0}, "Lower min_distance"),
+    ],
+)
+def test_unusable_arguments_are_refused(changes, message):
+    settings = {
+        "posterior": CORNER,
+        "acquisition": Acquisition("ei"),
+        "objective": None,
+        "bounds": BOX,
+        "best": 0.0,
+        "n_restarts": 2,
+        "random_state": 0,
+    }
+    with pytest.raises(ValueError, match=message):
+        maximize_acquisition(**{**settings, **changes})

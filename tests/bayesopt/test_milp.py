@@ -1,0 +1,242 @@
+"""The mixed integer programme against brute force."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import optimize
+
+from skuq import NOMURegressor
+from skuq.bayesopt import ReluReadout, maximize_readout
+from skuq.catalog._records import Member
+from skuq.estimators._nomu_readout import _Trace
+
+pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+
+
+def random_readout(rng, d, units, l_min=0.05, l_max=0.6):
+    """Two hidden layers that see everything before them, and weights of order one."""
+    hidden, n = [], d
+    for n_units in units:
+        hidden.append((rng.normal(size=(n, n_units)) / np.sqrt(d), rng.normal(size=n_units)))
+        n += n_units
+    mean, raw = ((rng.normal(size=n), rng.normal()) for _ in range(2))
+    return ReluReadout(tuple(hidden), mean, raw, l_min, l_max, unit=0.8)
+
+
+def upper_bound(readout, beta):
+    def value(X):
+        mean, std = readout(X)
+        return mean + beta * std
+
+    return value
+
+
+@pytest.mark.parametrize("units", [(), (5,), (6, 4)])
+@pytest.mark.parametrize("beta", [0.0, 1.0, 20.0])
+def test_milp_equals_enumeration_on_binaries(global_random_seed, units, beta):
+    readout = random_readout(np.random.default_rng(global_random_seed), 6, units)
+    corners = np.array(list(itertools.product([0.0, 1.0], repeat=6)))
+    values = upper_bound(readout, beta)(corners)
+    x, value, optimal = maximize_readout(readout, [(0, 1)] * 6, beta, integer=True)
+    assert optimal
+    assert set(x) <= {0.0, 1.0}
+    assert_allclose(value, values.max(), rtol=1e-12)
+
+
+def test_milp_on_whole_numbers_and_one_hot_columns(global_random_seed):
+    readout = random_readout(np.random.default_rng(global_random_seed), 4, (6, 4))
+    # Column 0 in {-1, .., 2}; columns 1 to 3 a category.
+    points = np.array([[k, *code] for k in range(-1, 3) for code in np.eye(3)])
+    x, value, optimal = maximize_readout(
+        readout,
+        [(-1, 2), (0, 1), (0, 1), (0, 1)],
+        2.0,
+        integer=[True, False, False, False],
+        one_hot=[[1, 2, 3]],
+    )
+    assert optimal
+    assert x.tolist() in points.tolist()
+    assert_allclose(value, upper_bound(readout, 2.0)(points).max(), rtol=1e-12)
+
+
+def test_milp_beats_a_grid_and_a_local_search_on_a_box(global_random_seed):
+    bounds = np.array([(-3.0, 1.0), (10.0, 500.0)])
+    rng = np.random.default_rng(global_random_seed)
+    readout = random_readout(rng, 2, (8, 5))
+    (first, bias), *rest = readout.hidden
+    first[1] /= 100  # the second column has other units
+    readout = ReluReadout(
+        ((first, bias), *rest), readout.mean, readout.raw, readout.l_min, readout.l_max, 0.8
+    )
+    value_of = upper_bound(readout, 1.5)
+    axes = [np.linspace(*side, 201) for side in bounds]
+    grid = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 2)
+    climbs = [
+        -optimize.minimize(lambda x: -value_of(x[None])[0], start, bounds=bounds).fun
+        for start in grid[np.argsort(-value_of(grid))[:10]]
+    ]
+    x, value, optimal = maximize_readout(readout, bounds, 1.5)
+    assert optimal
+    assert (bounds[:, 0] <= x).all() and (x <= bounds[:, 1]).all()
+    assert_allclose(value, value_of(x[None])[0], rtol=1e-12)  # matrix products differ in order
+    # The solver's tolerances are 1e-6 of values of order 10 to 100.
+    assert value >= max(value_of(grid).max(), *climbs) - 1e-4
+
+
+def test_milp_finds_the_next_best_when_points_are_excluded():
+    readout = random_readout(np.random.default_rng(3), 3, (4,))
+    corners = np.array(list(itertools.product([0.0, 1.0], repeat=3)))
+    order = np.argsort(-upper_bound(readout, 1.0)(corners))
+    found = np.empty((0, 3))
+    for _ in corners:
+        x, _, _ = maximize_readout(readout, [(0, 1)] * 3, 1.0, integer=True, exclude=found)
+        found = np.vstack([found, x])
+    assert_array_equal(found, corners[order])
+    with pytest.raises(ValueError, match="No point is left"):
+        maximize_readout(readout, [(0, 1)] * 3, 1.0, integer=True, exclude=found)
+
+
+def test_milp_within_no_time_returns_some_point():
+    readout = random_readout(np.random.default_rng(0), 8, (40, 40))
+    x, value, optimal = maximize_readout(readout, [(-1, 1)] * 8, 1.0, time_limit=0.01)
+    assert not optimal
+    assert np.abs(x).max() <= 1
+    assert_allclose(value, upper_bound(readout, 1.0)(x[None])[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([(0, 1)], 1.0), "2 pairs"),
+        (([(0, 1), (1, 1)], 1.0), "low < high"),
+        (([(0, 1)] * 2, -1.0), "`beta`"),
+        (([(0, 1)] * 2, np.nan), "`beta`"),
+        (([(0.5, 1)] * 2, 1.0, True), "whole numbers"),
+    ],
+)
+def test_milp_says_what_is_wrong(arguments, message):
+    readout = random_readout(np.random.default_rng(0), 2, (3,))
+    with pytest.raises(ValueError, match=message):
+        maximize_readout(readout, *arguments)
+
+
+def test_milp_excludes_points_of_binary_domains_only():
+    readout = random_readout(np.random.default_rng(0), 2, (3,))
+    with pytest.raises(ValueError, match="0 or 1"):
+        maximize_readout(readout, [(0, 1)] * 2, 1.0, exclude=np.zeros((1, 2)))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform([-1, 0], [1, 50], (12, 2))
+    return X, 100 + 7 * np.sin(3 * X[:, 0]) + X[:, 1]
+
+
+def fitted(rows, **settings):
+    settings = {"hidden_units": (5, 4), "epochs": 30, "random_state": 0, **settings}
+    return NOMURegressor(readout="linear", c=0.7, l_min=0.05, l_max=0.4, **settings).fit(*rows)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"hidden_units": (5, 4, 3), "side_hidden_units": (6,), "connect_layers": 2},
+        {"side_hidden_units": (4, 3, 3)},
+        {"connect_layers": 0},
+        {"noise": "learned"},
+    ],
+)
+def test_readout_weights_say_what_the_model_predicts(rows, settings):
+    model = fitted(rows, **settings)
+    readout = model.readout_weights()
+    X = np.random.default_rng(1).uniform([-2, -20], [2, 90], (50, 2))
+    mean, std = readout(X)
+    parts = model.predict_uncertainty(X)
+    assert_allclose(mean, parts.mean, rtol=1e-10)
+    assert_allclose(std, parts.epistemic, rtol=1e-10)
+    assert readout.n_inputs == 2
+
+
+def test_readout_weights_do_not_repeat_the_units_of_a_frozen_mean(rows):
+    readout = fitted(rows, noise="learned").readout_weights()
+    assert sum(len(bias) for _, bias in readout.hidden) == 2 * (5 + 4)
+
+
+def test_milp_on_a_fitted_model_is_at_least_a_grid(rows):
+    model = fitted(rows)
+    x, value, optimal = maximize_readout(model.readout_weights(), [(-1, 1), (0, 50)], 2.0)
+    axes = np.meshgrid(np.linspace(-1, 1, 101), np.linspace(0, 50, 101))
+    parts = model.predict_uncertainty(np.stack(axes, axis=-1).reshape(-1, 2))
+    assert optimal
+    assert value >= (parts.mean + 2 * parts.epistemic).max() - 1e-3  # of values about 150
+    own = model.predict_uncertainty(x[None])
+    assert_allclose(value, own.mean + 2 * own.epistemic, rtol=1e-10)
+
+
+def test_negated_readout_has_the_same_uncertainty():
+    readout = random_readout(np.random.default_rng(0), 2, (3,))
+    X = np.random.default_rng(1).normal(size=(5, 2))
+    mean, std = readout(X)
+    minus, same = readout.negated()(X)
+    assert_array_equal(minus, -mean)
+    assert_array_equal(same, std)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation": "tanh"}, "relu"),
+        ({"bounds": "asymmetric"}, "symmetric"),
+        ({"readout": "exponential"}, "linear"),
+    ],
+)
+def test_readout_weights_refuse_what_no_programme_holds(rows, settings, message):
+    model = fitted(rows, **{k: v for k, v in settings.items() if k != "readout"})
+    model.set_params(**settings)
+    with pytest.raises(ValueError, match=message):
+        model.readout_weights()
+
+
+def test_readout_weights_refuse_several_outputs(rows):
+    X, y = rows
+    with pytest.raises(ValueError, match="one output"):
+        fitted((X, np.stack([y, y], axis=1))).readout_weights()
+
+
+def test_layers_that_are_not_dense_are_named():
+    from skuq._keras import keras
+
+    layers = keras.layers
+    inputs = keras.Input((2,))
+    product = layers.Multiply()([layers.Dense(3)(inputs), layers.Dense(3)(inputs)])
+    model = keras.Model(inputs, layers.Dense(1)(product))
+    weights = np.concatenate([np.ravel(w) for w in model.get_weights()])
+    member = Member(model.to_json(), weights, (), {}, 0, None, 1, 0.0, "graph")
+    trace = _Trace(2)
+    with pytest.raises(ValueError, match="dense layers"):
+        trace.run(member, trace.inputs)
+
+
+def test_other_affine_layers_are_followed():
+    from skuq._keras import keras
+
+    layers = keras.layers
+    inputs = keras.Input((2,))
+    first = layers.Dense(4, activation="relu")(layers.Rescaling(0.5, 0.1)(inputs))
+    second = layers.Dense(4, bias_initializer="ones")(first)
+    joined = layers.BatchNormalization()(layers.Add()([first, second]))
+    activated = layers.Activation("relu")(joined)
+    model = keras.Model(inputs, layers.Dense(1)(layers.Dropout(0.5)(activated)))
+    trainable = [np.ravel(np.asarray(v)) for v in model.trainable_variables]
+    state = tuple(np.asarray(v) for v in model.non_trainable_variables)
+    member = Member(model.to_json(), np.concatenate(trainable), state, {}, 0, None, 1, 0.0, "graph")
+    trace = _Trace(2)
+    row = trace.row(trace.run(member, trace.inputs))
+    readout = ReluReadout(tuple(trace.hidden), row, row, 0.0, 1.0, 1.0)
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    # Keras computes in float32.
+    assert_allclose(readout(X)[0], model.predict(X, verbose=0)[:, 0], rtol=1e-4, atol=1e-5)

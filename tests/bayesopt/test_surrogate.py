@@ -1,0 +1,85 @@
+"""Any regressor as a posterior, one regressor an output."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import LinearRegression
+
+from skuq.bayesopt import OutputwiseRegressor, posterior_of
+
+X = np.random.RandomState(0).uniform(size=(12, 2))
+Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])
+NEW = np.random.RandomState(1).uniform(size=(7, 2))
+
+
+def gaussian_process():
+    return GaussianProcessRegressor(alpha=1e-6, optimizer=None, normalize_y=True)
+
+
+def test_posterior_of_a_process_has_its_moments():
+    model = gaussian_process().fit(X, Y[:, 0])
+    posterior = posterior_of(model, n_draws=16, random_state=0)
+    mean, std = model.predict(NEW, return_std=True)
+    draws = posterior(NEW)
+    assert (posterior.key, posterior.joint, draws.shape) == (None, False, (16, 7))
+    assert_allclose(draws.mean(axis=0), mean, rtol=1e-10)
+    assert_allclose(draws.std(axis=0), std, rtol=1e-6)
+
+
+def test_posterior_of_many_outputs_draws_them_independently():
+    model = OutputwiseRegressor(gaussian_process()).fit(X, Y)
+    posterior = posterior_of(model, n_draws=256, random_state=0)
+    draws = posterior(NEW)
+    assert draws.shape == (256, 7, 3)
+    correlation = np.corrcoef(draws[:, 0].T)
+    # Sobol's columns are nearly uncorrelated: chance would give 1/16.
+    assert_allclose(correlation, np.eye(3), atol=0.1)
+
+
+def test_posterior_is_a_function_of_the_seed():
+    model = gaussian_process().fit(X, Y[:, 0])
+    one, same, other = (posterior_of(model, 8, random_state=seed)(NEW) for seed in (1, 1, 2))
+    assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+def test_posterior_fn_comes_first():
+    class Own:
+        def posterior_fn(self, n_draws, random_state):
+            return n_draws, random_state
+
+    assert posterior_of(Own(), 5, 3) == (5, 3)
+
+
+def test_regressor_without_uncertainty_is_refused():
+    with pytest.raises(TypeError, match="LinearRegression has no uncertainty"):
+        posterior_of(LinearRegression().fit(X, Y[:, 0]))
+    with pytest.raises(TypeError, match="posterior_fn or predict"):
+        posterior_of(object())
+
+
+def test_outputwise_is_one_regressor_a_column():
+    model = OutputwiseRegressor(gaussian_process()).fit(X, Y)
+    mean, std = model.predict(NEW, return_std=True)
+    for j in range(3):
+        alone = gaussian_process().fit(X, Y[:, j])
+        own_mean, own_std = alone.predict(NEW, return_std=True)
+        assert_allclose(mean[:, j], own_mean, rtol=1e-10)
+        assert_allclose(std[:, j], own_std, rtol=1e-6)
+    assert_array_equal(model.predict(NEW), mean)
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (3, 2)])
+def test_outputwise_keeps_the_shape_of_y(shape):
+    y = np.tensordot(X, np.random.RandomState(0).normal(size=(2, *shape)), 1)
+    model = clone(OutputwiseRegressor(gaussian_process())).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == (12, *shape)
+    assert_allclose(mean, y, atol=1e-2)
+
+
+def test_outputwise_refuses_missing_outputs():
+    with pytest.raises(ValueError, match="NaN"):
+        OutputwiseRegressor(gaussian_process()).fit(X, np.full((12, 2), np.nan))

@@ -1,0 +1,279 @@
+"""EpiNets: against a loop over indices, rows and prior networks, and what they leave alone."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import ndtr
+
+from skuq._keras import keras, ops
+from skuq.networks._epinet import EpiNet, EpistemicNetwork
+from skuq.networks._operator import OperatorNetwork, keras_base
+from skuq.networks._plan import ARRAYS, Run, tensors
+from skuq.training._drawing import DrawingNetwork
+from skuq.training._tensorflow import BACKEND
+
+N_ROWS, N_DRAWS, N_FEATURES = 5, 3, 4
+
+EPINETS = {
+    "two layers": EpiNet(N_FEATURES, 2, 3, (6, 7), (5, 4), 0.75),
+    "one layer": EpiNet(N_FEATURES, 2, 3, (6,), (5,), 0.5),
+    "three layers": EpiNet(N_FEATURES, 1, 4, (6, 7, 8), (5, 4, 3), 1.0),
+    "plain": EpiNet(N_FEATURES, 2, 3, (6, 7), (5, 4), 2.0, factorized=False),
+    "one index": EpiNet(N_FEATURES, 2, 1, (6,), (5,), 1.0),
+    "linear": EpiNet(N_FEATURES, 2, 3, (), (), 1.0),
+}
+
+
+@pytest.fixture(params=EPINETS.values(), ids=EPINETS.keys())
+def epinet(request):
+    return request.param
+
+
+def inputs(epinet, lead=()):
+    """Features and indices."""
+    rng = np.random.default_rng(1)
+    return (
+        rng.normal(size=(*lead, N_ROWS, N_FEATURES)),
+        rng.normal(size=(*lead, N_DRAWS, epinet.n_index)),
+    )
+
+
+def drawn(epinet, seed=0):
+    """Weights with biases other than 0, and the prior."""
+    rng = np.random.default_rng(seed)
+    weights, prior = epinet.draw(rng)
+    weights = [w + 0.1 * rng.normal(size=w.shape) for w in weights]
+    return weights, prior
+
+
+def gelu(x):
+    return x * ndtr(x)
+
+
+def literal(epinet, weights, prior, features, index):
+    """Eqs. 3 and 4 by loops: a network of [features, z] and one of features for each z_k."""
+    n_index, n_raw = epinet.n_index, epinet.n_raw
+    draws = np.zeros((len(index), len(features), n_raw))
+    per_layer = 3 if epinet.factorized else 2
+    trained = [weights[k : k + per_layer] for k in range(0, len(weights), per_layer)]
+    first = np.split(prior[0], n_index, axis=1)
+    for s, z in enumerate(index):
+        for n, row in enumerate(features):
+            value = np.concatenate([row, z])
+            for k, (v, bias, *g) in enumerate(trained):
+                kernel = v * np.exp(g[0]) if g else v
+                value = value @ kernel + bias
+                value = gelu(value) if k < len(trained) - 1 else value
+            draws[s, n] = z @ value.reshape(n_index, n_raw)
+            for k in range(n_index):
+                value = row @ first[k]
+                for kernels in prior[1:]:
+                    value = gelu(value) @ kernels[k]
+                draws[s, n] += epinet.prior_scale * z[k] * value
+    return draws
+
+
+def test_draws_are_those_of_a_loop(epinet):
+    weights, prior = drawn(epinet)
+    features, index = inputs(epinet)
+    expected = literal(epinet, weights, prior, features, index)
+    assert_allclose(epinet(ARRAYS, weights, prior, features, index), expected, atol=1e-12)
+
+
+def test_tensors_give_what_arrays_give(epinet):
+    weights, prior = drawn(epinet)
+    features, index = inputs(epinet)
+    arrays = epinet(ARRAYS, weights, prior, features, index)
+
+    def float32(value):
+        return ops.convert_to_tensor(np.asarray(value, dtype="float32"))
+
+    on_tensors = epinet(
+        tensors(),
+        [*map(float32, weights)],
+        [*map(float32, prior)],
+        *map(float32, (features, index)),
+    )
+    assert_allclose(ops.convert_to_numpy(on_tensors), arrays, atol=2e-5)
+
+
+def test_members_at_once_are_each_alone(epinet):
+    members = [drawn(epinet, k) for k in range(2)]
+    weights, priors = ([np.stack(part) for part in zip(*parts)] for parts in zip(*members))
+    features, index = inputs(epinet, (2,))
+    together = epinet(ARRAYS, weights, priors, features, index)
+    for k, (own, prior) in enumerate(members):
+        alone = epinet(ARRAYS, own, prior, features[k], index[k])
+        assert_allclose(together[k], alone, atol=1e-12)
+
+
+def test_draws_are_linear_in_the_prior(epinet):
+    weights, prior = drawn(epinet)
+    features, index = inputs(epinet)
+
+    def draws(scale):
+        return literal(_with_scale(epinet, scale), weights, prior, features, index)
+
+    own = _with_scale(epinet, 3.0)(ARRAYS, weights, prior, features, index)
+    assert_allclose(own, draws(0) + 3 * (draws(1) - draws(0)), atol=1e-12)
+    nothing = [np.full_like(kernel, 9) for kernel in prior]
+    without = _with_scale(epinet, 0.0)(ARRAYS, weights, nothing, features, index)
+    assert_allclose(without, draws(0), atol=1e-12)
+
+
+def _with_scale(epinet, scale):
+    return EpiNet(**{**vars_of(epinet), "prior_scale": scale})
+
+
+def vars_of(epinet):
+    return {name: getattr(epinet, name) for name in epinet.__dataclass_fields__}
+
+
+def test_prior_is_linear_in_the_index(epinet):
+    """Without the trained part, which takes z for an input too."""
+    weights, prior = drawn(epinet)
+    features, index = inputs(epinet)
+    weights = [np.zeros_like(w) for w in weights]
+    draws = epinet(ARRAYS, weights, prior, features, index)
+    mixed = epinet(ARRAYS, weights, prior, features, 2 * index[:1] - 0.5 * index[1:2])
+    assert_allclose(mixed[0], 2 * draws[0] - 0.5 * draws[1], atol=1e-12)
+    at_zero = epinet(ARRAYS, weights, prior, features, np.zeros_like(index))
+    assert_array_equal(at_zero, 0)
+
+
+def test_index_of_zero_is_the_base(epinet):
+    weights, prior = drawn(epinet)
+    features, index = inputs(epinet)
+    assert_allclose(epinet(ARRAYS, weights, prior, features, 0 * index), 0, atol=1e-12)
+
+
+# The whole network ---------------------------------------------------------------------------
+
+BASE = OperatorNetwork(2, 1, 2, (6,), 4, "split", (5, 7))
+EPINET = EpiNet(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
+
+
+def keras_network():
+    layers = keras.layers
+    u, y = keras.Input((2,)), keras.Input((1,))
+    value = layers.Dense(5, activation="tanh")(layers.Concatenate()([u, y]))
+    model = keras.Model([u, y], layers.Dense(2)(layers.BatchNormalization()(value)))
+    return keras_base(model, 2, 1, 2)
+
+
+def networks():
+    base = keras_network()
+    return {
+        "epinet": EpistemicNetwork(BASE, 2, EPINET),
+        "features": EpistemicNetwork(None, 2, EpiNet(3, 2, 3, (6,), (5, 4))),
+        "randomised prior": EpistemicNetwork(BASE, 2, prior_scale=0.5),
+        "base": EpistemicNetwork(BASE, 2),
+        "keras epinet": EpistemicNetwork(base, 2, EpiNet(5 + 3, 2, 3, (6,), (5, 4))),
+        "keras prior": EpistemicNetwork(base, 2, prior_scale=0.5),
+    }
+
+
+@pytest.mark.parametrize("name", networks())
+def test_configuration_comes_back(name):
+    network = networks()[name]
+    again = EpistemicNetwork.from_json(network.to_json())
+    assert again.without_names() == network.without_names()
+    assert hash(again.without_names()) == hash(network.without_names())
+    assert again.n_index == (3 if network.epinet else 0)
+
+
+def test_another_configuration_is_refused():
+    with pytest.raises(ValueError, match="epistemic network"):
+        EpistemicNetwork.from_json(keras.Sequential([keras.Input((1,))]).to_json())
+
+
+def float32(values):
+    return [ops.convert_to_tensor(np.asarray(value, dtype="float32")) for value in values]
+
+
+def forward(network, seed=0, x=None, index=None):
+    """Draws of first weights, as a function of the trained variables."""
+    drawing = DrawingNetwork(network)
+    flat, state = drawing.draw(seed)
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(N_ROWS, 3)) if x is None else x
+    index = rng.normal(size=(N_DRAWS, 3)) if index is None else index
+    run = Run(tensors(), training=True, index=float32([index])[0])
+    state = [ops.convert_to_tensor(value) for value in state]
+
+    def draws(variables):
+        return drawing.forward(variables, state, float32([x])[0], run)[0]
+
+    return draws, float32(drawing.split(flat)), drawing
+
+
+@pytest.mark.parametrize("name", networks())
+def test_shapes_and_first_weights_of_all_kinds(name):
+    network = networks()[name]
+    draws, variables, drawing = forward(network)
+    assert [tuple(v.shape) for v in variables] == [tuple(shape) for shape in drawing.shapes]
+    assert draws(variables).shape == (N_DRAWS if network.epinet else 1, N_ROWS, 2)
+    again, other = DrawingNetwork(network).draw(0), DrawingNetwork(network).draw(1)
+    flat, state = drawing.draw(0)
+    assert flat.dtype == np.float32
+    assert_array_equal(again[0], flat)
+    for own, same in zip(state, again[1]):
+        assert_array_equal(own, same)
+    assert abs(other[0] - flat).max() > 0
+
+
+def gradient(network, seed=0):
+    draws, variables, drawing = forward(network, seed)
+    cotangent = np.random.default_rng(3).normal(size=(N_ROWS, 2)).astype("float32")
+
+    def total(variables):
+        return ops.sum(cotangent * ops.mean(draws(variables), axis=0)), ()
+
+    _, _, slopes = BACKEND.value_and_gradient(total, variables)
+    return [ops.convert_to_numpy(slope) for slope in slopes], drawing.n_base
+
+
+@pytest.mark.parametrize("kind", ["operator", "keras"])
+def test_base_learns_as_if_there_were_no_epinet(kind):
+    """The stop-gradient of Eq. 3: the base has the same gradient with features and without."""
+    alone = EpistemicNetwork(BASE if kind == "operator" else keras_network(), 2)
+    n_features = BASE.n_features if kind == "operator" else 8
+    with_epinet = EpistemicNetwork(alone.base, 2, EpiNet(n_features, 2, 3, (6,), (5, 4)))
+    slopes, n_base = gradient(with_epinet)
+    expected, _ = gradient(alone)
+    assert n_base == len(expected) < len(slopes)
+    for own, other in zip(slopes, expected):
+        assert_allclose(own, other, rtol=1e-4, atol=1e-6)
+    assert all(abs(slope).max() > 0 for slope in expected[:-1])
+    assert all(abs(slope).max() > 0 for slope in slopes[n_base:])
+
+
+def test_prior_of_a_network_of_its_own_passes_no_gradient():
+    slopes, _ = gradient(EpistemicNetwork(BASE, 2, prior_scale=0.5))
+    expected, _ = gradient(EpistemicNetwork(BASE, 2))
+    assert len(slopes) == len(expected)  # the prior is no variable
+    for own, other in zip(slopes, expected):
+        assert_allclose(own, other, rtol=1e-5, atol=1e-7)
+
+
+def test_randomised_prior_is_a_second_network_of_the_kind():
+    drawing = DrawingNetwork(EpistemicNetwork(BASE, 2, prior_scale=0.5))
+    flat, state = drawing.draw(0)
+    x = np.random.default_rng(2).normal(size=(N_ROWS, 3))
+    draws = drawing.forward(drawing.split(flat), state, x, Run(ARRAYS))[0]
+    own, prior = (BASE(ARRAYS, weights, x)[0] for weights in (drawing.split(flat), state))
+    assert_allclose(draws[0], own + 0.5 * prior, atol=1e-9)
+    assert abs(own - prior).max() > 0.01
+
+
+def test_epinet_sees_the_features_of_the_base():
+    drawing = DrawingNetwork(EpistemicNetwork(BASE, 2, EPINET))
+    flat, prior = drawing.draw(0)
+    x = np.random.default_rng(2).normal(size=(N_ROWS, 3))
+    index = np.random.default_rng(3).normal(size=(N_DRAWS, 3))
+    variables = drawing.split(flat)
+    base, own = variables[: drawing.n_base], variables[drawing.n_base :]
+    raw, features = BASE(ARRAYS, base, x)
+    expected = raw + literal(EPINET, own, prior, features, index)
+    draws = drawing.forward(variables, prior, x, Run(ARRAYS, index=index))[0]
+    assert_allclose(draws, expected, atol=1e-9)

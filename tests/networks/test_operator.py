@@ -1,0 +1,326 @@
+"""Operator networks, their output maps and losses, against formulas and Keras."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import expit
+
+from skuq._keras import keras, ops
+from skuq._tfp import tfd
+from skuq.networks._epinet import EpiNet, EpistemicNetwork
+from skuq.networks._operator import Dense, OperatorNetwork, keras_base, tiled
+from skuq.networks._operator_head import OperatorHead
+from skuq.networks._plan import ARRAYS, tensors
+
+layers = keras.layers
+
+NETWORKS = {
+    "split": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9)),
+    "concat": OperatorNetwork(3, 2, 2, (7,), 6, "concat", (8, 9)),
+    "deep": OperatorNetwork(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
+    "fourier": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
+    "fourier concat": OperatorNetwork(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
+    "plain": OperatorNetwork(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
+    "one layer": OperatorNetwork(1, 1, 1, (4,), 3, "split", (5,), activation="relu"),
+}
+
+
+@pytest.fixture(params=NETWORKS.values(), ids=NETWORKS.keys())
+def network(request):
+    return request.param
+
+
+def float32(values):
+    return [ops.convert_to_tensor(np.asarray(value, dtype="float32")) for value in values]
+
+
+def numpy_of(tensor):
+    return ops.convert_to_numpy(tensor)
+
+
+def rows_of(network, n=11, lead=()):
+    size = (*lead, n, network.n_inputs + network.n_queries)
+    return np.random.default_rng(1).normal(size=size)
+
+
+# Layers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factorized", [False, True])
+def test_dense_is_that_of_keras(factorized):
+    layer = Dense(4, 3, "gelu", factorized)
+    weights = layer.draw(np.random.default_rng(0))
+    weights[1] = np.array([0.1, -0.2, 0.3])
+    assert [part.shape for part in weights] == layer.shapes
+    kernel = weights[0] * np.exp(weights[2]) if factorized else weights[0]
+    own = layers.Dense(3, activation="gelu", dtype="float64")
+    own.build((None, 4))
+    own.set_weights([kernel, weights[1]])
+    x = np.random.default_rng(1).normal(size=(5, 4))
+    assert_allclose(layer(ARRAYS, weights, x), numpy_of(own(x)), rtol=1e-6, atol=1e-7)
+
+
+def test_factorisation_leaves_the_first_kernel_as_it_is():
+    plain, factorized = Dense(200, 100), Dense(200, 100, factorized=True)
+    drawn = [layer.draw(np.random.default_rng(0)) for layer in (plain, factorized)]
+    kernels = [layer.kernel(np, weights) for layer, weights in zip((plain, factorized), drawn)]
+    assert_allclose(kernels[0], kernels[1], rtol=1e-12)
+    assert kernels[0].std() == pytest.approx(np.sqrt(2 / 300), rel=0.02)  # Glorot
+    g = drawn[1][2]  # N(1, 0.1)
+    assert g.mean() == pytest.approx(1, abs=0.04) and g.std() == pytest.approx(0.1, rel=0.25)
+    assert_array_equal(drawn[0][1], 0)
+
+
+def test_tiled_repeats_columns_in_order():
+    y = np.array([[1, 2, 3], [4, 5, 6]])
+    assert_array_equal(tiled(np, y, 7), [[1, 2, 3, 1, 2, 3, 1], [4, 5, 6, 4, 5, 6, 4]])
+    assert_array_equal(tiled(np, y, 2), y[:, :2])
+    assert_array_equal(tiled(np, y, 3), y)
+
+
+# The network -------------------------------------------------------------------------------
+
+
+def by_keras(network, weights):
+    """The same network out of Keras' layers: a model of u and y with outputs and features."""
+    u, y = keras.Input((network.n_inputs,)), keras.Input((network.n_queries,))
+    weights, built = iter(weights), []
+
+    def dense(value, units, activation):
+        v, bias = next(weights), next(weights)
+        kernel = v * np.exp(next(weights)) if network.factorized else v
+        layer = layers.Dense(units, activation=activation)
+        result = layer(value)
+        built.append((layer, [kernel, bias]))
+        return result
+
+    beta = u
+    for units in network.encoder_units:
+        beta = dense(beta, units, network.activation)
+    beta = dense(beta, network.latent, "linear")
+    is_split, n_layers = network.decoder == "split", len(network.decoder_units)
+    length = network.latent // n_layers if is_split else network.latent
+    if network.fourier_scale is None:
+        value = layers.Concatenate()([y] * (length // network.n_queries + 1))[:, :length]
+    else:
+        phase = ops.matmul(y, np.asarray(next(weights), dtype="float32"))
+        value = layers.Concatenate()([ops.cos(phase), ops.sin(phase)])
+    for k, units in enumerate(network.decoder_units):
+        if is_split:
+            value = layers.Concatenate()([value, beta[:, k * length : (k + 1) * length]])
+        elif k == 0:
+            value = layers.Concatenate()([value, beta])
+        value = dense(value, units, network.activation)
+    repeated = layers.Concatenate()([y] * (network.latent // network.n_queries + 1))
+    features = layers.Concatenate()([beta, value, repeated[:, : network.latent]])
+    model = keras.Model([u, y], [dense(value, network.n_raw, "linear"), features])
+    for layer, values in built:
+        layer.set_weights(values)
+    assert next(weights, None) is None
+    return model
+
+
+def test_network_is_that_built_with_keras(network):
+    weights, x = network.draw(np.random.default_rng(0)), rows_of(network)
+    raw, features = network(ARRAYS, weights, x)
+    assert raw.shape == (11, network.n_raw) and features.shape == (11, network.n_features)
+    model = by_keras(network, weights)
+    expected = model.predict([x[:, : network.n_inputs], x[:, network.n_inputs :]], verbose=0)
+    assert_allclose(raw, expected[0], atol=1e-5)
+    assert_allclose(features, expected[1], atol=1e-5)
+
+
+def test_tensors_give_what_arrays_give(network):
+    weights, x = network.draw(np.random.default_rng(0)), rows_of(network)
+    assert [np.shape(part) for part in weights] == network.shapes
+    on_tensors = network(tensors(), float32(weights), *float32([x]))
+    for own, other in zip(network(ARRAYS, weights, x), on_tensors):
+        assert_allclose(numpy_of(other), own, atol=1e-5)
+
+
+def test_members_at_once_are_each_alone(network):
+    members = [network.draw(np.random.default_rng(k)) for k in range(3)]
+    stacked, x = [np.stack(parts) for parts in zip(*members)], rows_of(network, lead=(3,))
+    raw, features = network(ARRAYS, stacked, x)
+    for k, weights in enumerate(members):
+        alone = network(ARRAYS, weights, x[k])
+        assert_allclose(raw[k], alone[0], atol=1e-12)
+        assert_allclose(features[k], alone[1], atol=1e-12)
+
+
+def test_latent_vector_does_not_see_the_query(network):
+    weights, x = network.draw(np.random.default_rng(0)), rows_of(network)
+    x[:, : network.n_inputs] = x[0, : network.n_inputs]
+    raw, features = network(ARRAYS, weights, x)
+    assert_allclose(np.ptp(features[:, : network.latent], axis=0), 0, atol=1e-12)
+    assert (np.ptp(raw, axis=0) > 0).all()
+    y = x[:, network.n_inputs :]
+    assert_array_equal(features[:, -network.latent :], tiled(np, y, network.latent))
+
+
+def test_split_layers_see_their_own_part_of_the_latent_vector():
+    """With no other weights than of one chunk, only that chunk counts."""
+    network = OperatorNetwork(2, 1, 1, (4,), 6, "split", (5, 5, 5), factorized=False)
+    weights = network.draw(np.random.default_rng(0))
+    decoder = weights[4:]
+    for k in range(3):
+        kernel = decoder[2 * k]
+        assert kernel.shape == ((2 if k == 0 else 5) + 2, 5)
+    # The second layer's kernel without what comes from the first: the first chunk is unseen.
+    decoder[2][:5] = 0
+    encoder_out, bias = weights[2], weights[3]
+    before = network(ARRAYS, weights, np.ones((1, 3)))[0]
+    encoder_out[:, :2], bias[:2] = 7, 7
+    assert_array_equal(network(ARRAYS, weights, np.ones((1, 3)))[0], before)
+    bias[2:4] = 7
+    assert network(ARRAYS, weights, np.ones((1, 3)))[0] != before
+
+
+def test_first_frequencies_have_the_given_scale():
+    network = OperatorNetwork(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
+    frequencies = network.draw(np.random.default_rng(0))[9]
+    assert frequencies.shape == (50, 100)
+    assert frequencies.std() == pytest.approx(5, rel=0.05)
+
+
+def test_parameters_of_the_pollutants_problem_by_hand():
+    network = OperatorNetwork(4, 2, 1)
+    counts = [int(np.prod(shape)) for shape in network.shapes]
+    factors = 3 * 64 + 2 * 64 + 1
+    assert sum(counts) == 8_640 + 4_160 + 6_208 + 65 + factors
+
+
+# A Keras model as the base -----------------------------------------------------------------
+
+
+def small_base(n_inputs=3, n_queries=2, n_raw=2, width=4):
+    u, y = keras.Input((n_inputs,)), keras.Input((n_queries,))
+    hidden = layers.Dense(width, activation="tanh", name="hidden")(layers.Concatenate()([u, y]))
+    return keras.Model([u, y], layers.Dense(n_raw, name="out")(layers.LayerNormalization()(hidden)))
+
+
+def test_keras_base_gives_outputs_then_what_enters_the_last_layer_and_rows():
+    model = small_base()
+    network = keras.models.model_from_json(keras_base(model, 3, 2, 2))
+    assert network.output_shape == (None, 2 + 4 + 5)
+    network.set_weights(model.get_weights())
+    x = np.random.default_rng(0).normal(size=(6, 5)).astype("float32")
+    given = network.predict(x, verbose=0)
+    parts = [x[:, :3], x[:, 3:]]
+    assert_allclose(given[:, :2], model.predict(parts, verbose=0), atol=1e-6)
+    hidden = keras.Model(model.inputs, model.get_layer("out").input).predict(parts, verbose=0)
+    assert_allclose(given[:, 2:6], hidden, atol=1e-6)
+    assert_array_equal(given[:, 6:], x)
+
+
+def test_equal_keras_bases_are_one_network():
+    """Keras counts names through a session: they must not make programs differ."""
+    first, again, other = (
+        EpistemicNetwork(keras_base(model, 3, 2, 2), 2, EpiNet(9, 2)).without_names()
+        for model in (small_base(), small_base(), small_base(width=5))
+    )
+    assert first == again and hash(first) == hash(again) and first != other
+
+
+def one_input():
+    x = keras.Input((5,))
+    return keras.Model(x, layers.Dense(2)(x))
+
+
+def without_weights():
+    u, y = keras.Input((3,)), keras.Input((2,))
+    return keras.Model([u, y], layers.Multiply()([u[:, :2], y]))
+
+
+def with_lambda():
+    u, y = keras.Input((3,)), keras.Input((2,))
+    value = layers.Lambda(lambda v: v)(layers.Concatenate()([u, y]))
+    return keras.Model([u, y], layers.Dense(2)(value))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: small_base(2), r"shapes \[\(None, 3\), \(None, 2\)\]"),
+        (lambda: small_base(n_raw=1), r"one output of shape \(None, 2\)"),
+        (one_input, "functional Keras model with inputs u and y"),
+        (lambda: None, "functional Keras model with inputs u and y"),
+        (lambda: keras.Sequential([layers.Dense(2)]), "functional Keras model"),
+        (without_weights, "must have weights"),
+        (with_lambda, "cannot be rebuilt"),
+    ],
+    ids=["inputs", "outputs", "one input", "none", "not built", "no weights", "lambda"],
+)
+def test_other_keras_models_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        keras_base(make(), 3, 2, 2)
+
+
+# Output maps and losses --------------------------------------------------------------------
+
+
+@pytest.fixture
+def draws():
+    """y (5, 2), and raw draws (3, 5, 4)."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(5, 2)).astype("float32"), rng.normal(size=(3, 5, 4)).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("decaying", lambda a, b: a * np.exp(-np.log1p(np.exp(b)))),
+        ("bounded", lambda a, b: expit(a) * np.exp(-np.log1p(np.exp(b)))),
+    ],
+)
+def test_output_maps_are_their_formulas(draws, name, formula):
+    head, raw = OperatorHead(2, output_map=name), draws[1]
+    assert head.n_raw == 4
+    expected = formula(raw[..., :2], raw[..., 2:])
+    values, scale = head.values(ARRAYS, raw)
+    assert scale is None
+    assert_allclose(values, expected, rtol=1e-5)
+    assert_allclose(numpy_of(head.values(tensors(), ops.convert_to_tensor(raw))[0]), expected, 1e-5)
+
+
+def test_output_map_of_ones_own_runs_on_arrays_too(draws):
+    head, raw = OperatorHead(4, output_map=ops.tanh), draws[1]
+    assert head.n_raw == 4
+    for space in (ARRAYS, tensors()):
+        assert_allclose(head.values(space, raw)[0], np.tanh(raw), rtol=1e-5)
+
+
+def test_squared_and_huber_are_means_over_draws_and_outputs(draws):
+    y, raw = draws[0], draws[1][..., :2]
+    error = raw - y
+    squared = numpy_of(OperatorHead(2).loss(y, raw))
+    assert_allclose(squared, (0.5 * error**2).mean(axis=(0, 2)), rtol=1e-5)
+    huber = np.where(abs(error) <= 1, 0.5 * error**2, abs(error) - 0.5)
+    own = numpy_of(OperatorHead(2, "huber").loss(y, raw))
+    assert_allclose(own, huber.mean(axis=(0, 2)), rtol=1e-5)
+    assert (own < squared).any()
+
+
+def test_nll_is_that_of_a_mixture_of_all_draws(draws):
+    """Eq. 5, with one normal for each index z."""
+    y, raw = draws
+    head = OperatorHead(2, "nll")
+    assert head.n_raw == 4
+    mean, scale = head.values(ARRAYS, raw)
+    mixture = tfd.MixtureSameFamily(
+        tfd.Categorical(probs=np.full(3, 1 / 3, dtype="float32")),
+        tfd.Independent(tfd.Normal(np.moveaxis(mean, 0, 1), np.moveaxis(scale, 0, 1)), 1),
+    )
+    assert_allclose(numpy_of(head.loss(y, raw)), -numpy_of(mixture.log_prob(y)) / 2, rtol=1e-5)
+
+
+def test_members_losses_are_each_alone(draws):
+    y, raw = draws
+    members = np.stack([raw, 2 * raw])
+    for kind in ("squared", "huber", "nll"):
+        part = slice(None, 4 if kind == "nll" else 2)
+        head = OperatorHead(2, kind)
+        together = numpy_of(head.loss(np.stack([y, y]), members[..., part]))
+        for k in range(2):
+            alone = numpy_of(head.loss(y, members[k][..., part]))
+            assert_allclose(together[k], alone, rtol=1e-5)

@@ -1,0 +1,75 @@
+"""Draws of functions: shapes, chunks of rows, evenly spread normals."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+
+from skuq.predictive import Posterior
+from skuq.predictive import _posterior as module
+from skuq.predictive._posterior import normal_indices
+
+
+def lines(slopes, **changes):
+    def function(xp, arguments, X):
+        return xp.matmul(arguments[0], xp.transpose(X))
+
+    settings = {"key": "lines", "n_draws": len(slopes), "output_shape": ()}
+    return Posterior(function, (slopes,), **{**settings, **changes})
+
+
+def test_call_evaluates_every_draw_at_every_row():
+    draws = lines([[1.0, 0.0], [2.0, 1.0]])([[1, 2], [3, 4], [5, 6]])
+    assert_array_equal(draws, [[1, 3, 5], [4, 10, 16]])
+    assert draws.dtype == "float64"
+
+
+def test_chunks_of_rows_change_nothing(monkeypatch):
+    posterior, X = lines(np.eye(3)), np.random.RandomState(0).normal(size=(11, 3))
+    whole = posterior(X)
+    monkeypatch.setattr(module, "_ENTRIES_PER_CHUNK", 6)
+    assert_array_equal(posterior(X), whole)
+
+
+def test_no_rows_give_no_draws():
+    assert lines(np.eye(2))(np.empty((0, 2))).shape == (2, 0)
+
+
+@pytest.mark.parametrize("X", [[1.0, 2.0], 3.0])
+def test_inputs_that_are_no_table_are_refused(X):
+    with pytest.raises(ValueError, match=r"X must have shape \(n, n_features\)"):
+        lines(np.eye(2))(X)
+
+
+def test_function_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\).*Got \(2, 3\)"):
+        lines(np.eye(2), output_shape=(4,))(np.ones((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"), [({"n_draws": 0}, ValueError), ({"key": []}, TypeError)]
+)
+def test_unusable_settings_are_refused(changes, error):
+    with pytest.raises(error):
+        lines(np.eye(2), **changes)
+
+
+@pytest.mark.parametrize("n_draws", [2, 10, 128])
+def test_normal_indices_have_exact_moments(n_draws, global_random_seed):
+    normals = normal_indices(n_draws, 5, np.random.default_rng(global_random_seed))
+    assert_allclose(normals.mean(axis=0), 0, atol=1e-15 * n_draws)
+    assert_allclose(np.mean(normals**2, axis=0), 1, rtol=1e-12)
+
+
+def test_normal_indices_are_spread_more_evenly_than_chance(global_random_seed):
+    normals = normal_indices(128, 16, np.random.default_rng(global_random_seed))
+    # Kolmogorov's distance of 128 chance draws is 0.075 in the median; one in every 128th
+    # quantile has 1/128, and the shift and the scale move it by a little.
+    distance = max(stats.kstest(column, "norm").statistic for column in normals.T)
+    assert distance < 0.03
+
+
+@pytest.mark.parametrize(("n_draws", "n_outputs"), [(1, 3), (8, 0)])
+def test_normal_indices_of_no_variance_are_refused(n_draws, n_outputs):
+    with pytest.raises(ValueError, match="n_draws must be at least 2"):
+        normal_indices(n_draws, n_outputs, np.random.default_rng(0))

@@ -1,0 +1,216 @@
+"""Training and predicting networks of several draws: a step by hand, stacks, slices, priors."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skuq._keras import keras, ops
+from skuq.networks._epinet import EpiNet, EpistemicNetwork
+from skuq.networks._operator import OperatorNetwork, keras_base
+from skuq.networks._operator_head import OperatorHead
+from skuq.networks._plan import Run, tensors
+from skuq.tables import TrainingData
+from skuq.training import Recipe, _engine, predict_draws, train_member, train_stack
+from skuq.training._draws import read_network
+from skuq.training._drawing import DrawingNetwork
+from skuq.training._noise import normal
+from skuq.training._program import _INDEX_STREAM
+from skuq.training._tensorflow import BACKEND
+
+BASE = OperatorNetwork(2, 1, 1, (6,), 4, "split", (5,))
+EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNet(BASE.n_features, 1, 3, (6,), (4,), 0.75))
+PRIOR = EpistemicNetwork(BASE, 1, prior_scale=1.0)
+HEAD = OperatorHead(1)
+RECIPE = Recipe(
+    learning_rate=0.01,
+    batch_size=40,
+    epochs=30,
+    reduce_lr_patience=None,
+    early_stopping_patience=None,
+    keep="last",
+    n_draws=4,
+)
+
+
+def table(n=40):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 3))
+    y = np.sin(x[:, :1] + x[:, 2:])
+    weight = rng.uniform(0.5, 1.5, n)
+    return TrainingData(x, y, weight, x[:0], y[:0], weight[:0])
+
+
+@pytest.fixture(scope="module")
+def data():
+    return table()
+
+
+@pytest.fixture(scope="module")
+def member(data):
+    return train_member(EPISTEMIC, HEAD, RECIPE, data, 5)
+
+
+def first(network, seed):
+    """First weights and state of a member with this seed."""
+    entropy = np.random.SeedSequence(seed).generate_state(4)
+    return DrawingNetwork(network).draw(int(entropy[0]))
+
+
+def float32(values):
+    return [ops.convert_to_tensor(np.asarray(value, dtype="float32")) for value in values]
+
+
+@pytest.mark.parametrize("prior_scale", [0.0, 0.75])
+def test_a_step_follows_the_gradient_of_the_loss(data, prior_scale):
+    """One step of gradient descent, with the indices that the step draws."""
+    epinet = replace(EPISTEMIC.epinet, prior_scale=prior_scale)
+    network = replace(EPISTEMIC, epinet=epinet)
+    recipe = replace(RECIPE, optimizer="sgd", epochs=1)
+    after = train_member(network, HEAD, recipe, data, 5)
+    drawing, (flat, state) = DrawingNetwork(network), first(network, 5)
+    key = np.uint32(np.random.SeedSequence(5).generate_state(4)[2])
+    index = normal(key, np.int32(1), _INDEX_STREAM, (4, 3))
+    slope = _slope(drawing, flat, state, data, index)
+    assert_allclose(after.weights, flat - recipe.learning_rate * slope, atol=1e-6)
+
+
+def _slope(drawing, flat, state, data, index):
+    x, y, weight = float32([data.x, data.y, data.weight])
+
+    def loss(variables):
+        run = Run(tensors(), training=True, index=index)
+        draws = drawing.forward(variables, float32(state), x, run)[0]  # (S, N, 1)
+        error = 0.5 * ops.square(draws[..., 0] - y[:, 0])
+        return ops.mean(ops.mean(error, axis=0) * weight), ()
+
+    _, _, slopes = BACKEND.value_and_gradient(loss, float32(drawing.split(flat)))
+    return np.concatenate([np.ravel(slope) for slope in slopes])
+
+
+def test_prior_is_frozen_and_the_rest_learns(member, data):
+    weights, prior = first(EPISTEMIC, 5)
+    assert len(prior) == len(member.state) == 2
+    for before, after in zip(prior, member.state):
+        assert_array_equal(before, after)
+    drawing = DrawingNetwork(EPISTEMIC)
+    moved = [abs(a - b).max() for a, b in zip(*map(drawing.split, (weights, member.weights)))]
+    assert min(moved) > 0
+    assert member.history["loss"][-1] < 0.5 * member.history["loss"][0]
+
+
+def test_randomised_prior_is_frozen(data):
+    members = train_stack(PRIOR, HEAD, replace(RECIPE, n_draws=0), data, [3, 4])
+    for seed, own in zip([3, 4], members):
+        weights, prior = first(PRIOR, seed)
+        assert len(prior) == len(BASE.shapes) == len(own.state)
+        for before, after in zip(prior, own.state):
+            assert_array_equal(before, after)
+        assert abs(own.weights - weights).max() > 0.01
+
+
+def test_equal_seeds_give_equal_bits(member, data):
+    again, other = (train_member(EPISTEMIC, HEAD, RECIPE, data, seed) for seed in (5, 6))
+    assert_array_equal(again.weights, member.weights)
+    assert abs(other.weights - member.weights).max() > 0.01
+
+
+@pytest.mark.parametrize("network", [EPISTEMIC, PRIOR], ids=["epinet", "prior"])
+def test_a_run_cut_into_slices_is_the_same_run(monkeypatch, data, network):
+    recipe = replace(
+        RECIPE,
+        batch_size=16,
+        n_draws=4 * (network is EPISTEMIC),
+        schedule="cosine",
+        final_lr_factor=0.06,
+        warmup=0.1,
+        clip_norm=0.5,
+    )
+    runs, calls = [], []
+    for seconds in (1e-12, 1e9):
+        monkeypatch.setattr(_engine, "_SLICE_SECONDS", seconds)
+        reports = []
+        runs.append(train_member(network, HEAD, recipe, data, 5, report=reports.append))
+        calls.append(reports)
+    assert len(calls[0]) > len(calls[1]) and sum(calls[0]) == sum(calls[1]) == 30
+    assert_array_equal(runs[0].weights, runs[1].weights)
+    assert_array_equal(runs[0].history["loss"], runs[1].history["loss"])
+
+
+@pytest.mark.parametrize("network", [EPISTEMIC, PRIOR], ids=["epinet", "prior"])
+def test_members_of_a_stack_train_as_alone(data, network):
+    recipe = replace(RECIPE, n_draws=4 * (network is EPISTEMIC), batch_size=16)
+    together = train_stack(network, HEAD, recipe, data, [5, 6, 7])
+    index = np.random.default_rng(0).normal(size=(4, 3))
+    for seed, own in zip([5, 6, 7], together):
+        alone = train_member(network, HEAD, recipe, data, seed)
+        for before, after in zip(alone.state, own.state):
+            assert_array_equal(before, after)
+        # The same sums in another order, over 90 steps in float32.
+        draws = [predict_draws(m, data.x, index) for m in (alone, own)]
+        assert_allclose(draws[0], draws[1], atol=5e-4)
+        assert_allclose(alone.history["loss"], own.history["loss"], rtol=1e-3)
+
+
+def test_indices_of_a_step_are_standard_normal():
+    key = np.uint32(12)
+    numbers = [
+        ops.convert_to_numpy(normal(key, np.int32(step), _INDEX_STREAM, (100, 16)))
+        for step in range(1, 41)
+    ]
+    numbers = np.stack(numbers).astype(float)
+    n = numbers.size
+    assert abs(numbers.mean()) < 4 / np.sqrt(n)
+    assert abs(numbers.var() - 1) < 4 * np.sqrt(2 / n)
+    assert abs((numbers**4).mean() - 3) < 4 * np.sqrt(96 / n)
+    pairs = numbers.reshape(-1, 16)
+    correlations = np.corrcoef(pairs.T) - np.eye(16)
+    assert abs(correlations).max() < 4.5 / np.sqrt(len(pairs))
+    following = np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]
+    assert abs(following) < 4 / np.sqrt(n)
+
+
+def test_predictions_are_those_of_the_network(member, data):
+    index = np.random.default_rng(0).normal(size=(7, 3))
+    draws = predict_draws(member, data.x, index)
+    assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
+    drawing = DrawingNetwork(read_network(member.network))
+    run = Run(tensors(), index=float32([index])[0])
+    expected = drawing.forward(
+        float32(drawing.split(member.weights)), float32(member.state), float32([data.x])[0], run
+    )[0]
+    assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
+
+
+def test_predictions_of_many_rows_are_those_of_each(member, monkeypatch):
+    index = np.random.default_rng(0).normal(size=(300, 3))
+    x = table(100).x
+    together = predict_draws(member, x, index)
+    apart = np.concatenate([predict_draws(member, row[None], index) for row in x], axis=1)
+    assert_allclose(together, apart, atol=1e-12)
+
+
+def test_keras_base_predicts_in_float64_what_it_has_learnt(data):
+    layers = keras.layers
+    u, y = keras.Input((2,)), keras.Input((1,))
+    value = layers.Dense(5, activation="tanh")(layers.Concatenate()([u, y]))
+    value = layers.LayerNormalization()(value)
+    base = keras_base(keras.Model([u, y], layers.Dense(1)(value)), 2, 1, 1)
+    network = EpistemicNetwork(base, 1, EpiNet(5 + 3, 1, 3, (6,), (4,), 0.75))
+    member = train_member(network, HEAD, RECIPE, data, 5)
+    index = np.random.default_rng(0).normal(size=(4, 3))
+    draws = predict_draws(member, data.x, index)
+    drawing = DrawingNetwork(network)
+    run = Run(tensors(), index=float32([index])[0])
+    expected = drawing.forward(
+        float32(drawing.split(member.weights)), float32(member.state), float32([data.x])[0], run
+    )[0]
+    assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
+    apart = np.concatenate([predict_draws(member, row[None], index) for row in data.x], axis=1)
+    assert_allclose(draws, apart, atol=1e-12)
+
+
+def test_recipe_refuses_other_numbers_of_draws():
+    with pytest.raises(ValueError, match="`n_draws` must be an integer >= 1. Got 2.5"):
+        Recipe(n_draws=2.5)
