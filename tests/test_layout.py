@@ -86,6 +86,11 @@ def _loaded_by(statement):
         "from skuq import DeepEnsembleClassifier, HyperDeepEnsembleRegressor, MCDropoutRegressor",
         "from skuq import HQEnsembleSelector; HQEnsembleSelector([])",
         "from skuq import NOMURegressor; NOMURegressor.from_paper('toy')",
+        "from skuq import NEONRegressor, OperatorEnsembleRegressor; NEONRegressor()",
+        "from skuq.bayesopt import *",
+        "from skuq.datasets import make_operator_problem as m; p = m('pollutants'); "
+        "from skuq import NEONRegressor; from skuq.bayesopt import BayesianOptimizer; "
+        "BayesianOptimizer(NEONRegressor(), p.bounds, objective=p.objective).ask()",
         "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
         "from skuq.plotting import *",
         "from skuq.catalog import *; from skuq.tables import *; from skuq.datasets import *",

@@ -8,6 +8,7 @@ import pytest
 import skuq
 
 PACKAGES = [
+    "bayesopt",
     "catalog",
     "datasets",
     "ensembles",

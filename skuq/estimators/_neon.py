@@ -11,7 +11,7 @@ from skuq._params import HasMethods, Interval
 from skuq._seeds import generator, trial_seed
 from skuq.estimators._given_base import GivenBase
 from skuq.estimators._neon_paper import paper_settings
-from skuq.estimators._neural import check_units, diverged
+from skuq.estimators._neural import check_units, completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_draws import OperatorDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
@@ -267,20 +267,19 @@ class NEONRegressor(OperatorRegressor):
             bool(self.factorize),
         )
         permutation = None if order is None else order(generator(self.entropy_, "order"))
-        member = train_member(
-            EpistemicNetwork(base, n_raw, epinet),
-            self._head,
-            recipe,
-            data,
-            trial_seed(self.entropy_, 0),
-            permutation=permutation,
-            report=report,
-        )
-        if diverged(member):
-            raise FloatingPointError(
-                f"Training diverged after {len(member.history['loss'])} epochs. Try a smaller "
-                f"`learning_rate` than {self.learning_rate:g}, or `clip_norm`."
+        try:
+            member = train_member(
+                EpistemicNetwork(base, n_raw, epinet),
+                self._head,
+                recipe,
+                data,
+                trial_seed(self.entropy_, 0),
+                permutation=permutation,
+                report=report,
             )
+        except FloatingPointError as error:
+            member = error
+        completed([member])
         self.member_ = member
         self.n_parameters_ = len(member.weights)
 

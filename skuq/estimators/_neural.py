@@ -300,9 +300,12 @@ def completed(members) -> list[int]:
     """
     kept = [k for k, member in enumerate(members) if not diverged(member)]
     if not kept:
-        first = f", the first with: {members[0]}" if isinstance(members[0], Exception) else ""
+        what = "The network" if len(members) == 1 else f"All {len(members)} networks"
+        first = "."
+        if isinstance(members[0], Exception):
+            first = f", the first with: {str(members[0]).rstrip('.')}."
         raise FloatingPointError(
-            f"All {len(members)} networks diverged{first}. Try a smaller `learning_rate`, "
+            f"{what} diverged{first} Try a smaller `learning_rate`, "
             "weaker penalties, or `clip_norm=1.0`."
         )
     if len(kept) < len(members):

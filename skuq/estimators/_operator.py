@@ -310,7 +310,9 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         return super().log_prob(X, flat_values(y)[0])
 
     def score(self, X, y, sample_weight=None):
-        """Coefficient of determination of the mean, averaged over all values' variances.
+        """Coefficient of determination of the mean, weighted by the variance of each value.
+
+        A query at which all functions agree has no say in it.
 
         Parameters
         ----------
@@ -323,7 +325,12 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         float
         """
         y = check_array(flat_values(y)[0], ensure_2d=False, dtype="float64", input_name="y")
-        return r2_score(y, flat_values(self.predict(X))[0], sample_weight=sample_weight)
+        return r2_score(
+            y,
+            flat_values(self.predict(X))[0],
+            sample_weight=sample_weight,
+            multioutput="variance_weighted",
+        )
 
     def posterior_fn(self, n_draws=128, random_state=None, query_points=None) -> Posterior:
         """Draws of the function as a record for Bayesian optimisation, with exact gradients.

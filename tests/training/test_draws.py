@@ -13,8 +13,8 @@ from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import Run, tensors
 from skuq.tables import TrainingData
 from skuq.training import Recipe, _engine, predict_draws, train_member, train_stack
-from skuq.training._draws import read_network
 from skuq.training._drawing import DrawingNetwork
+from skuq.training._draws import read_network
 from skuq.training._noise import normal
 from skuq.training._program import _INDEX_STREAM
 from skuq.training._tensorflow import BACKEND

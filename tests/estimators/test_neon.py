@@ -1,0 +1,863 @@
+"""NEON: functions and plain numbers, given bases, posteriors, and what it refuses."""
+
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import skuq.training
+from skuq import NEONRegressor
+from skuq._keras import keras, ops
+from skuq.estimators._functions import FunctionScaling
+from skuq.predictive import EpistemicNormal
+from skuq.training._drawing import DrawingNetwork
+from skuq.training._draws import read_network
+
+layers = keras.layers
+
+SMALL = {
+    "encoder_units": 8,
+    "latent": 8,
+    "decoder_units": 8,
+    "epinet_units": 8,
+    "prior_units": 4,
+    "n_index": 3,
+    "n_index_samples": 2,
+    "n_draws": 16,
+    "steps": 5,
+    "batch_size": None,
+    "random_state": 0,
+}
+INPUTS = np.linspace(0.5, 2, 6)[:, None]
+QUERIES = np.linspace(0, 1, 4)
+VALUES = np.sin(INPUTS * QUERIES)
+
+
+def small(**changes):
+    return NEONRegressor(**{**SMALL, "query_points": QUERIES, **changes})
+
+
+def fit_small(**changes):
+    return small(**changes).fit(INPUTS, VALUES)
+
+
+def explained(model, X, Y):
+    """Share of all values' squares that predictions explain."""
+    return 1 - np.sum((model.predict(X) - Y) ** 2) / np.sum((Y - Y.mean()) ** 2)
+
+
+def std_of(model, X, **options):
+    return model.predict(X, return_std=True, **options)[1]
+
+
+# A smooth operator: u -> u_1 sin(u_2 y) -----------------------------------------------------
+
+POINTS = np.linspace(0, 2, 12)
+
+
+def waves(u, y=POINTS):
+    return u[:, :1] * np.sin(u[:, 1:] * y)
+
+
+def wave_model(**changes):
+    settings = {
+        "query_points": POINTS,
+        "encoder_units": 16,
+        "latent": 16,
+        "decoder_units": (16, 16),
+        "epinet_units": 8,
+        "prior_units": 4,
+        "n_index": 4,
+        "n_index_samples": 4,
+        "n_draws": 64,
+        "steps": 500,
+        "batch_size": None,
+        "learning_rate": 5e-3,
+        "random_state": 0,
+    }
+    return NEONRegressor(**{**settings, **changes})
+
+
+def inputs(n, low=0.5, high=1.5, seed=0):
+    return np.random.default_rng(seed).uniform(low, high, (n, 2))
+
+
+@pytest.fixture(scope="module")
+def wave():
+    u = inputs(40)
+    return wave_model().fit(u, waves(u))
+
+
+NEAR, FAR = inputs(30, seed=1), inputs(30, 2.5, 3.5, seed=2)
+
+
+def test_new_functions_are_predicted_at_new_query_points(wave):
+    between = np.linspace(0.05, 1.9, 9)
+    expected = waves(NEAR, between)
+    error = wave.predict(NEAR, query_points=between) - expected
+    assert error.shape == (30, 9)
+    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
+
+
+def test_query_points_of_fit_are_the_default(wave):
+    assert_array_equal(wave.predict(NEAR), wave.predict(NEAR, query_points=POINTS))
+    one = wave.predict(NEAR, query_points=POINTS[3:4])
+    assert_allclose(one[:, 0], wave.predict(NEAR)[:, 3], atol=1e-12)
+
+
+def test_uncertainty_grows_away_from_the_inputs(wave):
+    assert std_of(wave, FAR).mean() > 4 * std_of(wave, inputs(40)).mean()
+
+
+def test_uncertainty_shrinks_with_more_functions():
+    few, many = (wave_model().fit(u, waves(u)) for u in (inputs(4), inputs(40)))
+    assert std_of(many, NEAR).mean() < 0.8 * std_of(few, NEAR).mean()
+
+
+@pytest.mark.slow
+def test_a_larger_prior_is_less_sure_away_from_the_inputs():
+    u = inputs(40)
+    weak, strong = (wave_model(prior_scale=k).fit(u, waves(u)) for k in (0.25, 3.0))
+    assert std_of(strong, FAR).mean() > 2 * std_of(weak, FAR).mean()
+
+
+def test_a_draw_is_one_smooth_function(wave):
+    y = np.linspace(0, 2, 101)
+    path = np.stack([np.linspace(1.5, 3.5, 101), np.full(101, 1.0)], axis=1)
+    along_y = wave.sample_y(FAR[:1], 200, 0, query_points=y)[0]  # (101, 200)
+    along_u = wave.sample_y(path, 200, 0)[:, 6]
+    for draws in (along_y, along_u):
+        spread = draws.std(axis=1).mean()
+        assert spread > 0.05
+        # Neighbours a hundredth of the range apart nearly agree; independent ones would
+        # differ by 1.4 standard deviations.
+        assert (
+            np.abs(np.diff(draws - draws.mean(axis=1, keepdims=True), axis=0)).max() < 0.5 * spread
+        )
+        correlation = np.corrcoef(draws[::10])
+        assert (np.diag(correlation, 1) > 0.9).all()
+
+
+def test_draws_agree_with_predictions(wave):
+    draws = wave.sample_y(FAR, 3000, random_state=0)
+    mean, std = wave.predict(FAR, return_std=True)
+    assert draws.shape == (30, 12, 3000)
+    # Predictions average over 64 indices: an eighth of a standard deviation is one error.
+    assert np.abs((draws.mean(axis=2) - mean) / std).mean() < 0.15
+    assert_allclose(draws.std(axis=2).mean(), std.mean(), rtol=0.15)
+    assert_array_equal(wave.sample_y(FAR, 3, 1), wave.sample_y(FAR, 3, 1))
+    assert abs(wave.sample_y(FAR, 3, 1) - wave.sample_y(FAR, 3, 2)).max() > 0
+
+
+def test_one_number_a_row_is_plain_regression():
+    rng = np.random.default_rng(0)
+    X, T = rng.uniform(-1, 1, (2, 80, 2))
+    model = wave_model(query_points=None, steps=400).fit(X, np.sin(2 * X[:, 0]) + X[:, 1])
+    assert model.score(T, np.sin(2 * T[:, 0]) + T[:, 1]) > 0.9
+    assert model.predict(T).shape == (80,)
+    assert std_of(model, 4 * T).mean() > 2 * std_of(model, X).mean()
+
+
+@pytest.mark.slow
+def test_fourier_features_follow_fast_functions():
+    u, y = np.linspace(0.5, 1.5, 5)[:, None], np.linspace(0, 1, 50)
+    Y = u * np.sin(30 * y)
+    options = {"query_points": y, "latent": 32, "steps": 300}
+    slow, fast = (wave_model(fourier_scale=k, **options).fit(u, Y) for k in (None, 5.0))
+    assert explained(fast, u, Y) > 0.9 > explained(slow, u, Y)
+
+
+# The paper's networks and training -----------------------------------------------------------
+
+
+class _Trained(Exception):
+    """Carries what would have been trained."""
+
+
+def trained(monkeypatch, model, n=2, d_u=4, q=3, d_y=2, m=1):
+    """Network and recipe of a fit to n functions, without training."""
+
+    def instead(network, head, recipe, data, seed, **options):
+        raise _Trained(network, recipe, data)
+
+    monkeypatch.setattr(skuq.training, "train_member", instead)
+    rng = np.random.default_rng(0)
+    model.query_points = rng.uniform(size=(q, d_y))
+    with pytest.raises(_Trained) as caught:
+        model.fit(rng.normal(size=(n, d_u)), rng.normal(size=(n, q, m)))
+    return caught.value.args
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sizes", "n_parameters"),
+    [
+        ("pollutants", {}, {}, 27_746),
+        ("brusselator", {}, {"m": 2}, 38_820),
+        ("cell_towers", {}, {"m": 2, "d_u": 30}, 93_096),
+        # Table 3 counts an encoder of two layers of 128; the text has four of 64.
+        ("interferometer", {"encoder_units": (128, 128)}, {"m": 16}, 195_728),
+        ("interferometer", {"encoder_units": (64,) * 4}, {"m": 16}, 185_232),
+    ],
+)
+def test_networks_have_the_papers_numbers_of_parameters(
+    monkeypatch, name, changes, sizes, n_parameters
+):
+    network, _, _ = trained(monkeypatch, NEONRegressor.from_paper(name, **changes), **sizes)
+    assert sum(int(np.prod(shape)) for shape in DrawingNetwork(network).shapes) == n_parameters
+
+
+def test_learning_rates_fall_as_in_the_paper(monkeypatch):
+    sizes = {"n": 20, "q": 12}  # 240 pairs: a batch an epoch
+    _, recipe, _ = trained(monkeypatch, NEONRegressor.from_paper("pollutants"), **sizes)
+    assert recipe.epochs == 12_000
+    rates = recipe.learning_rate * recipe.rate_factors(0, 12_000, 12_000)
+    assert_allclose(rates[[0, 1000, 5000]], 3e-4 * 0.75 ** np.array([0, 1, 5]), rtol=1e-9)
+    _, recipe, _ = trained(monkeypatch, NEONRegressor.from_paper("brusselator"), **sizes)
+    rates = recipe.learning_rate * recipe.rate_factors(0, 4000, 4000)
+    assert_allclose(rates[[0, 1000, 3000]], 1e-3 * 0.8 ** np.array([0, 1, 3]), rtol=1e-9)
+    _, recipe, _ = trained(monkeypatch, NEONRegressor.from_paper("interferometer"), m=16)
+    rates = recipe.learning_rate * recipe.rate_factors(0, 15_000, 15_000)
+    assert rates.argmax() in (299, 300) and rates.max() == pytest.approx(5e-2)
+    assert_allclose(rates[149], 5e-2 / 2, rtol=1e-3)  # linear
+    middle = 3e-3 + (5e-2 - 3e-3) / 2  # half-way down a cosine
+    assert_allclose(rates[[7650, 14_999]], [middle, 3e-3], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch_size", "epochs"),
+    [
+        ({"batch_size": 16}, 16, 13),  # 8 batches an epoch
+        ({"batch_size": None}, 120, 100),
+        ({"batch_size": 4, "batch_over": "functions"}, 48, 34),
+        ({"batch_size": None, "batch_over": "functions"}, 120, 100),
+        ({"batch_size": 1000}, 1000, 100),
+    ],
+    ids=str,
+)
+def test_steps_are_whole_epochs(monkeypatch, changes, batch_size, epochs):
+    _, recipe, _ = trained(monkeypatch, small(steps=100, **changes), n=10, q=12)
+    assert (recipe.batch_size, recipe.epochs) == (batch_size, epochs)
+
+
+def test_relative_loss_weighs_functions_by_their_size():
+    """Eq. 2: each squared error over the function's squared norm, both in the same units."""
+    rng = np.random.default_rng(0)
+    X, Y, weight = rng.normal(size=(5, 2)), rng.normal(size=(5, 3, 2)), rng.uniform(1, 2, 5)
+    Y *= np.array([1, 2, 3, 4, 1e-3])[:, None, None] * [1, 100]
+    scaling = FunctionScaling(True, by_column=False).fit(X, np.arange(3.0)[:, None], Y)
+    assert_allclose(scaling.scale_, Y.std(axis=(0, 1))[None], rtol=1e-12)
+    data = scaling.data(
+        scaling.rows(X, np.arange(3.0)[:, None]), scaling.scaled(Y), Y, weight, relative=True
+    )
+    size = ((Y / scaling.scale_) ** 2).mean(axis=(1, 2))
+    assert size[4] < 0.01 * size.mean()  # a function of nearly nothing has a share at least
+    size[4] = 0.01 * size.mean()
+    expected = np.repeat(weight / size, 3)
+    assert_allclose(data.weight / data.weight.mean(), expected / expected.mean(), rtol=1e-5)
+    plain = scaling.data(data.x, scaling.scaled(Y), Y, weight, relative=False)
+    expected = np.repeat(weight, 3)
+    assert_allclose(plain.weight / plain.weight.mean(), expected / expected.mean(), rtol=1e-5)
+
+
+def test_relative_loss_serves_functions_and_not_single_numbers(monkeypatch):
+    def weights(Y, **changes):
+        def instead(network, head, recipe, data, seed, **options):
+            raise _Trained(data.weight)
+
+        monkeypatch.setattr(skuq.training, "train_member", instead)
+        with pytest.raises(_Trained) as caught:
+            small(query_points=None, **changes).fit(INPUTS, Y)
+        return caught.value.args[0]
+
+    assert np.ptp(weights(VALUES[:, 3])) == 0
+    assert np.ptp(weights(VALUES, loss="squared")) == 0
+    assert np.ptp(weights(VALUES)) > 0
+    assert_array_equal(weights(VALUES), weights(VALUES, loss="relative"))
+
+
+def test_prior_stays_as_it_was_drawn(wave):
+    network, seed = read_network(wave.member_.network), wave.member_.seed
+    entropy = np.random.SeedSequence(seed).generate_state(4)
+    weights, prior = DrawingNetwork(network).draw(int(entropy[0]))
+    for before, after in zip(prior, wave.member_.state):
+        assert_array_equal(before, after)
+    assert len(weights) == wave.n_parameters_ and abs(weights - wave.member_.weights).max() > 0.1
+
+
+def test_one_step_without_a_prior_hardly_varies():
+    """What a run of a single step knows of z is the first weights' doing alone."""
+    plain = small(steps=1, learning_rate=1e-9, prior_scale=0.0)
+    own, prior = (clone(plain).set_params(prior_scale=k) for k in (0.0, 5.0))
+    stds = [std_of(model.fit(INPUTS, VALUES), INPUTS).mean() for model in (own, prior)]
+    assert 0 < stds[0] < 0.5 * stds[1]
+    network = DrawingNetwork(read_network(own.member_.network))
+    entropy = np.random.SeedSequence(own.member_.seed).generate_state(4)
+    assert_allclose(own.member_.weights, network.draw(int(entropy[0]))[0], atol=1e-7)
+
+
+def test_equal_seeds_give_equal_bits():
+    first, again, other = (fit_small(random_state=k) for k in (3, 3, 4))
+    assert_array_equal(first.predict(INPUTS), again.predict(INPUTS))
+    assert_array_equal(std_of(first, INPUTS), std_of(again, INPUTS))
+    assert_array_equal(first.index_, again.index_)
+    assert abs(first.predict(INPUTS) - other.predict(INPUTS)).max() > 0
+
+
+def test_function_without_weight_is_absent():
+    weight = np.array([1, 1, 0, 1, 1, 0.0])
+    odd = np.where(weight[:, None] > 0, VALUES, 1e6)
+    own = small().fit(INPUTS, odd, sample_weight=3 * weight)
+    absent = small().fit(INPUTS[weight > 0], VALUES[weight > 0])
+    assert_array_equal(own.predict(INPUTS), absent.predict(INPUTS))
+    assert_array_equal(std_of(own, INPUTS), std_of(absent, INPUTS))
+
+
+def test_weights_draw_the_fit_to_their_functions():
+    u = np.array([[0.0], [0.0]])
+    model = small(query_points=None, steps=300, learning_rate=0.02, loss="squared")
+    model.fit(u, np.array([0.0, 1.0]), sample_weight=[1, 9])
+    assert model.predict([[0.0]])[0] == pytest.approx(0.9, abs=0.05)
+
+
+# Shapes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "loss"),
+    [(s, "auto") for s in [(), (1,), (4,), (4, 2), (1, 3), (4, 1)]]
+    + [((), "nll"), ((4, 2), "nll")],
+    ids=str,
+)
+def test_predictions_have_the_shape_of_y(shape, loss):
+    Y = VALUES[:, 1] if shape == () else VALUES[:, : shape[0]]
+    Y = Y if len(shape) < 2 else Y[..., None] * np.arange(1, shape[1] + 1)
+    queries = None if shape == () else QUERIES[: shape[0]]
+    model = small(query_points=queries, loss=loss).fit(INPUTS, Y)
+    parts = model.predict_uncertainty(INPUTS)
+    for part in parts:
+        assert part.shape == (6, *shape)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-9)
+    assert (parts.aleatoric > 0).all() == (loss == "nll") and (parts.epistemic > 0).all()
+    mean, std = model.predict(INPUTS, return_std=True)
+    assert_array_equal(mean, parts.mean)
+    assert_array_equal(std, parts.total)
+    assert model.sample_y(INPUTS, 3, 0).shape == (6, *shape, 3)
+    assert model.log_prob(INPUTS, Y).shape == (6,)
+    posterior = model.posterior_fn(8)
+    assert posterior.output_shape == shape and posterior(INPUTS).shape == (8, 6, *shape)
+    expected = r2_score(Y.reshape(6, -1), mean.reshape(6, -1))
+    assert model.score(INPUTS, Y) == pytest.approx(expected)
+    distribution = model.predict_distribution(INPUTS)
+    assert isinstance(distribution, EpistemicNormal) == (loss != "nll")
+    low, high = np.moveaxis(model.predict_interval(INPUTS, 0.5), 1, 0)
+    assert (low < high).all()
+
+
+def test_single_numbers_with_a_query_point_are_functions_of_it():
+    model = small(query_points=[0.3]).fit(INPUTS, VALUES[:, 1])
+    assert model.predict(INPUTS).shape == (6,)
+    for part in model.predict_uncertainty(INPUTS, [0.3, 0.4]):
+        assert part.shape == (6, 2)
+    assert model.sample_y(INPUTS, 3, query_points=[0.3, 0.4]).shape == (6, 2, 3)
+    assert model.posterior_fn(8, query_points=[0.3, 0.4])(INPUTS).shape == (8, 6, 2)
+    assert_allclose(model.predict(INPUTS, query_points=[0.3, 0.4])[:, 0], model.predict(INPUTS))
+
+
+def test_one_component_is_no_component():
+    flat, deep = fit_small(), small().fit(INPUTS, VALUES[..., None])
+    assert_array_equal(flat.predict(INPUTS), deep.predict(INPUTS)[..., 0])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (pd.DataFrame({"a": INPUTS[:, 0]}), pd.DataFrame(VALUES), pd.DataFrame({"y": QUERIES})),
+        (INPUTS.tolist(), VALUES.tolist(), QUERIES.tolist()),
+        (np.asfortranarray(np.repeat(INPUTS, 2, 1))[:, ::2], np.asfortranarray(VALUES), QUERIES),
+        (INPUTS, VALUES.astype(object), QUERIES[:, None]),
+    ],
+    ids=["pandas", "lists", "strides", "objects"],
+)
+def test_containers_make_no_difference(given):
+    X, Y, queries = given
+    model = small(query_points=queries).fit(X, Y)
+    assert_array_equal(model.predict(X), fit_small().predict(INPUTS))
+    assert_array_equal(model.predict(X, query_points=queries), model.predict(X))
+
+
+def test_single_precision_input():
+    model = small().fit(INPUTS.astype("float32"), VALUES.astype("float32"))
+    assert_allclose(model.predict(INPUTS), fit_small().predict(INPUTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e150])
+def test_units_make_no_difference(scale):
+    base = fit_small()
+    of_y, of_x = small().fit(INPUTS, scale * VALUES), small().fit(scale * INPUTS, VALUES)
+    expected = base.predict(INPUTS, return_std=True)
+    for part, own in zip(expected, of_y.predict(INPUTS, return_std=True)):
+        assert_allclose(own / scale, part, rtol=1e-4, atol=1e-5)
+    for part, own in zip(expected, of_x.predict(scale * INPUTS, return_std=True)):
+        assert_allclose(own, part, rtol=1e-4, atol=1e-5)
+
+
+def test_columns_without_query_points_have_scales_of_their_own():
+    """A table of unlike columns is no function."""
+    X = inputs(40)
+    Y = np.stack([X[:, 0], 1e6 * X[:, 1] + 1e7], axis=1)
+    model = wave_model(query_points=None, steps=300).fit(X, Y)
+    assert r2_score(Y, model.predict(X), multioutput="raw_values").min() > 0.9
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (INPUTS[:1], VALUES[:1]),
+        (INPUTS, np.full((6, 4), 7.0)),
+        (INPUTS, np.zeros((6, 4))),
+        (INPUTS, VALUES * (INPUTS > 1)),
+        (np.hstack([INPUTS, np.full((6, 1), 3.0)]), VALUES),
+        (np.ones((6, 1)), VALUES),
+    ],
+    ids=["one row", "constant", "zero", "zero functions", "constant column", "one input"],
+)
+def test_poor_data_give_finite_predictions(rows):
+    model = small(n_draws=2, steps=2).fit(*rows)
+    for part in model.predict(rows[0], return_std=True):
+        assert np.isfinite(part).all()
+    assert (std_of(model, rows[0]) > 0).all()
+
+
+def test_far_inputs_and_queries_give_finite_predictions():
+    model = fit_small()
+    for part in model.predict([[1e30], [-1e300]], return_std=True, query_points=[0, 1e30]):
+        assert np.isfinite(part).all()
+
+
+# Posterior ----------------------------------------------------------------------
+
+
+def single(posterior):
+    return tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments)
+
+
+KINDS = {
+    "functions": ({}, (4,)),
+    "columns": ({"query_points": None}, (4,)),
+    "components": ({}, (4, 2)),
+    "numbers": ({"query_points": None}, ()),
+    "nll": ({"loss": "nll"}, (4,)),
+    "fourier": ({"fourier_scale": 2.0, "decoder": "concat"}, (4,)),
+    "map": ({"output_map": "decaying"}, (4, 2)),
+    "as given": ({"standardize": False}, (4,)),
+}
+
+
+def of_kind(name, power=1):
+    changes, shape = KINDS[name]
+    Y = VALUES**power
+    Y = {0: Y[:, 3], 1: Y, 2: np.stack([Y, 2 - Y], -1)}[len(shape)]
+    return small(**changes).fit(INPUTS, Y)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_posterior_draws_are_those_of_predictions(name):
+    model, X = of_kind(name), np.array([[0.7], [3.0], [-1e9]])
+    posterior = model._posterior(model.index_, None)
+    draws, parts = posterior(X), model.predict_uncertainty(X)
+    assert posterior.joint and posterior.n_draws == 16
+    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9, rtol=1e-9)
+    assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-9, rtol=1e-9)
+    again = model.posterior_fn(8, random_state=1)
+    assert_array_equal(again(X), model.posterior_fn(8, random_state=1)(X))
+    assert abs(again(X) - model.posterior_fn(8, random_state=2)(X)).max() > 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_posterior_of_tensors_and_of_a_refit(name):
+    """Equal keys: the one function with the other's arguments gives the other's draws."""
+    first, other = (of_kind(name, k).posterior_fn(8, random_state=0) for k in (1, 2))
+    assert first.key == other.key and hash(first.key) == hash(other.key)
+    X = np.array([[0.7], [1.5], [3.0]])
+    x = ops.convert_to_tensor(X.astype("float32"))
+    draws = ops.convert_to_numpy(first.function(ops, single(other), x))
+    assert_allclose(draws, other(X), atol=1e-4)
+    assert abs(first(X) - other(X)).max() > 1e-3
+
+
+def test_posterior_has_exact_gradients(wave):
+    from skuq.training._tensorflow import BACKEND, compile_program
+
+    posterior = wave.posterior_fn(8, random_state=0)
+
+    def program(arguments, x):
+        def total(x):
+            return ops.sum(posterior.function(ops, arguments, x)), ()
+
+        return BACKEND.value_and_gradient(total, x)[2]
+
+    x = ops.convert_to_tensor(NEAR[:5].astype("float32"))
+    gradient = compile_program(program, (single(posterior), x), jit=True)(single(posterior), x)
+    for k in range(2):
+        step = 1e-5 * np.eye(2)[k]
+        up, down = (posterior(NEAR[:5] + s).sum(axis=(0, 2)) for s in (step, -step))
+        assert_allclose(np.asarray(gradient)[:, k], (up - down) / 2e-5, rtol=2e-3, atol=2e-3)
+
+
+def test_posterior_keys_tell_functions_apart():
+    models = [of_kind(name) for name in KINDS if name not in ("as given", "columns")]
+    keys = [model.posterior_fn(8).key for model in models]
+    keys += [models[0].posterior_fn(4).key, models[0].posterior_fn(8, query_points=[0.5]).key]
+    keys += [fit_small(prior_scale=0.5).posterior_fn(8).key]
+    assert len(set(keys)) == len(keys)
+
+
+def test_posterior_at_other_query_points(wave):
+    y = np.array([0.1, 0.77])
+    posterior = wave.posterior_fn(64, random_state=0, query_points=y)
+    assert posterior.output_shape == (2,)
+    mean, std = wave.predict(NEAR, True, y)
+    assert np.abs((posterior(NEAR).mean(axis=0) - mean) / std).mean() < 0.5
+
+
+# A given base ----------------------------------------------------------------------
+
+
+def operator_of_keras(d_u, d_y, n_raw, seed=0):
+    """Two inputs, and a layer that no plan knows."""
+    keras.utils.set_random_seed(seed)
+    u, y = keras.Input((d_u,)), keras.Input((d_y,))
+    value = layers.Dense(6, activation="tanh")(layers.Concatenate()([u, y]))
+    value = layers.PReLU()(layers.LayerNormalization()(value))
+    return keras.Model([u, y], layers.Dense(n_raw)(value))
+
+
+def pairs_of(X, queries):
+    return [np.repeat(X, len(queries), axis=0), np.tile(queries[:, None], (len(X), 1))]
+
+
+def with_given(model, Y=VALUES, **changes):
+    settings = {"steps": 100, "learning_rate": 0.02, "pretrained": model, **changes}
+    return small(**settings).fit(INPUTS, Y)
+
+
+FURTHER = np.array([[4.0], [6.0], [-3.0]])
+
+
+@pytest.mark.parametrize("n_components", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_given_operator_stays_as_it_is(n_components):
+    given = operator_of_keras(1, 1, n_components)
+    before = given.get_weights()
+    values = given.predict(pairs_of(INPUTS, QUERIES), verbose=0).reshape(6, 4, n_components)
+    model = with_given(given, values if n_components == 2 else values[..., 0])
+    for X in (INPUTS, FURTHER):
+        mean, std = model.predict(X, return_std=True)
+        expected = given.predict(pairs_of(X, QUERIES), verbose=0)
+        assert_array_equal(mean.ravel(), expected.ravel())
+        assert (std > 0).all()
+    assert std_of(model, FURTHER).mean() > 2 * std_of(model, INPUTS).mean()
+    others = np.array([0.11, 0.5])
+    expected = given.predict(pairs_of(INPUTS, others), verbose=0)
+    assert_array_equal(model.predict(INPUTS, query_points=others).ravel(), expected.ravel())
+    for own, kept in zip(given.get_weights(), before):
+        assert_array_equal(own, kept)
+
+
+def one_input_of_keras():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [keras.Input((1,)), layers.Dense(6, activation="tanh"), layers.Dense(4)]
+    )
+
+
+GIVEN = {
+    "keras": one_input_of_keras,
+    "linear": lambda: LinearRegression().fit(INPUTS, VALUES),
+    "forest": lambda: RandomForestRegressor(5, random_state=0).fit(INPUTS, VALUES),
+    "neon": fit_small,
+}
+
+
+def given_values(given, X):
+    return given.predict(X, **({"verbose": 0} if isinstance(given, keras.Model) else {}))
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("queries", [QUERIES, None], ids=["functions", "columns"])
+def test_given_regressor_stays_as_it_is(name, queries):
+    given = GIVEN[name]()
+    model = with_given(given, query_points=queries, steps=100)
+    for X in (INPUTS, FURTHER):
+        mean, std = model.predict(X, return_std=True)
+        assert_array_equal(mean, given_values(given, X))
+        assert (std > 0).all() and np.isfinite(std).all()
+    assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
+
+
+def test_given_regressor_of_single_numbers():
+    given = RandomForestRegressor(5, random_state=0).fit(INPUTS, VALUES[:, 3])
+    model = with_given(given, VALUES[:, 3], query_points=None)
+    assert_array_equal(model.predict(FURTHER), given.predict(FURTHER))
+    draws = model.sample_y(FURTHER, 500, 0)
+    assert draws.shape == (3, 500)
+    assert (abs(draws.mean(axis=1) - given.predict(FURTHER)) < 0.5 * std_of(model, FURTHER)).all()
+
+
+def test_given_base_gives_draws_in_numpy_only():
+    model = with_given(LinearRegression().fit(INPUTS, VALUES), steps=5)
+    posterior = model.posterior_fn(64, random_state=0)
+    assert posterior.key is None
+    draws, (mean, std) = posterior(FURTHER), model.predict(FURTHER, return_std=True)
+    assert draws.shape == (64, 3, 4)
+    assert_allclose(draws.mean(axis=0), mean, atol=0.5 * std.max())
+    own = model._posterior(model.index_, None)(FURTHER)
+    assert_allclose(own.mean(axis=0), mean, atol=1e-9)
+    assert_allclose(own.std(axis=0), std, rtol=1e-6)
+
+
+def test_clone_keeps_what_is_given_if_it_is_frozen():
+    line = LinearRegression().fit(INPUTS, VALUES)
+    kept = clone(small(pretrained=FrozenEstimator(line))).fit(INPUTS, VALUES)
+    assert_array_equal(kept.predict(FURTHER), line.predict(FURTHER))
+    with pytest.raises(NotFittedError, match="FrozenEstimator"):
+        clone(small(pretrained=line)).fit(INPUTS, VALUES)
+    given = operator_of_keras(1, 1, 1)
+    kept = clone(small(pretrained=given)).fit(INPUTS, VALUES)
+    expected = given.predict(pairs_of(FURTHER, QUERIES), verbose=0)
+    assert_array_equal(kept.predict(FURTHER).ravel(), expected.ravel())
+
+
+# A base of one's own ----------------------------------------------------------------------
+
+
+def twice(x):
+    return 2 * x
+
+
+@keras.saving.register_keras_serializable("skuq_tests")
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        return twice(x)
+
+
+def base_with_a_layer_of_ones_own(d_u, d_y, n_raw):
+    u, y = keras.Input((d_u,)), keras.Input((d_y,))
+    value = layers.Dense(8, activation="tanh")(layers.Concatenate()([u, y]))
+    return keras.Model([u, y], layers.Dense(n_raw)(Doubled()(value)))
+
+
+@pytest.mark.parametrize("build", [operator_of_keras, base_with_a_layer_of_ones_own])
+def test_base_of_ones_own_learns(build):
+    model = small(build_base=build, steps=300, learning_rate=0.02).fit(INPUTS, VALUES)
+    assert explained(model, INPUTS, VALUES) > 0.9
+    assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
+    again = clone(model).fit(INPUTS, VALUES)
+    assert_array_equal(again.predict(FURTHER), model.predict(FURTHER))
+    loaded = pickle.loads(pickle.dumps(model))
+    assert_array_equal(loaded.predict(FURTHER), model.predict(FURTHER))
+    posterior, other = (m.posterior_fn(8, 0) for m in (model, again))
+    assert posterior.key == other.key  # whatever Keras has called its layers
+    assert_allclose(posterior(FURTHER), other(FURTHER))
+    x = ops.convert_to_tensor(FURTHER.astype("float32"))
+    draws = ops.convert_to_numpy(posterior.function(ops, single(posterior), x))
+    assert_allclose(draws, posterior(FURTHER), atol=1e-4)
+    own = model._posterior(model.index_, None)(FURTHER)
+    assert_allclose(own.mean(axis=0), model.predict(FURTHER), atol=1e-4)
+
+
+# In company ----------------------------------------------------------------------
+
+
+def test_pipelines_and_searches():
+    pipeline = make_pipeline(StandardScaler(), small())
+    search = GridSearchCV(pipeline, {"neonregressor__learning_rate": [1e-3, 1e-2]}, cv=2)
+    search.fit(INPUTS, VALUES)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert search.predict(INPUTS).shape == (6, 4)
+
+
+def test_copies_predict_the_same():
+    model = fit_small()
+    expected = model.predict(FURTHER, return_std=True)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        for own, part in zip(twin.predict(FURTHER, return_std=True), expected):
+            assert_array_equal(own, part)
+
+
+def test_threads_predict_the_same():
+    model = pickle.loads(pickle.dumps(fit_small()))  # which has not predicted yet
+    X = np.linspace(0, 3, 200)[:, None]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: model.predict(X), range(16)))
+    for result in results:
+        assert_array_equal(result, results[0])
+
+
+def test_rows_do_not_depend_on_those_beside_them():
+    model, X = fit_small(), np.linspace(0, 3, 50)[:, None]
+    alone = np.concatenate([model.predict(row[None]) for row in X])
+    assert_allclose(model.predict(X), alone, atol=1e-12)
+
+
+def test_output_map_of_ones_own():
+    model = fit_small(output_map=ops.tanh, steps=20)
+    assert np.abs(model._values(FURTHER, model.index_, None)[0]).max() <= (
+        np.abs(model.scaling_.mean_) + model.scaling_.scale_
+    )
+
+
+@pytest.mark.parametrize(("name", "low"), [("decaying", -np.inf), ("bounded", 0.0)])
+def test_output_maps_of_the_paper(name, low):
+    model = fit_small(output_map=name, standardize=False)
+    draws, _ = model._values(FURTHER, model.index_, None)
+    assert draws.min() >= low
+    if name == "bounded":
+        assert draws.max() <= 1
+
+
+def test_noise_is_learnt():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (200, 1))
+    y = X[:, 0] + 0.3 * rng.normal(size=200)
+    model = wave_model(query_points=None, loss="nll", steps=300).fit(X, y)
+    parts = model.predict_uncertainty([[-0.5], [0.0], [0.5]])
+    assert_allclose(parts.aleatoric, 0.3, rtol=0.3)
+    assert model.sample_y([[0.0]], 2000, 0).std() == pytest.approx(parts.total[1], rel=0.15)
+    flat = -0.5 * np.log(2 * np.pi) - 0.5 - np.log(0.3)  # of the noise itself
+    assert model.log_prob(X, y).mean() > flat - 0.2
+
+
+# What it refuses ----------------------------------------------------------------------
+
+NAN = np.where(VALUES > 0.5, np.nan, VALUES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "Y", "message"),
+    [
+        ({"query_points": QUERIES[:2]}, VALUES, r"one row for each of the 4 .* Got 2"),
+        ({"query_points": [0, np.nan, 1, 2]}, VALUES, "query_points contains NaN"),
+        ({"query_points": 3.0}, VALUES, "'query_points' parameter"),
+        ({"query_points": np.zeros((4, 1, 1))}, VALUES, "dim 3"),
+        ({"query_points": list("abcd")}, VALUES, "could not convert string"),
+        ({"query_points": []}, VALUES, "0 sample"),
+        ({}, NAN, "y contains NaN"),
+        ({}, NAN[..., None], "y contains NaN"),
+        ({}, VALUES[..., None, None], r"Y must have shape .* Got \(6, 4, 1, 1\)"),
+        ({}, np.full((6, 4), "a"), "could not convert string"),
+        ({}, np.full((6, 4, 1), "a"), "could not convert string"),
+        ({}, VALUES[:4], "inconsistent numbers of samples"),
+        ({}, np.zeros((6, 0, 2)), "0 feature"),
+        ({}, 1e300 * VALUES, "overflows"),
+        ({"latent": 1, "decoder_units": (8, 8)}, VALUES, "must be at least 2. Got 1"),
+        ({"encoder_units": ()}, VALUES, "`encoder_units` must be positive integers"),
+        ({"epinet_units": (0,)}, VALUES, "`epinet_units` must be positive integers"),
+        ({"prior_units": ()}, VALUES, "`prior_units` must be positive integers"),
+        ({"n_draws": 1}, VALUES, "'n_draws' parameter"),
+        ({"loss": "nll", "output_map": "decaying"}, VALUES, "takes no output_map"),
+        ({"output_map": np.tanh}, VALUES, "`output_map` must be a function of `keras.ops`"),
+        ({"output_map": lambda v: v[..., :0]}, VALUES, "keeps shapes"),
+        ({"build_base": lambda *n: None}, VALUES, "functional Keras model with inputs u and y"),
+        ({"build_base": lambda a, b, n: operator_of_keras(a, b, n + 1)}, VALUES, "one output"),
+        ({"pretrained": operator_of_keras(2, 1, 1)}, VALUES, "Keras model as `pretrained`"),
+        ({"pretrained": operator_of_keras(1, 1, 2)}, VALUES, "1 components. Got shape"),
+        ({"pretrained": operator_of_keras(1, 1, 1), "output_map": "bounded"}, VALUES, "excludes"),
+        ({"pretrained": one_input_of_keras()}, VALUES[:, :3], "one row for each"),
+        ({"pretrained": LinearRegression()}, VALUES, "is not fitted"),
+        ({"pretrained": "mean"}, VALUES, "'pretrained' parameter"),
+    ],
+    ids=range(30),
+)
+def test_bad_input_is_refused(changes, Y, message):
+    with pytest.raises(ValueError, match=message):
+        small(**changes).fit(INPUTS, Y)
+
+
+def test_given_predictions_that_are_no_numbers_are_refused():
+    class Nowhere:
+        def predict(self, X):
+            return np.full((len(X), 4), np.nan)
+
+    with pytest.raises(ValueError, match="with NaN or inf"):
+        small(pretrained=Nowhere()).fit(INPUTS, VALUES)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (INPUTS[:, 0], "Expected 2D array"),
+        (INPUTS * np.nan, "X contains NaN"),
+        (np.full((6, 1), "a"), "could not convert string"),
+    ],
+    ids=["one axis", "nan", "strings"],
+)
+def test_bad_inputs_are_refused(X, message):
+    with pytest.raises(ValueError, match=message):
+        small().fit(X, VALUES)
+
+
+def test_bad_predictions_are_refused():
+    model, columns = fit_small(), fit_small(query_points=None)
+    with pytest.raises(NotFittedError):
+        small().predict(INPUTS)
+    with pytest.raises(ValueError, match=r"\(q, 1\), as in fit. Got \(3, 2\)"):
+        model.predict(INPUTS, query_points=np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="NaN"):
+        model.predict(INPUTS, query_points=[np.nan])
+    with pytest.raises(ValueError, match="no query points of their own"):
+        columns.predict(INPUTS, query_points=[0.5])
+    with pytest.raises(ValueError, match="3 features"):
+        model.predict(np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"shape \(6, 4\). Got \(6, 2\)"):
+        model.log_prob(INPUTS, VALUES[:, :2])
+    with pytest.raises(ValueError, match="different number of output"):
+        model.score(INPUTS, VALUES[:, :2])
+    for n in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=f"`n_samples` must be a positive .* Got {n}"):
+            model.sample_y(INPUTS, n)
+        with pytest.raises(ValueError, match=f"`n_draws` must be a positive .* Got {n}"):
+            model.posterior_fn(n)
+    with pytest.raises(ValueError, match="at least 2"):
+        model.posterior_fn(1)
+    given = small(pretrained=LinearRegression().fit(INPUTS, VALUES)).fit(INPUTS, VALUES)
+    with pytest.raises(ValueError, match="query points of Y only"):
+        given.predict(INPUTS, query_points=[0.5])
+
+
+def test_weights_must_be_weights():
+    with pytest.raises(ValueError, match="non-zero"):
+        small().fit(INPUTS, VALUES, np.zeros(6))
+    with pytest.raises(ValueError, match="Negative"):
+        small().fit(INPUTS, VALUES, -np.ones(6))
+
+
+def test_a_wild_run_is_reported():
+    with pytest.raises(FloatingPointError, match="diverged"):
+        fit_small(learning_rate=1e30, clip_norm=None, steps=50)
+
+
+def test_a_fit_that_fails_leaves_nothing_behind():
+    model = fit_small()
+    with pytest.raises(ValueError):
+        model.set_params(latent=1, decoder_units=(8, 8)).fit(INPUTS, VALUES)
+    with pytest.raises(NotFittedError):
+        model.predict(INPUTS)
+
+
+def test_unknown_problems_of_the_paper_are_refused():
+    with pytest.raises(ValueError, match="`name` must be one of .*pollutants.* Got 'rosenbrock'"):
+        NEONRegressor.from_paper("rosenbrock")
+    assert NEONRegressor.from_paper("pollutants", steps=3).steps == 3
