@@ -1,0 +1,196 @@
+"""The searches of benchmarks/bo.py: methods, settings, and the loop itself."""
+
+import dataclasses
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from _bo_problems import FUNCTIONS, problem
+from _nomu_methods import gaussian_process, nomu
+from scipy.stats import qmc
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skuq import NEONRegressor, OperatorEnsembleRegressor
+from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
+
+DESIGNS = ("random", "sobol")  # points that do not depend on results
+NOMU_METHODS = (
+    *("nomu_0.05", "nomu_0.5", "nomu_lbfgs_0.05", "nomu_lbfgs_0.5"),
+    *("gp_0.05", "gp_0.5", "pgp", "random"),
+)
+FIELD_DRAWS, FIELD_RESTARTS = 64, 100  # where outputs are fields
+
+
+class Part(NamedTuple):
+    """What `--only` chooses."""
+
+    datasets: tuple  # all there are
+    usual: tuple  # those run without --functions
+    methods: tuple
+    runs: int
+    steps: int  # points after the initial ones
+
+
+LOOPS = {
+    "pollutants": Part(
+        ("pollutants",),
+        ("pollutants",),
+        ("neon_lei", "neon_lcb", "rpn_lei", "gp", "gp_composite", *DESIGNS, "neon_paper_lei"),
+        5,
+        35,
+    ),
+    "parallel": Part(("pollutants",), ("pollutants",), ("q1", "q2", "q3"), 3, 35),
+    "brusselator": Part(("brusselator",), ("brusselator",), ("neon_lei", "random"), 3, 30),
+    "nomu": Part(FUNCTIONS, FUNCTIONS[:3], NOMU_METHODS, 3, 64),
+}
+FEWER_RUNS = {"neon_paper_lei": 2}  # of those that are slow, for comparison
+
+
+def settings_of(part, method, arguments):
+    """What must be the same for two searches to be compared."""
+    settings = {"hidden": arguments.hidden} if method.startswith("nomu") else {}
+    if arguments.training_steps is not None and method.startswith(("neon", "rpn", "nomu", "q")):
+        settings["training_steps"] = arguments.training_steps
+    return settings
+
+
+def matern(d):
+    """A Gaussian process with a length scale for each input, all inputs scaled."""
+    kernel = ConstantKernel() * Matern(np.ones(d), (1e-2, 1e2), nu=2.5)
+    kernel += WhiteKernel(1e-6, (1e-9, 1e-3))
+    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2)
+    return make_pipeline(StandardScaler(), process)
+
+
+def estimator_and_settings(part, method, task, arguments):
+    """A surrogate, and what of the search differs from the defaults."""
+    given = {"query_points": task.query_points}
+    if arguments.training_steps is not None:
+        given["steps"] = arguments.training_steps
+    if part == "brusselator":  # the paper's network, trained as ours are by default
+        model = NEONRegressor(
+            fourier_scale=5.0, latent=96, decoder_units=(64,) * 3, prior_scale=1.0, **given
+        )
+        return model, {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
+    if part == "nomu":
+        return function_search(method, arguments)
+    if method == "neon_lcb":  # sqrt(0.1): the paper's kappa is under the root
+        return NEONRegressor(**given), {
+            "acquisition": "lcb",
+            "beta": 0.316,
+            "deviation": "absolute",
+        }
+    if method == "rpn_lei":  # narrow: 16 of NEON's width take four times as long as NEON, these 1.5
+        small = {"encoder_units": (24, 24), "latent": 24, "decoder_units": (24, 24)}
+        return OperatorEnsembleRegressor(16, **small, **given), {}
+    if method == "neon_paper_lei":
+        return NEONRegressor.from_paper("pollutants", batch_size=32, **given), {}
+    if method == "gp":
+        return matern(len(task.bounds)), {"acquisition": "ei"}
+    if method == "gp_composite":
+        return OutputwiseRegressor(matern(len(task.bounds))), {}
+    return NEONRegressor(**given), {}
+
+
+def function_search(method, arguments):
+    """NOMU's protocol (section 4.2); the plain Gaussian process has neither of its rules."""
+    settings = {"acquisition": "ucb", "maximizer": "direct"}
+    name, _, width = method.rpartition("_")
+    if method != "pgp":
+        settings |= {"mean_width": float(width), "dynamic_c": True}
+    if not name.startswith("nomu"):
+        return gaussian_process(0), settings
+    if name == "nomu_lbfgs":
+        settings["maximizer"] = "lbfgs"
+    model = nomu("bayesopt", 5, 0, hidden=arguments.hidden, epochs=arguments.training_steps)
+    return model, settings
+
+
+def batch_size(method):
+    return int(method[1:]) if method in LOOPS["parallel"].methods else 1
+
+
+def search(part, dataset, method, seed, n_steps, arguments, record=None):
+    """Goes on with a search: what is to be kept of it after every step.
+
+    Yields
+    ------
+    dict
+        `x`, `values` (minimised), `seconds_evaluation`, and of every step the fields of
+        `StepRecord`.
+    """
+    task = problem("pollutants" if part == "parallel" else part, dataset, seed, arguments)
+    known = task.start if record is None else np.array(record["x"])
+    found = [task.evaluate(x) for x in known]
+    end = len(task.start) + n_steps
+    if method in DESIGNS:
+        points = design(method, task, n_steps, seed)
+        for k in range(len(found) - len(task.start), n_steps):
+            known, found = np.vstack([known, points[k]]), [*found, task.evaluate(points[k])]
+            if part == "brusselator" or len(found) == end:  # others take no time
+                yield kept(known, found, [])
+        return
+    estimator, settings = estimator_and_settings(part, method, task, arguments)
+    composite = task.objective is not None and method != "gp"
+    loop = BayesianOptimizer(
+        estimator,
+        task.bounds,
+        objective=task.objective if composite else None,
+        n_initial=len(task.start),
+        random_state=seed,
+        **settings,
+    )
+
+    def tell(x, results):
+        loop.tell(x, [r.outputs if composite else -r.value for r in results])
+
+    tell(known, found)
+    steps = [] if record is None else [dict(zip(record["steps"], s)) for s in by_step(record)]
+    if steps and "mean_width" in settings:
+        loop.beta_ = steps[0]["beta"] / 2 ** steps[0]["n_doublings"]  # chosen once
+    while len(found) < end:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            x = loop.ask(min(batch_size(method), end - len(found)))
+        results = [task.evaluate(point) for point in x]
+        tell(x, results)
+        known, found = np.vstack([known, x]), found + results
+        steps.append(dataclasses.asdict(loop.history_[-1]))
+        yield kept(known, found, steps)
+
+
+def by_step(record):
+    return zip(*record["steps"].values())
+
+
+def design(method, task, n_steps, seed):
+    """Points without a model: (n_steps, d)."""
+    low, high = task.bounds.T
+    rng = np.random.default_rng([seed, 1])
+    if method == "random":
+        return rng.uniform(low, high, (n_steps, len(low)))
+    power = int(np.ceil(np.log2(n_steps)))  # of so many points Sobol's are balanced
+    return low + (high - low) * qmc.Sobol(len(low), rng=rng).random_base2(power)[:n_steps]
+
+
+def kept(known, found, steps):
+    # Points exactly, so that a search goes on as if it had not stopped.
+    record = {
+        "x": known.tolist(),
+        "values": [rounded(r.value) for r in found],
+        "seconds_evaluation": [rounded(r.seconds, 3) for r in found],
+        "steps": {},
+    }
+    if steps:
+        record["steps"] = {name: [step[name] for step in steps] for name in steps[0]}
+        for name in ("seconds_fit", "seconds_acquisition"):
+            record["steps"][name] = [rounded(s, 4) for s in record["steps"][name]]
+    return record
+
+
+def rounded(value, digits=7):
+    return float(f"{value:.{digits}g}")
