@@ -69,7 +69,7 @@ class OptimizationResult:
         The objective's value there.
     x_iters : ndarray of shape (n, d)
         All points in the order of their evaluation, those told before included.
-    y_iters : ndarray of shape (n, *output_shape)
+    y_iters : ndarray of shape ``(n, *output_shape)``
         What the function returned; NaN where it failed.
     values : ndarray of shape (n,)
         The objective's values; NaN where it failed.
@@ -149,7 +149,7 @@ class BayesianOptimizer:
     ----------
     x_ : ndarray of shape (n, d)
         All points told.
-    y_ : ndarray of shape (n, *output_shape)
+    y_ : ndarray of shape ``(n, *output_shape)``
         What was told of them, NaN where the evaluation failed.
     values_ : ndarray of shape (n,)
         The objective's values, NaN where the evaluation failed.
@@ -161,6 +161,8 @@ class BayesianOptimizer:
     beta_ : float or None
         What `mean_width` came to.
     history_ : tuple of StepRecord
+    model_ : regressor or None
+        The last step's, fitted; None before there was one.
 
     Raises
     ------
@@ -239,6 +241,7 @@ class BayesianOptimizer:
         self._history: dict[int, StepRecord] = {}
         self._n_steps = _N_STEPS
         self.beta_: float | None = None
+        self.model_ = None
         self._set_sign(1)
 
     # What is known
@@ -319,7 +322,7 @@ class BayesianOptimizer:
         else:
             proposal = step.propose_one_by_one(q, self._step, beta, threshold)
         seconds = time.perf_counter() - start - (step.seconds_fit - fitted)
-        n = len(self._log)
+        self.model_, n = step.model, len(self._log)
         self._history[n] = StepRecord(
             n, proposal.value, proposal.beta, proposal.n_doublings, step.seconds_fit, seconds
         )

@@ -28,7 +28,7 @@ class Posterior:
     Parameters
     ----------
     function : callable
-        ``(xp, arguments, X) -> draws`` of shape (n_draws, n, *output_shape), for X of shape
+        ``(xp, arguments, X) -> draws`` of shape ``(n_draws, n, *output_shape)``, for X of shape
         (n, n_features) in the user's units; draws are in units of y. `xp` is `numpy` (arrays
         in float64) or `keras.ops` (tensors in float32). The same X gives the same draws, and
         a row's draws do not depend on the rows beside it.
@@ -93,7 +93,7 @@ class Posterior:
 
         Returns
         -------
-        ndarray of shape (n_draws, n, *output_shape)
+        ndarray of shape ``(n_draws, n, *output_shape)``
             float64, in units of y.
 
         Raises

@@ -680,3 +680,11 @@ def test_search_beats_chance(name, d, length):
         chance.append(function(X).min())
     # The minimum is -1.
     assert np.median(found) + 1 < (np.median(chance) + 1) / 5
+
+
+def test_the_model_of_the_last_step_can_be_looked_at(recorder):
+    own = search(estimator=recorder, n_initial=3)
+    own.tell(own.ask(3), [0.0, 1.0, 2.0])
+    assert own.model_ is None  # the points of the design have none
+    own.ask()
+    assert own.model_ is not recorder and own.model_.n_features_in_ == 2
