@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
 
+COMPARED = ("neon_lei_exp", "neon_lcb_exp", "neon_paper_lei")  # with other settings
 DESIGNS = ("random", "sobol")  # points that do not depend on results
 NOMU_METHODS = (
     *("nomu_0.05", "nomu_0.5", "nomu_lbfgs_0.05", "nomu_lbfgs_0.5"),
@@ -39,7 +40,17 @@ LOOPS = {
     "pollutants": Part(
         ("pollutants",),
         ("pollutants",),
-        ("neon_lei", "neon_lcb", "rpn_lei", "gp", "gp_composite", *DESIGNS, "neon_paper_lei"),
+        (
+            "neon_lei",
+            "neon_lcb",
+            "rpn_lei",
+            "gp",
+            "gp_composite",
+            *DESIGNS,
+            "neon_lei_exp",
+            "neon_lcb_exp",
+            "neon_paper_lei",
+        ),
         5,
         35,
     ),
@@ -47,7 +58,11 @@ LOOPS = {
     "brusselator": Part(("brusselator",), ("brusselator",), ("neon_lei", "random"), 3, 30),
     "nomu": Part(FUNCTIONS, FUNCTIONS[:3], NOMU_METHODS, 3, 64),
 }
-FEWER_RUNS = {"neon_paper_lei": 2}  # of those that are slow, for comparison
+FEWER_RUNS = {
+    "neon_paper_lei": 2,
+    "neon_lei_exp": 0,
+    "neon_lcb_exp": 0,
+}  # of those that are slow, for comparison
 
 
 def settings_of(part, method, arguments):
@@ -78,7 +93,9 @@ def estimator_and_settings(part, method, task, arguments):
         return model, {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
     if part == "nomu":
         return function_search(method, arguments)
-    if method == "neon_lcb":  # sqrt(0.1): the paper's kappa is under the root
+    if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
+        given |= {"schedule": "exponential", "final_lr_factor": 0.03}
+    if method.startswith("neon_lcb"):  # sqrt(0.1): the paper's kappa is under the root
         return NEONRegressor(**given), {
             "acquisition": "lcb",
             "beta": 0.316,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 from scipy import special
@@ -235,10 +236,10 @@ class Acquisition:
             raise ValueError(f"name must be one of {', '.join(ACQUISITIONS)}. Got {self.name!r}.")
         if self.deviation not in ("std", "absolute"):
             raise ValueError(f'deviation must be "std" or "absolute". Got {self.deviation!r}.')
-        if not 0 <= self.delta <= 1:
-            raise ValueError(f"delta must be in [0, 1]. Got {self.delta}.")
-        if not 0 <= self.beta < math.inf:
-            raise ValueError(f"beta must be finite and not negative. Got {self.beta}.")
+        if not (isinstance(self.delta, Real) and 0 <= self.delta <= 1):
+            raise ValueError(f"delta must be in [0, 1]. Got {self.delta!r}.")
+        if not (isinstance(self.beta, Real) and 0 <= self.beta < math.inf):
+            raise ValueError(f"beta must be finite and not negative. Got {self.beta!r}.")
 
     @property
     def needs_best(self) -> bool:

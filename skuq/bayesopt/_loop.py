@@ -18,6 +18,7 @@ from skuq.bayesopt._maximize import METHODS
 from skuq.bayesopt._results import ResultLog
 from skuq.bayesopt._state import read_state, write_state
 from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
+from skuq.bayesopt._surrogate import check_surrogate
 from skuq.exceptions import SearchFailedError
 
 __all__ = ["BayesianOptimizer", "OptimizationResult", "StepRecord"]
@@ -29,6 +30,7 @@ _IN_A_PROGRAMME = (*_BOUNDS, "mean")
 _N_STEPS = 64  # of NOMU's protocol, where nobody says how many there will be
 _MANY_AT_ONCE = 20
 _HOPELESS = 10
+_ATTEMPTS = 2  # seeds that a fit is tried with
 _GRID = 4096
 
 
@@ -279,7 +281,7 @@ class BayesianOptimizer:
     # Asking and telling
 
     def ask(self, q=1):
-        """Where to evaluate next.
+        """Where to evaluate next: for the largest value, and after `minimize` for the smallest.
 
         Parameters
         ----------
@@ -311,7 +313,9 @@ class BayesianOptimizer:
             )
         if self._log.usable.sum() < self.n_initial:
             return self._initial(q)
-        step = self._step(self._log.results(self._objective.sign))
+        step = self._fitted_step()
+        if step is None:
+            return self._initial(q)
         self._check_batch(q, step)
         start, fitted = time.perf_counter(), step.seconds_fit
         if self.mean_width is not None and self.beta_ is None:
@@ -372,7 +376,25 @@ class BayesianOptimizer:
                 chosen.append(x)
         return np.array(chosen[:q])
 
-    def _step(self, results):
+    def _fitted_step(self):
+        """A step, with another seed where a fit fails numerically; None if it fails again."""
+        results = self._log.results(self._objective.sign)
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._step(results, attempt)
+            except (FloatingPointError, np.linalg.LinAlgError) as error:
+                failure = error
+        warnings.warn(
+            f"The surrogate could not be fitted to {len(results.X)} results, with "
+            f"{_ATTEMPTS} seeds ({failure}): the next points are random ones.",
+            stacklevel=3,
+        )
+        return None
+
+    def _step(self, results, attempt=0):
+        entropy = self._entropy
+        if attempt:
+            entropy = int(generator(entropy, "attempt", attempt).integers(1, 2**31 - 1))
         return Step(
             self.estimator,
             self.domain,
@@ -382,13 +404,19 @@ class BayesianOptimizer:
             maximizer=self.maximizer,
             n_restarts=self.n_restarts,
             n_draws=self.n_draws,
-            entropy=self._entropy,
+            entropy=entropy,
         )
 
     def _current_beta(self):
         if self.beta_ is not None:
             return self.beta_
-        return float(self.beta(int(self._log.usable.sum())) if callable(self.beta) else self.beta)
+        if not callable(self.beta):
+            return float(self.beta)
+        n = int(self._log.usable.sum())
+        beta = float(self.beta(n))
+        if not 0 <= beta < np.inf:
+            raise ValueError(f"`beta` must give finite numbers >= 0. Got {beta} for {n} results.")
+        return beta
 
     def _threshold(self):
         """How near is near, for `dynamic_c`."""
@@ -456,6 +484,8 @@ class BayesianOptimizer:
         return self._run(func, n_calls, q, x0, -1)
 
     def _run(self, func, n_calls, q, x0, sign):
+        if not callable(func):
+            raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
         _check_count("n_calls", n_calls)
         _check_count("q", q)
         given = self._log.x[:0] if x0 is None else self.domain.check(x0)
@@ -625,8 +655,11 @@ class BayesianOptimizer:
         name = self.acquisition.name
         for parameter in ("n_restarts", "n_draws", "n_initial"):
             _check_count(parameter, getattr(self, parameter))
-        if not hasattr(self.estimator, "fit"):
-            raise TypeError(f"`estimator` must be a regressor. Got {self.estimator!r}.")
+        check_surrogate(self.estimator)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"`callback` must be a function. Got {self.callback!r}.")
+        if self.n_draws < 2:
+            raise ValueError("`n_draws` must be at least 2: one function shows no uncertainty.")
         if self.objective is not None and not callable(self.objective):
             raise TypeError(f"`objective` must be a function of outputs. Got {self.objective!r}.")
         if self.maximizer not in (*METHODS, "milp"):

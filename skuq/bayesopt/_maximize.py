@@ -31,6 +31,7 @@ _FTOL = 1e-7  # single precision has no more
 _CLIMBED = 10  # points of the sample that are improved without gradients
 _DIFFERENCE = 1e-6  # of the box; in float64 the error of a difference is about as large
 _LARGE = 1e30  # a minimised value that loses
+_COMPARED, _INEXACT = 8, 0.05  # points, and error as a share of the values' spread
 
 
 def maximize_acquisition(
@@ -137,6 +138,14 @@ def _batched(task, u, n_restarts):
     compiled = CompiledAcquisition(*task)
     values = compiled.values(u)
     order, scale = _ranked(values), _scale(values)
+    if _is_inexact(task, u, values, scale):
+        warnings.warn(
+            "Inputs or outputs are so far from 0, for how much they vary, that the compiled "
+            "acquisition's single precision does not tell points apart: it is maximised in double "
+            "precision, more slowly and less thoroughly. Subtract a constant from them.",
+            stacklevel=4,
+        )
+        return _without_gradients(task, u)
 
     def negative(u):
         values, gradients = compiled.values_and_gradients(u)
@@ -153,6 +162,15 @@ def _batched(task, u, n_restarts):
         },
     )
     return np.concatenate([result.x, u]), np.concatenate([-result.value * scale, values])
+
+
+def _is_inexact(task, u, values, scale):
+    """Whether double precision gives other values at a few of the points."""
+    rows = np.linspace(0, len(u) - 1, _COMPARED).astype(int)
+    exact = acquisition_of(*task)(u[rows])
+    usable = np.isfinite(exact) & np.isfinite(values[rows])
+    error = np.abs(exact - values[rows])[usable]
+    return bool(error.size) and error.max() > _INEXACT * max(scale, np.ptp(exact[usable]))
 
 
 def _one_by_one(task, u, n_restarts):

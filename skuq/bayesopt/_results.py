@@ -45,6 +45,10 @@ class Results:
         )
 
 
+class _WrongShapeError(ValueError):
+    """An objective that is not one."""
+
+
 class ResultLog:
     """Results in the order in which they were told.
 
@@ -112,13 +116,9 @@ class ResultLog:
         points = self.domain.check(x)
         outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
         usable = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
-        values = np.full(len(points), np.nan)
-        if usable.any():
-            values[usable] = self._evaluated(outputs[usable])
-        messages = []
-        for known, value in zip(usable, values):
-            wild = "" if np.isfinite(value) else "the objective is NaN or inf"
-            messages.append(wild if known else "NaN or inf")
+        values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
+        for k in np.flatnonzero(usable):
+            values[k], messages[k] = self._judged(outputs[k])
         self._append(points, list(outputs), values, messages)
 
     def add_failures(self, x, message: str) -> None:
@@ -146,12 +146,22 @@ class ResultLog:
         self.values = np.append(self.values, np.where(failed, np.nan, values))
         self.messages += messages
 
+    def _judged(self, output):
+        """The objective of one output, and why it has none if so."""
+        try:
+            value = self._evaluated(output[None])[0]
+        except _WrongShapeError:
+            raise
+        except Exception as error:  # nothing that was paid for is lost
+            return np.nan, f"the objective raised {type(error).__name__}: {error}"
+        return value, "" if np.isfinite(value) else "the objective is NaN or inf"
+
     def _evaluated(self, outputs):
         if self.objective is None:
             return outputs
         values = np.asarray(self.objective(outputs), dtype="float64")
         if values.shape != (len(outputs),):
-            raise ValueError(
+            raise _WrongShapeError(
                 "`objective` must make one number of each output, along the last axes of its "
                 f"argument: of shape {outputs.shape}, {(len(outputs),)}. Got {values.shape}."
             )

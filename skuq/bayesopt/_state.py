@@ -49,7 +49,6 @@ def read_state(path) -> dict:
         raise
     except (AttributeError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{os.fspath(path)!r} is no file that BayesianOptimizer.save has written "
-            f"({type(error).__name__}: {error})."
+            f"{os.fspath(path)!r} is no file that BayesianOptimizer.save has written."
         ) from error
     return {"settings": settings, **state}

@@ -316,6 +316,10 @@ class Step:
 def seeded(estimator, seed):
     """A clone whose `random_state`, and that of every part, follows from the seed."""
     model = clone(estimator)
+    # A clone copies functions, and programs compiled for a function know it by being the same.
+    own = estimator.get_params(deep=True)
+    kept = {n: v for n, v in own.items() if callable(v) and not hasattr(v, "get_params")}
+    model.set_params(**kept)
     names = sorted(model.get_params(deep=True))
     own = [name for name in names if name == "random_state" or name.endswith("__random_state")]
     seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(own))

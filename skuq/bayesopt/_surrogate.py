@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_array, check_is_fitted, check_X_y
 
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices
 
-__all__ = ["OutputwiseRegressor", "posterior_of"]
+__all__ = ["OutputwiseRegressor", "check_surrogate", "posterior_of"]
+
+
+def check_surrogate(estimator) -> None:
+    """Raise TypeError if it is known already that a regressor, once fitted, gives no draws."""
+    if isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        raise TypeError(f"`estimator` must be a regressor, not its class. Got {estimator!r}.")
+    while isinstance(estimator, Pipeline):  # which predicts as its last step does
+        estimator = estimator.steps[-1][1]
+    if hasattr(estimator, "posterior_fn") or not hasattr(estimator, "predict"):
+        return  # a search or another wrapper may show `predict` only once it is fitted
+    parameters = inspect.signature(estimator.predict).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if "return_std" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+        raise TypeError(
+            "`estimator` must have `posterior_fn`, or predict(X, return_std=True): "
+            f"{type(estimator).__name__} has no uncertainty to search by."
+        )
 
 
 def posterior_of(estimator, n_draws=128, random_state=None):

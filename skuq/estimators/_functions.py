@@ -18,6 +18,7 @@ __all__ = ["FunctionScaling", "check_queries", "flat_values"]
 
 # A function far smaller than others would have all the weight of a relative error.
 _LEAST_SHARE = 1e-2  # of the mean squared size
+_MARGIN = 0.05  # of the range of bounded values: networks reach its ends only in the limit
 
 
 def check_queries(points, n_columns: int | None = None) -> np.ndarray:
@@ -28,11 +29,18 @@ def check_queries(points, n_columns: int | None = None) -> np.ndarray:
     ValueError
         If they are not finite numbers, or of another dimension.
     """
-    points = check_array(points, ensure_2d=False, dtype="float64", input_name="query_points")
+    wanted = "(q, d_y)" if n_columns is None else f"(q, {n_columns}), as in fit"
+    if np.ndim(points) not in (1, 2):
+        raise ValueError(f"`query_points` must have shape {wanted}. Got {np.shape(points)}.")
+    try:
+        points = check_array(points, ensure_2d=False, dtype="float64", input_name="query_points")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`query_points` must be finite numbers of shape {wanted}: {error}"
+        ) from error
     if points.ndim == 1:
         points = points[:, None]
-    if points.ndim != 2 or (n_columns is not None and points.shape[1] != n_columns):
-        wanted = "(q, d_y)" if n_columns is None else f"(q, {n_columns}), as in fit"
+    if n_columns is not None and points.shape[1] != n_columns:
         raise ValueError(f"`query_points` must have shape {wanted}. Got {points.shape}.")
     return points
 
@@ -68,10 +76,12 @@ class FunctionScaling:
     standardize : bool
     by_column : bool
         Whether each query point has a scale of its own.
+    bounded : bool
+        Whether values are to lie within (0, 1), for networks that give no others.
     """
 
-    def __init__(self, standardize: bool, by_column: bool):
-        self.by_column = by_column
+    def __init__(self, standardize: bool, by_column: bool, bounded: bool = False):
+        self.by_column, self.bounded = by_column, bounded and standardize
         self._make = Scaling if standardize else NoScaling
 
     def fit(self, X, queries, values):
@@ -83,6 +93,10 @@ class FunctionScaling:
         scaler = self.queries_.y_
         shape = (q, m) if self.by_column else (1, m)
         self.mean_, self.scale_ = scaler.mean_.reshape(shape), scaler.scale_.reshape(shape)
+        if self.bounded:
+            low, spread = columns.min(axis=0).reshape(shape), np.ptp(columns, axis=0).reshape(shape)
+            spread = np.where(spread > 0, spread, 1.0)
+            self.mean_, self.scale_ = low - _MARGIN * spread, (1 + 2 * _MARGIN) * spread
         return self
 
     def rows(self, X, queries) -> np.ndarray:

@@ -88,10 +88,11 @@ class NEONRegressor(OperatorRegressor):
     batch_over : {"pairs", "functions"}, default="pairs"
     optimizer : str, default="adam"
     learning_rate : float, default=1e-3
-    schedule : {"constant", "cosine", "exponential"}, default="exponential"
+    schedule : {"constant", "cosine", "exponential"}, default="cosine"
         How the learning rate falls over all steps.
-    final_lr_factor : float, default=0.03
-        Where it ends, as a share of `learning_rate`.
+    final_lr_factor : float, default=0.001
+        Where it ends, as a share of `learning_rate`. What has no noise is learnt the more
+        exactly the lower that is.
     warmup : float, default=0.0
         Share of the steps in which it rises first.
     clip_norm : float or None, default=1.0
@@ -172,8 +173,8 @@ class NEONRegressor(OperatorRegressor):
         batch_over="pairs",
         optimizer="adam",
         learning_rate=1e-3,
-        schedule="exponential",
-        final_lr_factor=0.03,
+        schedule="cosine",
+        final_lr_factor=0.001,
         warmup=0.0,
         clip_norm=1.0,
         standardize=True,

@@ -87,11 +87,11 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         -------
         self
         """
+        self.__dict__.pop("scaling_", None)  # a fit that fails must not leave half of another
         Y, self._shape = flat_values(Y)
         X, values = validate_data(
             self, X, Y, dtype="float64", multi_output=True, y_numeric=True, ensure_min_samples=1
         )
-        self.__dict__.pop("scaling_", None)  # a fit that fails must not leave half of another
         self.entropy_ = draw_entropy(self.random_state)
         weight = check_weights(sample_weight, X)
         used = weight > 0
@@ -99,7 +99,9 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         shape = {0: (1, 1), 1: (*self._shape, 1)}.get(len(self._shape), self._shape)
         values = values[used].astype("float64").reshape(-1, *shape)
         self.query_points_ = self._checked_queries(values.shape[1])
-        scaling = FunctionScaling(self.standardize, by_column=self.query_points is None)
+        scaling = FunctionScaling(
+            self.standardize, self.query_points is None, self.output_map == "bounded"
+        )
         scaling.fit(X, self.query_points_, values)
         self._head = OperatorHead(values.shape[2], *self._loss_and_map(values.shape[2]))
         loss = self.loss
@@ -263,6 +265,53 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
     def _centre(self, X, draws, query_points):
         """The prediction, from draws (S, ...)."""
         return draws.mean(axis=0)
+
+    def predict_interval(self, X, coverage=0.9, query_points=None):
+        """Central interval that should hold each value with probability `coverage`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d_u)
+        coverage : float, default=0.9
+        query_points : array-like of shape (q, d_y), optional
+            As in `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n, 2[, q[, m]])
+            Lower end first.
+
+        Raises
+        ------
+        ValueError
+            If coverage is outside (0, 1).
+        """
+        interval = self.predict_distribution(X, query_points).interval(coverage)
+        return interval.reshape(len(interval), 2, *self._outer_shape(query_points))
+
+    def predict_quantiles(self, X, quantiles=(0.05, 0.5, 0.95), query_points=None):
+        """Quantiles of each value.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d_u)
+        quantiles : array-like of shape (k,), default=(0.05, 0.5, 0.95)
+            Probabilities, strictly between 0 and 1.
+        query_points : array-like of shape (q, d_y), optional
+            As in `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n, k[, q[, m]])
+
+        Raises
+        ------
+        ValueError
+            If a probability is outside (0, 1).
+        """
+        levels = np.atleast_1d(quantiles)
+        values = self.predict_distribution(X, query_points).quantile(levels)
+        return values.reshape(len(values), len(levels), *self._outer_shape(query_points))
 
     def sample_y(self, X, n_samples=1, random_state=None, query_points=None):
         """Joint draws: each is one function of inputs and queries.

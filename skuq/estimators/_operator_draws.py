@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,12 +10,17 @@ import numpy as np
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, Run, tensors
+from skuq.tables._scaling import FARTHEST
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
 
 __all__ = ["OperatorDraws"]
 
-_FARTHEST = 1e6  # standard deviations, as where tables are scaled
+
+@functools.lru_cache(maxsize=32)
+def _runnable(network: EpistemicNetwork, n_members: int) -> DrawingNetwork:
+    """Made before a program is traced: a Keras model has variables, which cannot be made there."""
+    return DrawingNetwork(network, n_members)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ class OperatorDraws:
     @classmethod
     def arguments(cls, members, index, scaling, queries) -> tuple:
         """What the function takes, from trained members (one, or an ensemble's)."""
-        x, network = scaling.inputs_.x_, DrawingNetwork(read_network(members[0].network))
+        n_members = 0 if index is not None else len(members)
+        x, network = scaling.inputs_.x_, _runnable(read_network(members[0].network), n_members)
         weights = [member.weights.astype("float64") for member in members]
         state = [
             [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
@@ -62,9 +69,9 @@ class OperatorDraws:
         """Draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
         x_mean, x_scale, queries, mean, scale, index, *variables = arguments
         space = ARRAYS if xp is np else tensors()
-        network = DrawingNetwork(self.network, self.n_members)
+        network = _runnable(self.network, self.n_members)
         n, q = X.shape[0], queries.shape[0]
-        u = xp.clip((X - x_mean) / x_scale, -_FARTHEST, _FARTHEST)
+        u = xp.clip((X - x_mean) / x_scale, -FARTHEST, FARTHEST)
         rows = xp.concatenate([xp.repeat(u, q, axis=0), xp.tile(queries, (n, 1))], axis=-1)
         k = len(network.shapes)
         raw, _, _ = network.forward(variables[:k], variables[k:], rows, Run(space, index=index))

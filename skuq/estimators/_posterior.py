@@ -21,7 +21,7 @@ from skuq.networks._nomu import READOUTS
 from skuq.networks._plan import ARRAYS, Plan, Run, make_plan, tensors
 from skuq.predictive._posterior import Posterior, normal_indices
 from skuq.tables import ImageScaling
-from skuq.tables._scaling import _FARTHEST
+from skuq.tables._scaling import FARTHEST
 
 __all__ = ["member_posterior", "nomu_posterior"]
 
@@ -230,7 +230,7 @@ def _scalers(scaling) -> list[np.ndarray]:
 
 def _inputs(xp, X, mean, scale):
     """As `Scaling.inputs` does it."""
-    return xp.clip((X - mean) / scale, -_FARTHEST, _FARTHEST)
+    return xp.clip((X - mean) / scale, -FARTHEST, FARTHEST)
 
 
 def _run(xp) -> Run:

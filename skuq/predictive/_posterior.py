@@ -16,6 +16,7 @@ __all__ = ["Posterior", "normal_indices"]
 
 # A network's hidden layers hold some 30 numbers for each one that it gives.
 _ENTRIES_PER_CHUNK = 2**20
+_MOST_COLUMNS = 21_201  # of SciPy's Sobol sequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +154,10 @@ def normal_indices(n_draws, n_outputs, rng):
             f"Got {n_draws} and {n_outputs}."
         )
     # The first n of the next power of two: fewer points of a net are still a sequence.
-    engine = qmc.MultivariateNormalQMC(np.zeros(n_outputs), rng=rng)
-    normals = engine.random(2 ** math.ceil(math.log2(n_draws)))[:n_draws]
+    if n_outputs <= _MOST_COLUMNS:
+        engine = qmc.MultivariateNormalQMC(np.zeros(n_outputs), rng=rng)
+        normals = engine.random(2 ** math.ceil(math.log2(n_draws)))[:n_draws]
+    else:
+        normals = rng.standard_normal((n_draws, n_outputs))
     normals = normals - normals.mean(axis=0)
     return normals / normals.std(axis=0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
-__all__ = ["ImageScaling", "NoScaling", "Scaling"]
+__all__ = ["FARTHEST", "ImageScaling", "NoScaling", "Scaling"]
 
 # Networks extrapolate with powers of their input; farther out than this, and outputs
 # would leave the range of float64.
-_FARTHEST = 1e6
+FARTHEST = 1e6
 
 
 class Scaling:
@@ -53,7 +53,7 @@ class Scaling:
         # which costs more than a small network does for one row.
         inputs = X - self.x_.mean_
         inputs /= self.x_.scale_  # in place: X may be most of the memory there is
-        return np.clip(inputs, -_FARTHEST, _FARTHEST, out=inputs)
+        return np.clip(inputs, -FARTHEST, FARTHEST, out=inputs)
 
     def targets(self, y) -> np.ndarray:
         """Standardised y, (n, m)."""
@@ -99,9 +99,9 @@ class NoScaling(Scaling):
             If X is beyond where inputs are clipped.
         """
         super().fit(X, y, sample_weight)
-        if abs(X).max() > _FARTHEST:
+        if abs(X).max() > FARTHEST:
             raise ValueError(
-                f"X that is not standardised must lie within {_FARTHEST:g} of 0, better within 1. "
+                f"X that is not standardised must lie within {FARTHEST:g} of 0, better within 1. "
                 f"Got {X.flat[abs(X).argmax()]:.6g}."
             )
         for scaler in (self.x_, self.y_) if y is not None else (self.x_,):

@@ -19,7 +19,7 @@ from skuq.training._predict import predict_members
 
 __all__ = ["predict_draws", "read_network"]
 
-_CHUNK_ENTRIES = 2**17  # numbers of one layer held at a time
+_CHUNK_ENTRIES = 2**19  # numbers of one layer held at a time: 4 MB
 _parts = WeakKeyDictionary()  # member -> its network and variables in float64
 
 

@@ -18,7 +18,7 @@ from skuq.training._blocks import Blocks
 from skuq.training._cache import BoundedCache
 from skuq.training._network import make_network
 from skuq.training._predict import predict_members
-from skuq.training._program import ProgramKey, make_program, padded_rows, start_carry
+from skuq.training._program import ProgramKey, make_program, padded_rows, start_carry, table_rows
 from skuq.training._recipe import Recipe
 from skuq.training._tensorflow import BACKEND, compile_program, to_host, to_tensors
 from skuq.training._tiers import worth_xla
@@ -359,8 +359,8 @@ def _program_key(model, network, head, recipes, data, sizes, n_members, own_vali
         batch_size=batch,
         input_shape=data.x.shape[1:],
         n_outputs=data.y.shape[1],
-        n_rows=padded_rows(len(data.x)),
-        n_steps=-(-padded_rows(n_train) // batch),
+        n_rows=table_rows(len(data.x)),
+        n_steps=-(-table_rows(n_train) // batch) if batch < n_train else 1,
         n_valid=padded_rows(n_valid) if n_valid else 0,
         jit=jit,
         n_members=n_members,
@@ -541,9 +541,9 @@ def pad(data: TrainingData, splits=None) -> dict:
         valid = np.stack([table[rows] for _, rows in splits])
     else:
         valid = _joined(data.x_valid, data.y_valid, data.weight_valid)
-    tables = {"table": _padded(table)}
+    tables = {"table": _padded(table, table_rows(len(table)))}
     if valid.shape[-2]:
-        tables["valid"] = _padded(valid)
+        tables["valid"] = _padded(valid, padded_rows(valid.shape[-2]))
     return to_tensors(tables)
 
 
@@ -551,7 +551,6 @@ def _joined(x, y, weight):
     return np.concatenate([x.reshape(len(x), math.prod(x.shape[1:])), y, weight[:, None]], axis=1)
 
 
-def _padded(table):
-    n_rows = table.shape[-2]
-    extra = [(0, 0)] * (table.ndim - 2) + [(0, padded_rows(n_rows) - n_rows), (0, 0)]
+def _padded(table, n_rows):
+    extra = [(0, 0)] * (table.ndim - 2) + [(0, n_rows - table.shape[-2]), (0, 0)]
     return np.pad(table, extra)

@@ -28,7 +28,14 @@ from skuq.training._network import make_network
 from skuq.training._noise import normal, uniform
 from skuq.training._optimizers import rule_of
 
-__all__ = ["Backend", "ProgramKey", "make_program", "padded_rows", "start_carry"]
+__all__ = [
+    "Backend",
+    "ProgramKey",
+    "make_program",
+    "padded_rows",
+    "start_carry",
+    "table_rows",
+]
 
 _PLATEAU_MIN_DELTA = 1e-4  # Keras' ReduceLROnPlateau; EarlyStopping has 0
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
@@ -89,6 +96,15 @@ def padded_rows(n_rows: int) -> int:
         return 8
     step = 2 ** (math.ceil(math.log2(n_rows)) - 3)
     return step * math.ceil(n_rows / step)
+
+
+def table_rows(n_rows: int) -> int:
+    """The size of a table that batches are taken from: a power of two, unless that is large.
+
+    Its filling costs memory alone, and a data set that grows by a row at a time compiles
+    once an octave.
+    """
+    return padded_rows(2 ** math.ceil(math.log2(max(n_rows, 1))) if n_rows <= 2**14 else n_rows)
 
 
 def start_carry(blocks, state, key: ProgramKey, learning_rate, noise_key) -> dict:

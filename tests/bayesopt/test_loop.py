@@ -1,5 +1,6 @@
 """The loop: what it asks for, keeps, refuses, and that it goes on where it was."""
 
+import functools
 import itertools
 import math
 
@@ -8,10 +9,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skuq import NOMURegressor
+from skuq import NEONRegressor, NOMURegressor
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._step import distance_threshold, seeded
@@ -688,3 +690,65 @@ def test_the_model_of_the_last_step_can_be_looked_at(recorder):
     assert own.model_ is None  # the points of the design have none
     own.ask()
     assert own.model_ is not recorder and own.model_.n_features_in_ == 2
+
+
+def test_a_surrogate_without_uncertainty_is_refused_before_anything_is_evaluated():
+    for estimator in (LinearRegression(), make_pipeline(StandardScaler(), LinearRegression())):
+        with pytest.raises(TypeError, match="no uncertainty to search by"):
+            BayesianOptimizer(estimator, SQUARE)
+    with pytest.raises(TypeError, match="not its class"):
+        BayesianOptimizer(TinyProcess, SQUARE)
+    BayesianOptimizer(NEONRegressor(), SQUARE)
+    BayesianOptimizer(make_pipeline(StandardScaler(), TinyProcess()), SQUARE)
+    with pytest.raises(ValueError, match="`n_draws` must be at least 2"):
+        search(n_draws=1)
+    with pytest.raises(TypeError, match="`callback` must be a function"):
+        search(callback="x")
+    with pytest.raises(TypeError, match="`func` must be a function"):
+        search().maximize(3, 8)
+
+
+def test_an_objective_that_raises_loses_no_evaluation():
+    def objective(outputs):
+        if (outputs > 1).any():
+            raise np.linalg.LinAlgError("singular")
+        return outputs.sum(axis=-1)
+
+    own = search(objective=objective, n_initial=5)
+    own.tell([[0.0, 0.1], [0.5, 0.5]], [[0.0, 1.0], [2.0, 0.0]])
+    assert len(own.x_) == 2 and own.best_value_ == 1.0
+    assert "LinAlgError: singular" in own.messages_[1]
+
+
+class Failing(TinyProcess):
+    """Cannot be fitted to six results."""
+
+    seeds = []
+
+    def fit(self, X, y):
+        self.seeds.append(self.random_state)
+        if len(X) == 6:
+            raise FloatingPointError("diverged")
+        return super().fit(X, y)
+
+
+def test_a_fit_that_fails_is_tried_again_and_does_not_end_the_search():
+    Failing.seeds.clear()
+    own = search(estimator=Failing(), n_initial=5)
+    with pytest.warns(UserWarning, match="could not be fitted to 6 results.*diverged"):
+        result = own.minimize(bowl, 9)
+    assert len(result.x_iters) == 9 and len(own.history_) == 3
+    assert len(Failing.seeds) == len(set(Failing.seeds)) == 5
+
+
+def test_functions_of_an_estimator_are_the_same_in_every_step():
+    class WithFunction(TinyProcess):
+        def __init__(self, function=None, length=0.5, random_state=None):
+            super().__init__(length, random_state)
+            self.function = function
+
+    function = functools.partial(np.add, 1)
+    own = search(estimator=WithFunction(function), n_initial=3)
+    own.tell(own.ask(3), [0.0, 1.0, 2.0])
+    own.ask()
+    assert own.model_.function is function

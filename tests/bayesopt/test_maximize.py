@@ -362,3 +362,30 @@ def test_unusable_arguments_are_refused(changes, message):
     }
     with pytest.raises(ValueError, match=message):
         maximize_acquisition(**{**settings, **changes})
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e8])
+def test_far_outputs_are_maximised_in_double_precision(constant):
+    near = wave_posterior()
+
+    def shifted(xp, arguments, X):
+        *own, shift = arguments
+        return waves(xp, own, X) + shift
+
+    far = replace(near, function=shifted, arguments=(*near.arguments, constant), key="shifted")
+    acquisition = Acquisition("ei")
+    best = float(np.median(near(BOX.mean(axis=1)[None])))
+    expected, _ = maximize_acquisition(near, acquisition, None, BOX, best, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        x, _ = maximize_acquisition(
+            far, acquisition, None, BOX, best + constant, n_restarts=100, random_state=0
+        )
+    assert any("single precision" in str(w.message) for w in caught) == (constant > 0)
+    value, highest = (
+        acquisition_of(near, acquisition, None, BOX, best, 1.0, 1)(
+            (point - BOX[:, 0]) / np.ptp(BOX, axis=1)
+        )
+        for point in (x, expected)
+    )
+    assert value > 0.98 * highest

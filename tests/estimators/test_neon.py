@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 import skuq.training
 from skuq import NEONRegressor
 from skuq._keras import keras, ops
+from skuq.bayesopt import Acquisition, maximize_acquisition
 from skuq.estimators._functions import FunctionScaling
 from skuq.predictive import EpistemicNormal
 from skuq.training._drawing import DrawingNetwork
@@ -862,3 +863,49 @@ def test_unknown_problems_of_the_paper_are_refused():
     with pytest.raises(ValueError, match="`name` must be one of .*pollutants.* Got 'rosenbrock'"):
         NEONRegressor.from_paper("rosenbrock")
     assert NEONRegressor.from_paper("pollutants", steps=3).steps == 3
+
+
+def test_base_of_ones_own_can_be_searched():
+    model = small(build_base=operator_of_keras, steps=50).fit(INPUTS, VALUES)
+    box = np.array([[INPUTS.min(), INPUTS.max()]])
+    x, value = maximize_acquisition(
+        model.posterior_fn(8, 0), Acquisition("mean"), _sum, box, 0.0, n_restarts=5, random_state=0
+    )
+    grid = np.linspace(*box[0], 200)[:, None]
+    assert value >= model.posterior_fn(8, 0)(grid).mean(axis=0).sum(axis=-1).max() - 1e-3
+
+
+def _sum(outputs):
+    return outputs[..., 0] + outputs[..., 1] + outputs[..., 2] + outputs[..., 3]
+
+
+def test_bounded_values_reach_over_their_whole_range():
+    images = 130 + 70 * np.sin(3 * INPUTS + np.arange(4))
+    model = small(output_map="bounded", steps=1500, learning_rate=0.02).fit(INPUTS, images)
+    assert explained(model, INPUTS, images) > 0.9
+    draws, _ = model._values(FURTHER, model.index_, None)
+    low, spread = images.min(), np.ptp(images)
+    assert draws.min() > low - 0.1 * spread and draws.max() < low + 1.1 * spread
+
+
+def test_a_fit_that_fails_leaves_no_model():
+    model = fit_small()
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(INPUTS, np.full((len(INPUTS), 2, 2), np.nan))
+    with pytest.raises(NotFittedError):
+        model.predict(INPUTS)
+
+
+def test_intervals_and_quantiles_have_the_shape_of_y():
+    Y = np.stack([VALUES, -VALUES], axis=-1)
+    model = small(steps=20).fit(INPUTS, Y)
+    assert model.predict_interval(FURTHER, 0.5).shape == (len(FURTHER), 2, *Y.shape[1:])
+    quantiles = model.predict_quantiles(FURTHER, [0.25, 0.5, 0.75])
+    assert_allclose(quantiles[:, [0, 2]], model.predict_interval(FURTHER, 0.5))
+
+
+@pytest.mark.parametrize("points", [np.zeros((2, 2, 2)), 3.0, ["a"]])
+def test_query_points_that_are_none_are_named(points):
+    model = small(query_points=np.linspace(0, 1, 4), steps=20).fit(INPUTS, VALUES)
+    with pytest.raises(ValueError, match="`query_points` must"):
+        model.predict(INPUTS, query_points=points)
