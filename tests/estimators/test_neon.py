@@ -753,7 +753,7 @@ NAN = np.where(VALUES > 0.5, np.nan, VALUES)
         ({"query_points": QUERIES[:2]}, VALUES, r"one row for each of the 4 .* Got 2"),
         ({"query_points": [0, np.nan, 1, 2]}, VALUES, "query_points contains NaN"),
         ({"query_points": 3.0}, VALUES, "'query_points' parameter"),
-        ({"query_points": np.zeros((4, 1, 1))}, VALUES, "dim 3"),
+        ({"query_points": np.zeros((4, 1, 1))}, VALUES, "must have shape \\(q, d_y\\)"),
         ({"query_points": list("abcd")}, VALUES, "could not convert string"),
         ({"query_points": []}, VALUES, "0 sample"),
         ({}, NAN, "y contains NaN"),
