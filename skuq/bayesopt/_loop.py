@@ -303,7 +303,8 @@ class BayesianOptimizer:
         Warns
         -----
         UserWarning
-            Of a model, if `q` is above 20: so many points are hard to place well together.
+            Of a model, if `q` is above 20: so many points are hard to place well together. If
+            no model could be fitted, twice: the points are uniform ones then.
         """
         _check_count("q", q)
         left = self._log.n_left

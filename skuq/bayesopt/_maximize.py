@@ -102,7 +102,9 @@ def maximize_acquisition(
     Warns
     -----
     UserWarning
-        If the objective fails on tensors: there are no gradients then, and DIRECT is used.
+        If the objective fails on tensors: there are no gradients then, and DIRECT is used. If
+        single precision does not tell points apart, as with outputs of 1e8 that vary by 1: then
+        the search is that of a posterior without gradients.
 
     Notes
     -----

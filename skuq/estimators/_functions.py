@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_array
 
 from skuq.tables import NoScaling, Scaling, TrainingData
 
-__all__ = ["FunctionScaling", "check_queries", "flat_values"]
+__all__ = ["FunctionScaling", "check_queries", "flat_values", "scale_of_features"]
 
 # A function far smaller than others would have all the weight of a relative error.
 _LEAST_SHARE = 1e-2  # of the mean squared size

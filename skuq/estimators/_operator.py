@@ -246,9 +246,8 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         -------
         EpistemicNormal or GaussianMixture
             Of shape (n,) where values are single numbers, else (n, q * m), components beside
-            each other:
-            a normal with the draws' mean and standard deviation, or of loss="nll" the mixture of
-            all draws (Eq. 5).
+            each other: a normal with the draws' mean and standard deviation, or of loss="nll"
+            the mixture of all draws (Eq. 5).
         """
         check_is_fitted(self)
         X = self._check_inputs(X)
