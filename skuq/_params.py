@@ -7,6 +7,7 @@ from sklearn.base import _fit_context as fit_context
 from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
 from sklearn.utils.metaestimators import _safe_split as safe_split
+from sklearn.utils.validation import _check_feature_names_in as check_feature_names_in
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Interval",
     "Options",
     "StrOptions",
+    "check_feature_names_in",
     "check_sample_weight",
     "fit_context",
     "safe_split",

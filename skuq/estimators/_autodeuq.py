@@ -25,8 +25,13 @@ from skuq.ensembles import (
     select_top,
 )
 from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
+from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
 from skuq.estimators._search import SearchEstimator
-from skuq.estimators._targets import GaussianTarget, WeightedClassificationTarget
+from skuq.estimators._targets import (
+    TARGET_CONSTRAINTS,
+    GaussianTarget,
+    WeightedClassificationTarget,
+)
 from skuq.networks import resolve_search_space
 from skuq.search import STRATEGIES, make_proposer, pin
 
@@ -46,7 +51,7 @@ class _AutoDEUQ(SearchEstimator):
         "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
         "search_space": [
             None,
-            StrOptions({"benchmark", "toy"}),
+            StrOptions({"benchmark", "toy", "tabular"}),
             HasMethods(["decisions", "build", "recipe"]),
             callable,
             tuple,
@@ -58,6 +63,7 @@ class _AutoDEUQ(SearchEstimator):
         "kappa": [Interval(Real, 0, None, closed="left")],
         "max_batch_size": [Interval(Integral, 1, None, closed="left")],
         "selection": [StrOptions({"greedy", "top", "hq"}), callable],
+        **PREPROCESS_CONSTRAINTS,
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -69,8 +75,8 @@ class _AutoDEUQ(SearchEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, n_features)
-            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
         y : array-like of shape (n,) or (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
             Non-negative.
@@ -154,9 +160,11 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
         "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
-    search_space : None, "benchmark", "toy", SearchSpace, callable or pair, default=None
+    search_space : None, "tabular", "benchmark", "toy", SearchSpace, callable or pair, default=None
         None is the paper's space of fully connected networks with skips, with `n_nodes`
-        and `max_batch_size`; the names are the paper's presets. A callable
+        and `max_batch_size`; "benchmark" and "toy" are the paper's presets. "tabular" is
+        `skuq.networks.TabularSpace`, which embeds numbers and categories and decides the number
+        of epochs itself. A callable
         ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
         ``training(hp) -> dict``, is a space in Keras-Tuner's language; see
         `skuq.networks.KerasTunerSpace`.
@@ -178,6 +186,15 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     epistemic_ddof : {0, 1}, default=0
         0 is the mixture's own variance of the means; 1 is the paper's Eq. 4 (K - 1),
         used by `predict` and `predict_uncertainty` but not by quantiles.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only.
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+        The scale of y on which its noise is taken for normal, see
+        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
+        are in units of y all the same.
     n_jobs : int or None, default=None
         Networks trained at the same time, each in a process with its share of the
         cores. With more than one, what is proposed depends on the order in which trials
@@ -197,6 +214,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         validation `loss` in units of the standardised y.
     decisions_ : Decisions
         What was searched: the spaces `architecture` and `hyperparameters`.
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X and y on the training rows.
     entropy_ : int
@@ -240,6 +259,7 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     _parameter_constraints: dict = {
         **_AutoDEUQ._parameter_constraints,
         "epistemic_ddof": [Options(Integral, {0, 1})],
+        **TARGET_CONSTRAINTS,
     }
 
     def __init__(
@@ -261,6 +281,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         max_batch_size=256,
         selection="greedy",
         epistemic_ddof=0,
+        preprocess="auto",
+        target_transform="standard",
         n_jobs=None,
         random_state=None,
         verbose=0,
@@ -281,6 +303,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         self.max_batch_size = max_batch_size
         self.selection = selection
         self.epistemic_ddof = epistemic_ddof
+        self.preprocess = preprocess
+        self.target_transform = target_transform
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -325,9 +349,11 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
         "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
-    search_space : None, "benchmark", "toy", SearchSpace, callable or pair, default=None
+    search_space : None, "tabular", "benchmark", "toy", SearchSpace, callable or pair, default=None
         None is the paper's space of fully connected networks with skips, with `n_nodes`
-        and `max_batch_size`; the names are the paper's presets. A callable
+        and `max_batch_size`; "benchmark" and "toy" are the paper's presets. "tabular" is
+        `skuq.networks.TabularSpace`, which embeds numbers and categories and decides the number
+        of epochs itself. A callable
         ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
         ``training(hp) -> dict``, is a space in Keras-Tuner's language; see
         `skuq.networks.KerasTunerSpace`.
@@ -350,6 +376,11 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label: in the training loss as in the selection, like sample
         weights. "balanced" is inversely proportional to their frequencies in y.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only.
     n_jobs : int or None, default=None
         Networks trained at the same time, each in a process with its share of the
         cores. With more than one, what is proposed depends on the order in which trials
@@ -371,6 +402,8 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         Labels, in the order of probabilities.
     decisions_ : Decisions
         What was searched: the spaces `architecture` and `hyperparameters`.
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X on the training rows.
     entropy_ : int
@@ -434,6 +467,7 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         max_batch_size=256,
         selection="greedy",
         class_weight=None,
+        preprocess="auto",
         n_jobs=None,
         random_state=None,
         verbose=0,
@@ -454,6 +488,7 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         self.max_batch_size = max_batch_size
         self.selection = selection
         self.class_weight = class_weight
+        self.preprocess = preprocess
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose

@@ -6,17 +6,32 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from skuq._params import Interval
+from skuq._params import Interval, StrOptions
 from skuq._seeds import generator
+from skuq._space import Space
 from skuq.estimators._neural import (
     REGRESSION_CONSTRAINTS,
     NeuralEstimator,
     RegressionTarget,
     completed,
 )
+from skuq.estimators._records import HEADS
 from skuq.estimators._targets import ClassificationTarget
+from skuq.networks import PackedHead, SquaredErrorHead
+from skuq.training._recipe import SCHEDULES
 
 __all__ = ["DeepEnsembleClassifier", "DeepEnsembleRegressor"]
+
+
+#: What "auto" stands for where the network is no "tabular" one.
+_PLAIN = {
+    "learning_rate": 0.01,
+    "batch_size": 100,
+    "epochs": 1000,
+    "early_stopping_patience": 50,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+}
 
 
 class _DeepEnsemble(NeuralEstimator):
@@ -27,6 +42,15 @@ class _DeepEnsemble(NeuralEstimator):
         "l2": [Interval(Real, 0, None, closed="left")],
         "adversarial_epsilon": [Interval(Real, 0, None, closed="left")],
         "bootstrap": ["boolean"],
+        "network": [StrOptions({"tabular"}), callable, None],
+        "network_settings": [dict, None],
+        "n_copies": [Interval(Integral, 1, None, closed="left")],
+        **{
+            name: [*NeuralEstimator._parameter_constraints[name], StrOptions({"auto"})]
+            for name in _PLAIN
+            if name != "schedule"
+        },
+        "schedule": [StrOptions({"auto", *SCHEDULES})],
     }
 
     def __init__(
@@ -36,6 +60,8 @@ class _DeepEnsemble(NeuralEstimator):
         activation,
         dropout,
         network,
+        network_settings,
+        n_copies,
         optimizer,
         learning_rate,
         batch_size,
@@ -48,6 +74,7 @@ class _DeepEnsemble(NeuralEstimator):
         clip_norm,
         adversarial_epsilon,
         bootstrap,
+        preprocess,
         random_state,
         verbose,
     ):
@@ -56,6 +83,8 @@ class _DeepEnsemble(NeuralEstimator):
         self.activation = activation
         self.dropout = dropout
         self.network = network
+        self.network_settings = network_settings
+        self.n_copies = n_copies
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -68,6 +97,7 @@ class _DeepEnsemble(NeuralEstimator):
         self.clip_norm = clip_norm
         self.adversarial_epsilon = adversarial_epsilon
         self.bootstrap = bootstrap
+        self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose
 
@@ -78,6 +108,44 @@ class _DeepEnsemble(NeuralEstimator):
     @property
     def _dropout_rate(self):
         return self.dropout or None
+
+    def _packed(self, head):
+        if self.n_copies == 1:
+            return head
+        if not self._is_tabular:
+            raise ValueError(
+                'Only network="tabular" has `n_copies` members in one network. '
+                f"Got n_copies={self.n_copies} and network={self.network!r}."
+            )
+        if isinstance(head, SquaredErrorHead):
+            raise ValueError(
+                f'loss="mse" is for n_copies=1: take loss="nll". Got n_copies={self.n_copies}.'
+            )
+        return PackedHead(head, self.n_copies)
+
+    def _build(self, data, splits):
+        if not self._is_tabular:
+            if self.network_settings is not None:
+                raise ValueError(
+                    '`network_settings` is for network="tabular". '
+                    f"Got {self.network_settings!r} and network={self.network!r}."
+                )
+            self._own_training = _PLAIN
+            return super()._build(data, splits)
+        space = self._tabular_space(data.x, len(data.x if splits is None else splits[0][0]))
+        decisions = sum(space.decisions(), Space())
+        configuration = decisions.check(self.network_settings or {}, "network_settings")
+        self._own_training = space.recipe(configuration)
+        return space.build(
+            configuration, data.x.shape[1:], self._head.n_raw, n_copies=self.n_copies
+        )
+
+    def _training(self):
+        given = {name: value for name, value in super()._training().items() if value != "auto"}
+        fields = {**self._own_training, **given}
+        if "beta_2" in fields and fields["optimizer"] not in ("adam", "adamax", "nadam"):
+            del fields["beta_2"]
+        return fields
 
     def _train(self, model, data, splits, report):
         from skuq.training import train_stack
@@ -123,13 +191,26 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         Of the hidden layers, by Keras' name.
     dropout : float, default=0.0
         Share of hidden units dropped while training; predictions drop none.
-    network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` in place of `hidden_units`,
-        `activation`, `dropout` and `scale_l2`, which then have no effect;
-        `n_outputs` raw numbers are the means, then numbers that a softplus makes
-        standard deviations.
-    loss : {"nll", "mse"}, default="nll"
-        "mse" trains means only, for noise that is known or the same everywhere.
+    network : "tabular" or callable, optional
+        "tabular" is a modern network for tables with a recipe of its own (see
+        `skuq.networks.TabularSpace`): better than the plain one nearly everywhere, and slower to
+        train. Or ``network(input_shape, n_outputs) -> keras.Model``, where `n_outputs` raw
+        numbers are the means, then numbers that a softplus makes standard deviations. With
+        either `hidden_units`, `activation`, `dropout` and `scale_l2` have no effect.
+    network_settings : dict, optional
+        With ``network="tabular"``: decisions of `skuq.networks.TabularSpace` by name that are to
+        differ from its defaults, as in ``{"width": 128, "embedding": "piecewise-linear"}``.
+    n_copies : int, default=1
+        With ``network="tabular"``: members that share the weights of one network but for a few
+        of their own (TabM, BatchEnsemble), so that there are ``n_members * n_copies`` in all.
+    loss : str, default="auto"
+        What each network predicts and learns by: "nll" is a normal's mean and standard deviation
+        by the likelihood; "beta-nll" the same with the likelihood's gradient weighted by the
+        standard deviation predicted (Seitzer et al. 2022, beta 0.5), so that rows taken for
+        noisy are learnt from, too; "student-t" and "gaussian-mixture" (three components) have
+        heavier tails or several modes; "quantiles" are 19 of them that do not cross; "mse" is
+        means only, for noise that is known or the same everywhere. "auto" is "beta-nll" for
+        ``network="tabular"`` and "nll" for others.
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"`` the noise's standard deviation, in units of y. None estimates
         it from held-out rows, or from training rows where none are held out.
@@ -138,21 +219,25 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         teach networks to be far too sure (see the documentation's figures).
     optimizer : str, default="adam"
         One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
-    learning_rate : float, default=0.01
-    batch_size : int, default=100
-    epochs : int, default=1000
+    learning_rate : float or "auto", default="auto"
+        Here and below "auto" is what ``network="tabular"`` was tuned with, and for other
+        networks 0.01, batches of 100, 1000 epochs, a patience of 50, a constant schedule and no
+        weight decay.
+    batch_size : int or "auto", default="auto"
+    epochs : int or "auto", default="auto"
         Most epochs.
-    early_stopping_patience : int or None, default=50
+    early_stopping_patience : int, None or "auto", default="auto"
         Epochs without a better validation loss before a member stops; its best epoch is
         kept. None never stops, and still keeps the best epoch.
     validation_fraction : float or None, default=0.2
         Share of the rows that a member validates on, others for each member. None trains
         on all rows for all `epochs`.
-    schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate falls over `epochs`.
+    schedule : {"auto", "constant", "cosine", "exponential", "flat-cosine", "coslog4"}, \
+            default="auto"
+        How the learning rate goes over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
         Penalty ``l2 * sum(w**2)`` on all weights and biases.
-    weight_decay : float, default=0.0
+    weight_decay : float or "auto", default="auto"
         Decoupled weight decay.
     clip_norm : float or None, default=None
         Largest norm of a gradient.
@@ -161,6 +246,15 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         share of each feature's range against the network.
     bootstrap : bool, default=False
         Train each member on rows drawn with replacement.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only.
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+        The scale of y on which its noise is taken for normal, see
+        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
+        are in units of y all the same.
     random_state : int, RandomState instance or None, default=None
         With an integer everything repeats exactly.
     verbose : int, default=0
@@ -173,7 +267,10 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     weights_ : ndarray of shape (n_members,)
         Of the mixture, summing to 1.
     noise_std_ : float or ndarray of shape (n_outputs,)
-        With ``loss="mse"``: known or estimated, in units of y.
+        With ``loss="mse"``: known or estimated, in units of y (of transformed y, with a
+        `target_transform`).
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X and y.
     entropy_ : int
@@ -218,6 +315,7 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     _parameter_constraints: dict = {
         **_DeepEnsemble._parameter_constraints,
         **REGRESSION_CONSTRAINTS,
+        "loss": [StrOptions({"auto", *HEADS})],
     }
 
     def __init__(
@@ -228,21 +326,25 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         activation="relu",
         dropout=0.0,
         network=None,
-        loss="nll",
+        network_settings=None,
+        n_copies=1,
+        loss="auto",
         noise_std=None,
         scale_l2=1e-2,
         optimizer="adam",
-        learning_rate=0.01,
-        batch_size=100,
-        epochs=1000,
-        early_stopping_patience=50,
+        learning_rate="auto",
+        batch_size="auto",
+        epochs="auto",
+        early_stopping_patience="auto",
         validation_fraction=0.2,
-        schedule="constant",
+        schedule="auto",
         l2=0.0,
-        weight_decay=0.0,
+        weight_decay="auto",
         clip_norm=None,
         adversarial_epsilon=0.0,
         bootstrap=False,
+        preprocess="auto",
+        target_transform="standard",
         random_state=None,
         verbose=0,
     ):
@@ -252,6 +354,8 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
             activation=activation,
             dropout=dropout,
             network=network,
+            network_settings=network_settings,
+            n_copies=n_copies,
             optimizer=optimizer,
             learning_rate=learning_rate,
             batch_size=batch_size,
@@ -264,12 +368,20 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
             clip_norm=clip_norm,
             adversarial_epsilon=adversarial_epsilon,
             bootstrap=bootstrap,
+            preprocess=preprocess,
             random_state=random_state,
             verbose=verbose,
         )
         self.loss = loss
         self.noise_std = noise_std
         self.scale_l2 = scale_l2
+        self.target_transform = target_transform
+
+    @property
+    def _loss(self):
+        if self.loss != "auto":
+            return self.loss
+        return "beta-nll" if self.network == "tabular" else "nll"
 
 
 class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
@@ -285,27 +397,39 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
         Of the hidden layers, by Keras' name.
     dropout : float, default=0.0
         Share of hidden units dropped while training; predictions drop none.
-    network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` in place of `hidden_units`,
-        `activation` and `dropout`, which then have no effect;
-        `n_outputs` linear outputs are the classes' logits.
+    network : "tabular" or callable, optional
+        "tabular" is a modern network for tables with a recipe of its own (see
+        `skuq.networks.TabularSpace`): better than the plain one nearly everywhere, and slower to
+        train. Or ``network(input_shape, n_outputs) -> keras.Model`` with as many linear
+        outputs, the classes' logits. With either `hidden_units`, `activation` and `dropout`
+        have no effect.
+    network_settings : dict, optional
+        With ``network="tabular"``: decisions of `skuq.networks.TabularSpace` by name that are to
+        differ from its defaults, as in ``{"width": 128, "embedding": "piecewise-linear"}``.
+    n_copies : int, default=1
+        With ``network="tabular"``: members that share the weights of one network but for a few
+        of their own (TabM, BatchEnsemble), so that there are ``n_members * n_copies`` in all.
     optimizer : str, default="adam"
         One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
-    learning_rate : float, default=0.01
-    batch_size : int, default=100
-    epochs : int, default=1000
+    learning_rate : float or "auto", default="auto"
+        Here and below "auto" is what ``network="tabular"`` was tuned with, and for other
+        networks 0.01, batches of 100, 1000 epochs, a patience of 50, a constant schedule and no
+        weight decay.
+    batch_size : int or "auto", default="auto"
+    epochs : int or "auto", default="auto"
         Most epochs.
-    early_stopping_patience : int or None, default=50
+    early_stopping_patience : int, None or "auto", default="auto"
         Epochs without a better validation loss before a member stops; its best epoch is
         kept. None never stops, and still keeps the best epoch.
     validation_fraction : float or None, default=0.2
         Share of the rows that a member validates on, others for each member and of each
         class in proportion. None trains on all rows for all `epochs`.
-    schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate falls over `epochs`.
+    schedule : {"auto", "constant", "cosine", "exponential", "flat-cosine", "coslog4"}, \
+            default="auto"
+        How the learning rate goes over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
         Penalty ``l2 * sum(w**2)`` on all weights and biases.
-    weight_decay : float, default=0.0
+    weight_decay : float or "auto", default="auto"
         Decoupled weight decay.
     clip_norm : float or None, default=None
         Largest norm of a gradient.
@@ -314,6 +438,11 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
         feature's range against the network.
     bootstrap : bool, default=False
         Train each member on rows drawn with replacement.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only.
     random_state : int, RandomState instance or None, default=None
         With an integer everything repeats exactly.
     verbose : int, default=0
@@ -326,6 +455,8 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
         Trained networks as data: weights, history, validation predictions.
     weights_ : ndarray of shape (n_members,)
         Of the mixture, summing to 1.
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X.
     entropy_ : int
@@ -368,18 +499,21 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
         activation="relu",
         dropout=0.0,
         network=None,
+        network_settings=None,
+        n_copies=1,
         optimizer="adam",
-        learning_rate=0.01,
-        batch_size=100,
-        epochs=1000,
-        early_stopping_patience=50,
+        learning_rate="auto",
+        batch_size="auto",
+        epochs="auto",
+        early_stopping_patience="auto",
         validation_fraction=0.2,
-        schedule="constant",
+        schedule="auto",
         l2=0.0,
-        weight_decay=0.0,
+        weight_decay="auto",
         clip_norm=None,
         adversarial_epsilon=0.0,
         bootstrap=False,
+        preprocess="auto",
         random_state=None,
         verbose=0,
     ):
@@ -389,6 +523,8 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
             activation=activation,
             dropout=dropout,
             network=network,
+            network_settings=network_settings,
+            n_copies=n_copies,
             optimizer=optimizer,
             learning_rate=learning_rate,
             batch_size=batch_size,
@@ -401,6 +537,7 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
             clip_norm=clip_norm,
             adversarial_epsilon=adversarial_epsilon,
             bootstrap=bootstrap,
+            preprocess=preprocess,
             random_state=random_state,
             verbose=verbose,
         )

@@ -56,6 +56,7 @@ class _HyperDeepEnsemble(NeuralEstimator):
         schedule,
         weight_decay,
         clip_norm,
+        preprocess,
         random_state,
         verbose,
     ):
@@ -77,6 +78,7 @@ class _HyperDeepEnsemble(NeuralEstimator):
         self.schedule = schedule
         self.weight_decay = weight_decay
         self.clip_norm = clip_norm
+        self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose
 
@@ -263,6 +265,15 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
         Decoupled weight decay.
     clip_norm : float or None, default=None
         Largest norm of a gradient.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only.
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+        The scale of y on which its noise is taken for normal, see
+        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
+        are in units of y all the same.
     random_state : int, RandomState instance or None, default=None
         With an integer everything repeats exactly.
     verbose : int, default=0
@@ -279,7 +290,10 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
     search_results_ : dict of ndarray of shape (n_search,)
         `dropout`, `l2` and `val_loss` of each setting tried; NaN where it diverged.
     noise_std_ : float or ndarray of shape (n_outputs,)
-        With ``loss="mse"``: known or estimated, in units of y.
+        With ``loss="mse"``: known or estimated, in units of y (of transformed y, with a
+        `target_transform`).
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X and y.
     entropy_ : int
@@ -346,6 +360,8 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
         schedule="constant",
         weight_decay=0.0,
         clip_norm=None,
+        preprocess="auto",
+        target_transform="standard",
         random_state=None,
         verbose=0,
     ):
@@ -368,12 +384,14 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
             schedule=schedule,
             weight_decay=weight_decay,
             clip_norm=clip_norm,
+            preprocess=preprocess,
             random_state=random_state,
             verbose=verbose,
         )
         self.loss = loss
         self.noise_std = noise_std
         self.scale_l2 = scale_l2
+        self.target_transform = target_transform
 
 
 class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
@@ -422,6 +440,11 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
         Decoupled weight decay.
     clip_norm : float or None, default=None
         Largest norm of a gradient.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only.
     random_state : int, RandomState instance or None, default=None
         With an integer everything repeats exactly.
     verbose : int, default=0
@@ -438,6 +461,8 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
         How often the selection took each, summing to 1.
     search_results_ : dict of ndarray of shape (n_search,)
         `dropout`, `l2` and `val_loss` of each setting tried; NaN where it diverged.
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X.
     entropy_ : int
@@ -495,6 +520,7 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
         schedule="constant",
         weight_decay=0.0,
         clip_norm=None,
+        preprocess="auto",
         random_state=None,
         verbose=0,
     ):
@@ -517,6 +543,7 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
             schedule=schedule,
             weight_decay=weight_decay,
             clip_norm=clip_norm,
+            preprocess=preprocess,
             random_state=random_state,
             verbose=verbose,
         )

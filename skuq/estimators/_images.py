@@ -17,8 +17,18 @@ class ImageInputsMixin:
     before the target in the order of classes.
     """
 
+    @property
+    def _preprocess(self):
+        return None if self._holds_images else super()._preprocess
+
     def _check_table(self, X, y):
         n_axes = getattr(X, "ndim", 2)
+        self._holds_images = n_axes == 4 or self.image_shape is not None
+        if self._holds_images and self.preprocess not in ("auto", None):
+            raise ValueError(
+                "`preprocess` is for tables: images are arrays of numbers. Leave it at its "
+                f"default. Got {self.preprocess!r}."
+            )
         if n_axes == 3:
             raise ValueError(
                 f"X has three axes, {X.shape}. Images need one for channels, (n, h, w, 1), or "
@@ -27,7 +37,7 @@ class ImageInputsMixin:
         shape = tuple(X.shape[1:]) if n_axes == 4 else None
         X, y = super()._check_table(X if shape is None else _flat(X), y)
         self.image_shape_ = self._shape_of_images(shape, X.shape[1])
-        self._n_rows = len(X)
+        self._n_rows = X.shape[0]  # of sparse tables too
         return X, y
 
     def _shape_of_images(self, shape, n_features):
@@ -66,7 +76,10 @@ class ImageInputsMixin:
         return self.image_shape_ is not None and takes is not False
 
     def _new_scaling(self):
-        return ImageScaling(self.image_shape_) if self._sees_images else super()._new_scaling()
+        scaling = super()._new_scaling()
+        if not self._sees_images:
+            return scaling
+        return ImageScaling(self.image_shape_, scaling.target_transform)
 
 
 def _flat(images):

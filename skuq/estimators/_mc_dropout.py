@@ -46,6 +46,7 @@ class _MCDropout(NeuralEstimator):
         l2,
         weight_decay,
         clip_norm,
+        preprocess,
         random_state,
         verbose,
     ):
@@ -64,6 +65,7 @@ class _MCDropout(NeuralEstimator):
         self.l2 = l2
         self.weight_decay = weight_decay
         self.clip_norm = clip_norm
+        self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose
 
@@ -153,6 +155,15 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
         Decoupled weight decay.
     clip_norm : float or None, default=None
         Largest norm of a gradient.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only.
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+        The scale of y on which its noise is taken for normal, see
+        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
+        are in units of y all the same.
     random_state : int, RandomState instance or None, default=None
         With an integer everything repeats exactly.
     verbose : int, default=0
@@ -163,7 +174,10 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
     members_ : list of one Member
         The trained network as data.
     noise_std_ : float or ndarray of shape (n_outputs,)
-        With ``loss="mse"``: known or estimated, in units of y.
+        With ``loss="mse"``: known or estimated, in units of y (of transformed y, with a
+        `target_transform`).
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X and y.
     entropy_ : int
@@ -225,6 +239,8 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
         l2=0.0,
         weight_decay=0.0,
         clip_norm=None,
+        preprocess="auto",
+        target_transform="standard",
         random_state=None,
         verbose=0,
     ):
@@ -244,12 +260,14 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
             l2=l2,
             weight_decay=weight_decay,
             clip_norm=clip_norm,
+            preprocess=preprocess,
             random_state=random_state,
             verbose=verbose,
         )
         self.loss = loss
         self.noise_std = noise_std
         self.scale_l2 = scale_l2
+        self.target_transform = target_transform
 
 
 class MCDropoutClassifier(ClassificationTarget, _MCDropout):
@@ -288,6 +306,11 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
         Decoupled weight decay.
     clip_norm : float or None, default=None
         Largest norm of a gradient.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only.
     random_state : int, RandomState instance or None, default=None
         With an integer everything repeats exactly.
     verbose : int, default=0
@@ -298,6 +321,8 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
     classes_ : ndarray of shape (n_classes,)
     members_ : list of one Member
         The trained network as data.
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X.
     entropy_ : int
@@ -351,6 +376,7 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
         l2=0.0,
         weight_decay=0.0,
         clip_norm=None,
+        preprocess="auto",
         random_state=None,
         verbose=0,
     ):
@@ -370,6 +396,7 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
             l2=l2,
             weight_decay=weight_decay,
             clip_norm=clip_norm,
+            preprocess=preprocess,
             random_state=random_state,
             verbose=verbose,
         )

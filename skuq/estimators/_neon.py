@@ -16,6 +16,7 @@ from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_draws import OperatorDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._plan import ARRAYS
+from skuq.networks._rebuild import rebuild
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices
 from skuq.training._draws import read_network
@@ -252,9 +253,7 @@ class NEONRegressor(OperatorRegressor):
         if base is None:
             n_features = data.x.shape[1]
         elif isinstance(base, str):
-            from skuq._keras import keras
-
-            n_features = keras.models.model_from_json(base).output_shape[-1] - n_raw
+            n_features = rebuild(base).output_shape[-1] - n_raw
         else:
             n_features = base.n_features
         epinet = EpiNet(

@@ -9,7 +9,11 @@ from skuq.ensembles import select_hq, select_hq_proba
 from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
 from skuq.estimators._images import ImageInputsMixin
 from skuq.estimators._nes_base import NeuralEnsembleSearch
-from skuq.estimators._targets import GaussianTarget, WeightedClassificationTarget
+from skuq.estimators._targets import (
+    TARGET_CONSTRAINTS,
+    GaussianTarget,
+    WeightedClassificationTarget,
+)
 
 __all__ = ["NESClassifier", "NESRegressor"]
 
@@ -36,7 +40,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
     search_space : None, str, SearchSpace, callable or pair, default=None
         "dense" (default for tables): fully connected networks with skips, three variable
         nodes; "width-depth": equally wide layers; "darts" (default for images): normal and
-        reduction cells; "nas-bench-201": its cells. Or an object such as
+        reduction cells; "nas-bench-201": its cells; "tabular": `skuq.networks.TabularSpace`,
+        which decides the number of epochs itself. Or an object such as
         `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
         language, see `skuq.networks.KerasTunerSpace`.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
@@ -68,6 +73,11 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: evolution and selection see
         them. Ignored if `fit` is given `validation_data`.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only, as do images.
     n_jobs : int or None, default=None
         Networks trained at the same time, each in a process with its share of the cores.
         With more than one, what evolution proposes depends on the order in which trials
@@ -93,6 +103,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         What was searched: the spaces `architecture` and `hyperparameters`, for example
         ``decisions_.architecture.restrict(best_configuration())`` for `fixed_architecture`.
     image_shape_ : tuple (h, w, c) or None
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of the inputs on the training rows; of images one for each channel.
     entropy_ : int
@@ -158,6 +170,7 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         class_weight=None,
         epochs=None,
         validation_fraction=0.25,
+        preprocess="auto",
         n_jobs=None,
         random_state=None,
         verbose=0,
@@ -178,6 +191,7 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         self.class_weight = class_weight
         self.epochs = epochs
         self.validation_fraction = validation_fraction
+        self.preprocess = preprocess
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -210,7 +224,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     search_space : None, str, SearchSpace, callable or pair, default=None
         "dense" (default for tables): fully connected networks with skips, three variable
         nodes; "width-depth": equally wide layers; "darts" (default for images): normal and
-        reduction cells; "nas-bench-201": its cells. Or an object such as
+        reduction cells; "nas-bench-201": its cells; "tabular": `skuq.networks.TabularSpace`,
+        which decides the number of epochs itself. Or an object such as
         `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
         language, see `skuq.networks.KerasTunerSpace`.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
@@ -242,6 +257,15 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: evolution and selection see
         them. Ignored if `fit` is given `validation_data`.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only, as do images.
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+        The scale of y on which its noise is taken for normal, see
+        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
+        are in units of y all the same.
     n_jobs : int or None, default=None
         Networks trained at the same time, each in a process with its share of the cores.
         With more than one, what evolution proposes depends on the order in which trials
@@ -266,6 +290,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         What was searched: the spaces `architecture` and `hyperparameters`, for example
         ``decisions_.architecture.restrict(best_configuration())`` for `fixed_architecture`.
     image_shape_ : tuple (h, w, c) or None
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of the inputs and targets on the training rows; of images one for
         each channel.
@@ -311,6 +337,7 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     _parameter_constraints: dict = {
         **NeuralEnsembleSearch._parameter_constraints,
         "selection_loss": [StrOptions({"mixture", "normal"})],
+        **TARGET_CONSTRAINTS,
     }
 
     def __init__(
@@ -332,6 +359,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         selection_loss="mixture",
         epochs=None,
         validation_fraction=0.25,
+        preprocess="auto",
+        target_transform="standard",
         n_jobs=None,
         random_state=None,
         verbose=0,
@@ -352,6 +381,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         self.selection_loss = selection_loss
         self.epochs = epochs
         self.validation_fraction = validation_fraction
+        self.preprocess = preprocess
+        self.target_transform = target_transform
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose

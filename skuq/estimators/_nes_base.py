@@ -14,6 +14,7 @@ from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator, trial_seed
 from skuq.ensembles import SELECTORS, check_selection, select_by
 from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
 from skuq.estimators._search import SearchEstimator
 from skuq.networks._resolve import NES_SPACES, resolve_nes_space
 from skuq.search import (
@@ -52,7 +53,7 @@ class NeuralEnsembleSearch(SearchEstimator):
         "vary": [StrOptions({"architecture", "hyperparameters", "both", "initialisation"})],
         "search_space": [
             None,
-            StrOptions(set(NES_SPACES)),
+            StrOptions({*NES_SPACES, "tabular"}),
             HasMethods(["decisions", "build", "recipe"]),
             callable,
             tuple,
@@ -67,6 +68,7 @@ class NeuralEnsembleSearch(SearchEstimator):
         "use_best": ["boolean"],
         "epochs": [Interval(Integral, 1, None, closed="left"), None],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        **PREPROCESS_CONSTRAINTS,
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -87,8 +89,9 @@ class NeuralEnsembleSearch(SearchEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, n_features), or ndarray of shape (n, h, w, c)
-            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
+        X : array-like or DataFrame of shape (n, n_features), or ndarray of shape (n, h, w, c)
+            Numbers, booleans, strings and categories, with missing values, see `preprocess`;
+            images of finite numbers.
         y : array-like of shape (n,) or, of numbers, (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
             Non-negative.

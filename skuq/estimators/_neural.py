@@ -20,18 +20,13 @@ from tqdm.auto import tqdm
 
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator, trial_seed
-from skuq.estimators._rows import (
-    Rows,
-    check_groups,
-    check_validation_data,
-    check_weights,
-    split,
-)
-from skuq.estimators._targets import GaussianTarget
+from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
+from skuq.estimators._records import HEADS
+from skuq.estimators._rows import check_groups, check_validation_data, split
+from skuq.estimators._targets import TARGET_CONSTRAINTS, GaussianTarget
 from skuq.networks import (
     OPTIMIZERS,
     GaussianHead,
-    SquaredErrorHead,
     build_mlp,
 )
 from skuq.networks._activations import ACTIVATIONS
@@ -41,6 +36,7 @@ from skuq.training import Recipe, build_checked, predict_members
 
 __all__ = [
     "REGRESSION_CONSTRAINTS",
+    "TRAINING",
     "NeuralEstimator",
     "RegressionTarget",
     "check_dropout_layers",
@@ -55,7 +51,19 @@ REGRESSION_CONSTRAINTS: dict = {
     "loss": [StrOptions({"nll", "mse"})],
     "noise_std": [Interval(Real, 0, None, closed="left"), "array-like", None],
     "scale_l2": [Interval(Real, 0, None, closed="left")],
+    **TARGET_CONSTRAINTS,
 }
+
+#: Parameters that are fields of the recipe.
+TRAINING = (
+    "optimizer",
+    "learning_rate",
+    "batch_size",
+    "epochs",
+    "early_stopping_patience",
+    "schedule",
+    "weight_decay",
+)
 
 _SMALLEST_NOISE = 1e-9  # of the standardised y, where the user says there is none
 
@@ -76,6 +84,7 @@ class NeuralEstimator(BaseEstimator):
         "schedule": [StrOptions({"constant", "cosine", "exponential"})],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
         "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
+        **PREPROCESS_CONSTRAINTS,
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -86,8 +95,8 @@ class NeuralEstimator(BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, n_features)
-            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
         y : array-like of shape (n,) or, of numbers, (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
             Non-negative.
@@ -106,16 +115,15 @@ class NeuralEstimator(BaseEstimator):
         if hasattr(self, "members_"):  # a fit that fails must not leave half of another
             del self.members_
         self.entropy_ = draw_entropy(self.random_state)
-        rows = Rows(X, self._targets(y), check_weights(sample_weight, X))
-        groups = check_groups(groups, X)
+        rows = self._encoded_rows(X, y, sample_weight)
+        groups = check_groups(groups, rows.X)
         if validation_data is not None:
             validation_data = check_validation_data(self, validation_data, self._check_targets)
-        self._head = self._make_head(rows.y.shape[1])
+        self._head = self._packed(self._make_head(rows.y.shape[1]))
         data, splits = self._prepare(rows, validation_data, groups)
+        model = self._build(data, splits)
         with progress(self.verbose) as report:
-            self.members_, self.weights_, splits = self._train(
-                self._build(X.shape[1:]), data, splits, report
-            )
+            self.members_, self.weights_, splits = self._train(model, data, splits, report)
         self._finish(data, splits)
         return self
 
@@ -152,9 +160,9 @@ class NeuralEstimator(BaseEstimator):
     def _scaled(self, rows):
         return self.scaling_.inputs(rows.X), self._scaled_targets(rows.y), rows.weight
 
-    def _build(self, input_shape):
+    def _build(self, data, splits):
         """The network, from the user's function or as layers of `hidden_units`."""
-        n_raw = self._head.n_raw
+        input_shape, n_raw = data.x.shape[1:], self._head.n_raw
         if self.network is not None:
             return build_checked(self.network, input_shape, n_raw, "`network`")
         units = check_units("hidden_units", self.hidden_units)
@@ -173,20 +181,18 @@ class NeuralEstimator(BaseEstimator):
         )
 
     def _recipe(self, **settings) -> Recipe:
-        own = {
-            "optimizer": self.optimizer,
-            "learning_rate": self.learning_rate,
-            "batch_size": self.batch_size,
-            "epochs": self.epochs,
-            "reduce_lr_patience": None,
-            "early_stopping_patience": self.early_stopping_patience,
-            "schedule": self.schedule,
-            "weight_decay": self.weight_decay,
-            "clip_norm": self.clip_norm,
-        }
+        own = {"reduce_lr_patience": None, "clip_norm": self.clip_norm, **self._training()}
         if not self._has_validation:
             own |= {"early_stopping_patience": None, "keep": "last"}
         return Recipe(**{**own, **settings})
+
+    def _packed(self, head):
+        """The head of a network that may hold several members."""
+        return head
+
+    def _training(self):
+        """Fields of the recipe that parameters of the same names decide."""
+        return {name: getattr(self, name) for name in TRAINING}
 
     def _seeds(self, n, first=0):
         return [trial_seed(self.entropy_, first + k) for k in range(n)]
@@ -233,11 +239,17 @@ class RegressionTarget(GaussianTarget):
 
     def _targets(self, y):
         targets = super()._targets(y)
-        if self.loss == "mse" and self.noise_std is not None:
+        if self._loss == "mse" and self.noise_std is not None:
             self._check_noise()
         return targets
 
     def _check_noise(self):
+        if self.target_transform != "standard":
+            raise ValueError(
+                "`noise_std` is in units of y, and with `target_transform="
+                f"{self.target_transform!r}` noise has another size for every y. Leave it None, "
+                'to be estimated, or take target_transform="standard".'
+            )
         try:
             noise = np.broadcast_to(np.asarray(self.noise_std, dtype=float), self._n_outputs)
             usable = (noise >= 0).all() and np.isfinite(noise).all()
@@ -250,14 +262,19 @@ class RegressionTarget(GaussianTarget):
             )
 
     def _make_head(self, n_outputs):
-        return (GaussianHead if self.loss == "nll" else SquaredErrorHead)(n_outputs)
+        return HEADS[self._loss](n_outputs)
+
+    @property
+    def _loss(self):
+        return self.loss
 
     def _finish(self, data, splits):
-        if self.loss == "nll":
+        if self._loss != "mse":
             return
         if self.noise_std is None:
-            scale = _residual_std(self.members_, self.weights_, data, splits)
-            noise = scale * self.scaling_.y_.scale_
+            scale = noise = _residual_std(self.members_, self.weights_, data, splits)
+            if self.scaling_.target_transform is None:
+                noise = scale * self.scaling_.y_.scale_
         else:
             noise = np.broadcast_to(np.asarray(self.noise_std, dtype=float), self._n_outputs)
             scale = noise / self.scaling_.y_.scale_

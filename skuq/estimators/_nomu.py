@@ -14,12 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator
+from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
 from skuq.estimators._neural import check_units, progress
 from skuq.estimators._nomu_fit import GivenMean, Job, KnownNoise, NomuTrainer
 from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._nomu_readout import read_readout
 from skuq.estimators._posterior import nomu_posterior
-from skuq.estimators._rows import Rows, check_groups, check_validation_data, check_weights, split
+from skuq.estimators._rows import check_groups, check_validation_data, split
 from skuq.estimators._targets import GaussianTarget
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import OPTIMIZERS
@@ -152,6 +153,13 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         Train once more on all rows when all is chosen.
     standardize : bool, default=True
         False leaves X and y in their units, for data that are in [-1, 1] as in the paper.
+    preprocess : "auto", transformer or None, default="auto"
+        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
+        become medians, noted in columns of their own, and categories columns of 0 and 1, at
+        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
+        None takes finite numbers only. Artificial inputs are drawn among the columns that
+        come out, between 0 and 1 too; `box`, and functions for `artificial_inputs` and
+        `noise`, speak of these columns, as `pretrained` does.
     random_state : int, RandomState instance or None, default=None
         With an integer everything repeats exactly.
     verbose : int, default=0
@@ -170,6 +178,8 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         That of f, and of the noise if that is learnt, where these were trained first.
     box_ : ndarray of shape (n_features, 2) or None
         From which artificial inputs were drawn.
+    preprocessor_ : transformer or None
+        What `preprocess` stands for, fitted on the rows of positive weight.
     scaling_ : Scaling
         Means and scales of X and y.
     entropy_ : int
@@ -250,6 +260,7 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         "cv": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"}), None],
         "refit": ["boolean"],
         "standardize": ["boolean"],
+        **PREPROCESS_CONSTRAINTS,
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -292,6 +303,7 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         cv="auto",
         refit=True,
         standardize=True,
+        preprocess="auto",
         random_state=None,
         verbose=0,
     ):
@@ -330,6 +342,7 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         self.cv = cv
         self.refit = refit
         self.standardize = standardize
+        self.preprocess = preprocess
         self.random_state = random_state
         self.verbose = verbose
 
@@ -360,8 +373,8 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, n_features)
-            Finite numbers; see `sklearn.compose.ColumnTransformer` for strings.
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
         y : array-like of shape (n,) or (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
             Non-negative; rows of weight 0 are left out. Weights count by their ratios only: the
@@ -486,7 +499,10 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
     def _trainer(self, rows, validation_data):
         given = None if self.pretrained is None else GivenMean(self.pretrained)
         if given is not None:
-            given.check(rows.X.shape[1], getattr(self, "feature_names_in_", None))
+            names = getattr(self, "feature_names_in_", None)
+            if not self._takes_numbers_as_they_are:
+                names = None  # whoever gave it knows the columns that networks get
+            given.check(rows.X.shape[1], names)
         scaling = (Scaling if self.standardize else NoScaling)().fit(*rows)
         stops_early = self.early_stopping
         if stops_early == "auto":
@@ -496,6 +512,8 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         source = self.artificial_inputs
         if hasattr(source, "columns"):  # in the order of those of X
             source = self._check_inputs(source)
+        elif np.ndim(source) == 2 and not self._takes_numbers_as_they_are:
+            source = self._check_array_of_inputs(source)
         return NomuTrainer(self, rows, scaling, given, noise, source, stops_early, validation_data)
 
     def _known_noise(self):
@@ -649,19 +667,22 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
 
 def _checked_rows(models, X, y, sample_weight, groups):
     """Rows of positive weight and their groups; every model takes note of what it is to fit."""
+    first, rows = models[0], None
     for model in models:
         model.__dict__.pop("network_", None)  # a fit that fails must not leave half of another
         model._check_settings()
         checked, targets = model._check_table(X, y)
-        targets = model._targets(targets)
+        if model is first:
+            rows = model._encoded_rows(checked, targets, sample_weight)
+        model._targets(targets)
+        model.preprocessor_ = first.preprocessor_
         model.entropy_ = draw_entropy(model.random_state)
         model.hidden_units_ = check_units("hidden_units", model.hidden_units)
         side = model.side_hidden_units
         model.side_hidden_units_ = (
             model.hidden_units_ if side is None else check_units("side_hidden_units", side)
         )
-    rows = Rows(checked, targets, check_weights(sample_weight, checked))
-    groups = check_groups(groups, checked)
+    groups = check_groups(groups, rows.X)
     if groups is not None:  # of any kind, None included
         groups, _ = pd.factorize(groups, use_na_sentinel=False)
     used = rows.weight > 0

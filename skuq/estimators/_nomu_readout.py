@@ -52,6 +52,8 @@ def _check(model):
         wrong = f'bounds="symmetric". Got {model.bounds!r}'
     elif model.pretrained is not None:
         wrong = "a prediction of its own: `pretrained` is some other model"
+    elif not model._takes_numbers_as_they_are:
+        wrong = "the columns of X as they are, and `preprocess` makes others of them"
     elif model.network_.head.n_outputs != 1:
         wrong = f"one output. Got {model.network_.head.n_outputs}"
     if wrong is not None:

@@ -1,6 +1,7 @@
 """Draws of a fitted regressor's function: of an ensemble's members, and of NOMU.
 
-Networks with a plan give draws in NumPy and on tensors, others in NumPy only. What shapes a
+Networks with a plan give draws in NumPy and on tensors, others in NumPy only, as do those
+whose inputs or targets are more than scaled. What shapes a
 computation stands in a frozen record, which is a posterior's function and its key in one;
 what a fit has learnt stands in the arguments.
 
@@ -10,18 +11,19 @@ Notation: n rows, K members, T draws, m outputs (the last axis is absent where y
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 from scipy import special
 
-from skuq.networks import NomuHead
+from skuq.networks import GaussianHead, NomuHead, SquaredErrorHead
 from skuq.networks._nomu import READOUTS
 from skuq.networks._plan import ARRAYS, Plan, Run, make_plan, tensors
 from skuq.predictive._posterior import Posterior, normal_indices
 from skuq.tables import ImageScaling
-from skuq.tables._scaling import FARTHEST
+from skuq.tables._scaling import hard_clip
 
 __all__ = ["member_posterior", "nomu_posterior"]
 
@@ -41,12 +43,19 @@ def member_posterior(model, n_draws: int) -> Posterior:
     """
     members, output_shape = model._members(), () if model._y_is_1d else (model._n_outputs,)
     plans = [make_plan(member.network) for member in members]
-    if None in plans or isinstance(model.scaling_, ImageScaling):
+    scaled_only = model._takes_numbers_as_they_are and model.scaling_.target_transform is None
+    # Whose first raw numbers are the means.
+    scaled_only &= isinstance(model._head, GaussianHead | SquaredErrorHead)
+    if not scaled_only or None in plans or isinstance(model.scaling_, ImageScaling):
         n_means = model.n_passes if model._dropout_mask is not None else len(members)
-        drawn = np.repeat(np.arange(n_means), _counts(model._mixture_weights(n_means), n_draws))
+        copies = getattr(model._head, "n_copies", 1)
+        weights = np.repeat(model._mixture_weights(n_means), copies) / copies
+        drawn = np.repeat(np.arange(len(weights)), _counts(weights, n_draws))
 
         def function(xp, arguments, X):
-            return model._predict_distribution(X).loc[drawn]
+            if not model._takes_numbers_as_they_are:
+                X = model._check_array_of_inputs(X)
+            return model._predict_distribution(X).member_means[drawn]
 
         return Posterior(function, (), None, len(drawn), output_shape)
 
@@ -59,7 +68,12 @@ def member_posterior(model, n_draws: int) -> Posterior:
     counts = _counts(weights, n_draws)
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
-        tuple(groups), model._n_outputs, model._y_is_1d, len(masks), bool(repeats)
+        tuple(groups),
+        model._n_outputs,
+        model._y_is_1d,
+        len(masks),
+        bool(repeats),
+        type(model.scaling_).clip,
     )
     arguments = [*_scalers(model.scaling_), *repeats, *masks, *sum(variables, [])]
     return Posterior(function, tuple(arguments), function, int(counts.sum()), output_shape)
@@ -86,9 +100,11 @@ def nomu_posterior(model, n_draws: int, rng) -> Posterior:
     members = [member for member in (network.member, network.mean_member) if member is not None]
     plans = tuple(make_plan(member.network) for member in members)
     output_shape = () if model._y_is_1d else (model._n_outputs,)
-    if network.given is not None or None in plans:
+    if network.given is not None or None in plans or not model._takes_numbers_as_they_are:
 
         def through_predictions(xp, arguments, X):
+            if not model._takes_numbers_as_they_are:
+                X = model._check_array_of_inputs(X)
             return _predicted_draws(model._predict_distribution(X), indices, output_shape)
 
         return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)
@@ -109,10 +125,11 @@ class _MemberMeans:
     y_is_1d: bool
     n_masks: int  # of dropout layers
     repeats: bool
+    clip: Callable  # of `Scaling`
 
     def __call__(self, xp, arguments, X):
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
-        x, run = _inputs(xp, X, x_mean, x_scale), _run(xp)
+        x, run = self.clip(xp, (X - x_mean) / x_scale), _run(xp)
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -137,7 +154,7 @@ class _NomuDraws:
     def __call__(self, xp, arguments, X):
         x_mean, x_scale, y_mean, unit, readout, indices, *rest = arguments
         rest, m = iter(rest), self.head.n_outputs
-        x, run = _inputs(xp, X, x_mean, x_scale), _run(xp)
+        x, run = hard_clip(xp, (X - x_mean) / x_scale), _run(xp)
         mean, raw = self.head.split(_output(self.plans[0], rest, x, run))
         if len(self.plans) == 2:
             mean = _output(self.plans[1], rest, x, run)[:, :m]
@@ -226,11 +243,6 @@ def _masks(model, plan, variables) -> list[np.ndarray]:
 def _scalers(scaling) -> list[np.ndarray]:
     x, y = scaling.x_, scaling.y_
     return [x.mean_, x.scale_, y.mean_, y.scale_]
-
-
-def _inputs(xp, X, mean, scale):
-    """As `Scaling.inputs` does it."""
-    return xp.clip((X - mean) / scale, -FARTHEST, FARTHEST)
 
 
 def _run(xp) -> Run:

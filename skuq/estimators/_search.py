@@ -15,10 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._seeds import draw_entropy, generator
 from skuq.catalog import Catalog, HeldOut
 from skuq.estimators._rows import (
-    Rows,
     check_groups,
     check_validation_data,
-    check_weights,
     split,
     warn_of_few_rows,
 )
@@ -38,7 +36,7 @@ class SearchEstimator(BaseEstimator):
             del self.selection_
         X, y = self._check_table(X, y)
         self.entropy_ = draw_entropy(self.random_state)
-        rows = Rows(X, self._targets(y), check_weights(sample_weight, X))
+        rows = self._encoded_rows(X, y, sample_weight)
         self._weigh_classes(rows)
         rows = rows._replace(weight=self._weight(rows))
         train, valid, positions = self._split(rows, validation_data, groups)
@@ -96,7 +94,7 @@ class SearchEstimator(BaseEstimator):
         return held_out, np.concatenate(inputs) if shifted else None
 
     def _run_search(self, data, held_out, inputs):
-        space = self._space()
+        space = self._tabular_space(data.x, len(data.x)) if self._is_tabular else self._space()
         self.decisions_ = space.decisions(data.x.shape[1:], self._head.n_raw)
         proposer = self._proposer(space, self.decisions_, held_out)
         epochs = self._epochs(space, len(data.x))

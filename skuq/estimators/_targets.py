@@ -10,20 +10,37 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from skuq._params import StrOptions
 from skuq.estimators._base import UncertaintyRegressorMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators._frames import FrameInputsMixin
 from skuq.estimators._posterior import member_posterior
+from skuq.estimators._records import mixture_of, unpacked
 from skuq.estimators._rows import check_numbers
 from skuq.networks import CategoricalHead, GaussianHead
-from skuq.predictive import CategoricalMixture, GaussianMixture, Posterior
-from skuq.tables import Scaling
+from skuq.predictive import CategoricalMixture, Posterior, TransformedMixture
+from skuq.tables import RobustScaling, Scaling, TargetTransform
 
-__all__ = ["ClassificationTarget", "GaussianTarget", "WeightedClassificationTarget"]
+__all__ = [
+    "TARGET_CONSTRAINTS",
+    "ClassificationTarget",
+    "GaussianTarget",
+    "WeightedClassificationTarget",
+]
+
+#: Of the parameter that regressors have whose targets may be transformed.
+TARGET_CONSTRAINTS: dict = {
+    "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],
+}
 
 
-class GaussianTarget(UncertaintyRegressorMixin):
+def _as_they_are(loc, scale):
+    return loc, scale
+
+
+class GaussianTarget(FrameInputsMixin, UncertaintyRegressorMixin):
     """Numbers, one or several a row, with a Gaussian likelihood."""
 
     @property
@@ -31,14 +48,8 @@ class GaussianTarget(UncertaintyRegressorMixin):
         return 1 if self.validation_fraction is None else 2
 
     def _check_table(self, X, y):
-        return validate_data(
-            self,
-            X,
-            y,
-            dtype="float64",
-            multi_output=True,
-            y_numeric=True,
-            ensure_min_samples=self._least_rows,
+        return self._check_pair(
+            X, y, multi_output=True, y_numeric=True, ensure_min_samples=self._least_rows
         )
 
     def _targets(self, y):
@@ -59,16 +70,26 @@ class GaussianTarget(UncertaintyRegressorMixin):
         return self._new_scaling().fit(*rows)
 
     def _new_scaling(self):
-        return Scaling()
+        kind = RobustScaling if self._is_tabular else Scaling
+        return kind(self._code_columns, target_transform=self._new_target_transform())
+
+    def _new_target_transform(self):
+        """None where y is standardised only, which its record need not know of."""
+        kind = getattr(self, "target_transform", "standard")
+        return None if kind == "standard" else TargetTransform(kind)
 
     def _scaled_targets(self, y):
         return self.scaling_.targets(y)
 
     def _predict_distribution(self, X):
-        loc, scale = self.scaling_.restore(*self._head.distribution(self._raw(X)))
-        if self._y_is_1d:
-            loc, scale = loc[..., 0], scale[..., 0]
-        return GaussianMixture(loc, scale, self._mixture_weights(len(loc)))
+        raw = self._raw(X)
+        head, raw, weights = unpacked(self._head, raw, self._mixture_weights(len(raw)))
+        transform = self.scaling_.target_transform
+        restore = self.scaling_.restore if transform is None else _as_they_are
+        mixture = mixture_of(head, raw, weights, restore, self._y_is_1d)
+        if transform is None:
+            return mixture
+        return TransformedMixture(mixture, transform.output(0) if self._y_is_1d else transform)
 
     def posterior_fn(self, n_draws=128, random_state=None) -> Posterior:
         """Draws of the function as a record for Bayesian optimisation, with exact gradients.
@@ -89,7 +110,8 @@ class GaussianTarget(UncertaintyRegressorMixin):
             is the prediction plus so many standard deviations, the same for all rows; with
             asymmetric bounds it is a quantile, and the draws' mean is that of
             `TwoPieceNormal`, not its mode. `key` is equal for fits of equal networks, and
-            None, without gradients, where layers or a `pretrained` model run in Keras only.
+            None, without gradients, where layers or a `pretrained` model run in Keras only,
+            and where `preprocess` or `target_transform` change numbers.
 
         Raises
         ------
@@ -111,11 +133,11 @@ class GaussianTarget(UncertaintyRegressorMixin):
         return tags
 
 
-class ClassificationTarget(UncertaintyClassifierMixin):
+class ClassificationTarget(FrameInputsMixin, UncertaintyClassifierMixin):
     """Classes, of any labels."""
 
     def _check_table(self, X, y):
-        X, y = validate_data(self, X, y, dtype="float64", ensure_min_samples=2)
+        X, y = self._check_pair(X, y, ensure_min_samples=2)
         check_classification_targets(y)
         return X, column_or_1d(y, warn=True)
 
@@ -143,14 +165,15 @@ class ClassificationTarget(UncertaintyClassifierMixin):
         return self._new_scaling().fit(rows.X, None, rows.weight)
 
     def _new_scaling(self):
-        return Scaling()
+        return (RobustScaling if self._is_tabular else Scaling)(self._code_columns)
 
     def _scaled_targets(self, y):
         return y
 
     def _predict_distribution(self, X):
-        proba = self._head.probabilities(self._raw(X))
-        return CategoricalMixture(proba, self._mixture_weights(len(proba)))
+        raw = self._raw(X)
+        head, raw, weights = unpacked(self._head, raw, self._mixture_weights(len(raw)))
+        return CategoricalMixture(head.probabilities(raw), weights)
 
 
 class WeightedClassificationTarget(ClassificationTarget):

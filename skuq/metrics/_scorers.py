@@ -266,7 +266,9 @@ def _nll(predicted, weight):
 
 def _crps(predicted, weight):
     y, distribution = predicted.y, predicted.distribution
-    if predicted.offers("loc", "scale", "weights"):
+    # Members with parameters beyond these are no normals.
+    others = predicted.offers("df") or predicted.offers("probabilities")
+    if predicted.offers("loc", "scale", "weights") and not others:
         mixture = distribution.loc, distribution.scale, distribution.weights
         return -crps_mixture_loss(y, *mixture, sample_weight=weight)
     if predicted.offers("quantile"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-__all__ = ["ACTIVATIONS"]
+__all__ = ["ACTIVATIONS", "mish"]
 
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
@@ -20,6 +20,16 @@ def _elu(x, alpha=1.0):
 
 def _softplus(x):
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def mish(xp, x):
+    """``x * tanh(softplus(x))``, of one exponential instead of three functions.
+
+    With e = exp(x), tanh(log(1 + e)) is n / (n + 2) for n = e (e + 2). Beyond 20 that is 1.
+    """
+    e = xp.exp(xp.minimum(x, 20.0))
+    n = e * (e + 2.0)
+    return x * (n / (n + 2.0))
 
 
 ACTIVATIONS = {
@@ -33,7 +43,7 @@ ACTIVATIONS = {
     "selu": lambda x: _SELU_SCALE * _elu(x, _SELU_ALPHA),
     "gelu": lambda x: x * special.ndtr(x),
     "silu": lambda x: x * special.expit(x),
-    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "mish": lambda x: mish(np, x),
     "softplus": _softplus,
     "softsign": lambda x: x / (1 + np.abs(x)),
     "exponential": np.exp,

@@ -17,6 +17,7 @@ import numpy as np
 
 from skuq.networks._nomu import entering
 from skuq.networks._plan import Namespace
+from skuq.networks._rebuild import rebuild
 
 __all__ = ["Dense", "OperatorNetwork", "keras_base", "tiled"]
 
@@ -231,7 +232,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     joined = keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
     network = keras.Model(rows, joined, name="rows_of_base").to_json()
     try:
-        keras.models.model_from_json(network)
+        rebuild(network)
     except Exception as error:
         raise ValueError(
             "The base network cannot be rebuilt from its configuration "

@@ -14,80 +14,27 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._plan_parts import (
+    ARRAYS,
+    FORWARD,
+    Namespace,
+    NoPlan,
+    Run,
+    Weight,
+    check_activation,
+    joined,
+    penalty,
+    row,
+    tensors,
+)
+from skuq.networks._tabular_operations import TABULAR_READERS
 
 __all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors", "without_names"]
-
-
-class Namespace(NamedTuple):
-    """Where array functions and activations come from: NumPy, or Keras' operations."""
-
-    xp: Any
-    activation: Callable[[str], Callable]
-
-
-ARRAYS = Namespace(np, ACTIVATIONS.__getitem__)
-
-
-@functools.cache
-def tensors() -> Namespace:
-    """Keras' operations and activations; loads the backend."""
-    from skuq._keras import keras, ops
-
-    def activation(name):
-        if name == "silu":
-            # TensorFlow's own has a gradient that it registers for good, and that keeps
-            # every graph it was ever traced in.
-            return lambda x: x * ops.sigmoid(x)
-        return keras.activations.get(name)
-
-    return Namespace(ops, activation)
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What one pass through a plan depends on besides its weights and input.
-
-    Attributes
-    ----------
-    namespace : Namespace
-    training : bool
-        Batch normalisation uses the batch's own statistics.
-    is_real : array of shape (n_samples,), optional
-        1 for rows that count in batch statistics, 0 for the filling of a last batch.
-    dropout_mask : callable, optional
-        ``(layer number, rate, shape) -> mask`` to multiply with, of mean 1; without it
-        nothing is dropped.
-    index : array of shape (.., n_draws, n_index), optional
-        Epistemic indices, for networks of several predictions a row.
-    """
-
-    namespace: Namespace = ARRAYS
-    training: bool = False
-    is_real: Any = None
-    dropout_mask: Callable | None = None
-    index: Any = None
-
-
-FORWARD = Run()  # prediction in NumPy
-
-
-class Weight(NamedTuple):
-    """A trainable variable: its shape, and its l1 and l2 penalty."""
-
-    shape: tuple[int, ...]
-    l1: float = 0.0
-    l2: float = 0.0
-
-
-class _NoPlan(Exception):
-    """Raised while reading a configuration that cannot be planned."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +62,8 @@ class Plan:
     n_state : int
         The number of non-trainable variables.
     n_dropouts : int
+    width : int
+        The most numbers that the network holds at once for a row.
     """
 
     input_shape: tuple[int, ...]
@@ -123,6 +72,7 @@ class Plan:
     weights: tuple[Weight, ...]
     n_state: int
     n_dropouts: int
+    width: int
 
     def __call__(self, weights, state, x, run: Run = FORWARD):
         """``(output, new state)`` for lists of weights and of state in Keras' order."""
@@ -181,7 +131,7 @@ def make_plan(network: str) -> Plan | None:
     """The plan of a Keras model's JSON configuration, or None where there is none."""
     try:
         return _read(json.loads(network))
-    except (_NoPlan, KeyError, TypeError, ValueError, IndexError):
+    except (NoPlan, KeyError, TypeError, ValueError, IndexError):
         return None
 
 
@@ -190,7 +140,7 @@ def _read(model) -> Plan:
     if model["class_name"] == "Sequential":
         wires = [[i - 1] if i else [] for i in range(len(layers))]
         if layers[0]["class_name"] != "InputLayer":
-            raise _NoPlan
+            raise NoPlan
         output = len(layers) - 1
     elif model["class_name"] == "Functional":
         positions = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
@@ -199,9 +149,9 @@ def _read(model) -> Plan:
         name = outputs[0] if isinstance(outputs[0], str) else _only(outputs)[0]
         output = positions[name]
     else:
-        raise _NoPlan
+        raise NoPlan
     if not model["config"].get("trainable", True):
-        raise _NoPlan
+        raise NoPlan
 
     reader = _Reader()
     values = {}  # position of a layer -> number of its value
@@ -209,7 +159,7 @@ def _read(model) -> Plan:
     for i, layer in enumerate(layers):
         if layer["class_name"] == "InputLayer":
             if shapes or _policy(layer["config"]) != "float32":
-                raise _NoPlan  # several inputs, or one that Keras would round
+                raise NoPlan  # several inputs, or one that Keras would round
             shape = layer["config"].get("batch_shape") or layer["config"]["batch_input_shape"]
             shapes.append(tuple(int(n) for n in shape[1:]))
             values[i] = 0
@@ -224,6 +174,7 @@ def _read(model) -> Plan:
         tuple(reader.weights),
         reader.n_state,
         reader.n_dropouts,
+        max([reader.width, *(math.prod(shape) for shape in shapes)]),
     )
 
 
@@ -238,18 +189,18 @@ def _sources(layer, positions):
         if isinstance(item, dict) and item.get("class_name") == "__keras_tensor__":
             name, node, tensor = item["config"]["keras_history"]
             if node or tensor:
-                raise _NoPlan  # a shared layer
+                raise NoPlan  # a shared layer
             found.append(positions[name])
         elif isinstance(item, list):
             for part in item:
                 visit(part)
         else:
-            raise _NoPlan  # a constant
+            raise NoPlan  # a constant
 
     visit(_only(nodes)["args"])
     kwargs = {key: value for key, value in nodes[0]["kwargs"].items() if value is not None}
     if kwargs not in ({}, {"training": False}):
-        raise _NoPlan  # an argument fixed by the model's author
+        raise NoPlan  # an argument fixed by the model's author
     return found
 
 
@@ -266,21 +217,24 @@ class _Reader:
     weights: list = field(default_factory=list)
     n_state: int = 0
     n_dropouts: int = 0
+    width: int = 0  # of what operations hold inside
 
     def read(self, layer, sources, shapes):
         """Add the layer's node; its output's shape."""
         config = layer["config"]
-        if layer.get("module", "keras.layers") != "keras.layers":
-            raise _NoPlan
+        if layer.get("module", "keras.layers") == "keras.layers":
+            read = _READERS.get(layer["class_name"])
+        else:
+            read = TABULAR_READERS.get(layer.get("registered_name"))
         if _policy(config) != "float32":
-            raise _NoPlan
+            raise NoPlan
         for name in ("activity_regularizer", "lora_rank", "quantization_config"):
             if config.get(name) is not None:
-                raise _NoPlan
-        read = _READERS.get(layer["class_name"])
+                raise NoPlan
         if read is None:
-            raise _NoPlan
+            raise NoPlan
         operation, weights, n_state, shape = read(self, config, shapes)
+        self.width = max(self.width, getattr(operation, "width", 0))
         if not config["trainable"] and layer["class_name"] != "Dropout":  # which still drops
             operation = _Frozen(operation, len(weights))
             weights, n_state = [], n_state + len(weights)
@@ -295,28 +249,6 @@ class _Reader:
 def _policy(config):
     dtype = config.get("dtype") or "float32"
     return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
-
-
-def _penalty(config):
-    """(l1, l2) of a regulariser's configuration."""
-    if config is None:
-        return 0.0, 0.0
-    values = config["config"]
-    allowed = {"L1": ("l1",), "L2": ("l2",), "L1L2": ("l1", "l2")}.get(config["class_name"])
-    if allowed is None:
-        raise _NoPlan
-    return tuple(float(values.get(name, 0.0)) if name in allowed else 0.0 for name in ("l1", "l2"))
-
-
-def _check_activation(name):
-    if name not in ACTIVATIONS:
-        raise _NoPlan
-    return name
-
-
-def _row(vector):
-    """A member's vector (.., n) so that it broadcasts over rows: (.., 1, n)."""
-    return vector if len(vector.shape) == 1 else vector[..., None, :]
 
 
 @dataclass(frozen=True)
@@ -342,18 +274,18 @@ class _Dense:
         ((n_inputs,),) = shapes
         for name in ("kernel_constraint", "bias_constraint"):
             if config.get(name) is not None:
-                raise _NoPlan
+                raise NoPlan
         units = config["units"]
-        weights = [Weight((n_inputs, units), *_penalty(config["kernel_regularizer"]))]
+        weights = [Weight((n_inputs, units), *penalty(config["kernel_regularizer"]))]
         if config["use_bias"]:
-            weights.append(Weight((units,), *_penalty(config["bias_regularizer"])))
-        operation = cls(_check_activation(config["activation"]), config["use_bias"])
+            weights.append(Weight((units,), *penalty(config["bias_regularizer"])))
+        operation = cls(check_activation(config["activation"]), config["use_bias"])
         return operation, weights, 0, (units,)
 
     def __call__(self, run, weights, state, x):
         y = run.namespace.xp.matmul(x, weights[0])
         if self.use_bias:
-            y = y + _row(weights[1])
+            y = y + row(weights[1])
         return run.namespace.activation(self.activation)(y), state
 
 
@@ -363,7 +295,7 @@ class _Activation:
 
     @classmethod
     def read(cls, reader, config, shapes):
-        return cls(_check_activation(config["activation"])), [], 0, _only(shapes)
+        return cls(check_activation(config["activation"])), [], 0, _only(shapes)
 
     def __call__(self, run, weights, state, x):
         return run.namespace.activation(self.activation)(x), state
@@ -379,7 +311,7 @@ class _Rescaling:
         ((n,),) = shapes
         values = [tuple(np.ravel(config[name]).astype(float)) for name in ("scale", "offset")]
         if any(len(value) not in (1, n) for value in values):
-            raise _NoPlan
+            raise NoPlan
         return cls(*values), [], 0, (n,)
 
     def __call__(self, run, weights, state, x):
@@ -402,7 +334,7 @@ class _Merge:
     def reader_of(cls, product):
         def read(reader, config, shapes):
             if len(set(shapes)) != 1:
-                raise _NoPlan
+                raise NoPlan
             return cls(product), [], 0, shapes[0]
 
         return read
@@ -418,18 +350,11 @@ class _Concatenate:
     @classmethod
     def read(cls, reader, config, shapes):
         if any(len(shape) != 1 for shape in shapes) or config["axis"] not in (-1, 1):
-            raise _NoPlan
+            raise NoPlan
         return cls(), [], 0, (sum(n for (n,) in shapes),)
 
     def __call__(self, run, weights, state, *inputs):
-        xp = run.namespace.xp
-        # A value that no weight has touched yet has no member axis.
-        rank = max(len(value.shape) for value in inputs)
-        lead = next(v.shape[: rank - 2] for v in inputs if len(v.shape) == rank)
-        inputs = [
-            v if len(v.shape) == rank else xp.broadcast_to(v, (*lead, *v.shape)) for v in inputs
-        ]
-        return xp.concatenate(inputs, axis=-1), state
+        return joined(run.namespace.xp, inputs), state
 
 
 @dataclass(frozen=True)
@@ -440,7 +365,7 @@ class _Dropout:
     @classmethod
     def read(cls, reader, config, shapes):
         if config.get("noise_shape") is not None or config["rate"] >= 1:
-            raise _NoPlan
+            raise NoPlan
         ((n,),) = shapes
         operation = cls(reader.n_dropouts, float(config["rate"]))
         reader.n_dropouts += 1
@@ -465,13 +390,13 @@ class _BatchNormalization:
         ((n,),) = shapes
         last = config["axis"] in (-1, 1, [-1], [1])
         if not last or config.get("synchronized") or config.get("renorm"):
-            raise _NoPlan
+            raise NoPlan
         weights = []
         for used, name in (("scale", "gamma"), ("center", "beta")):
             if config.get(f"{name}_constraint") is not None:
-                raise _NoPlan
+                raise NoPlan
             if config[used]:
-                weights.append(Weight((n,), *_penalty(config[f"{name}_regularizer"])))
+                weights.append(Weight((n,), *penalty(config[f"{name}_regularizer"])))
         operation = cls(config["momentum"], config["epsilon"], config["center"], config["scale"])
         return operation, weights, 2, (n,)
 
@@ -482,7 +407,7 @@ class _BatchNormalization:
             # Rows that only fill up the last batch do not count.
             share = (run.is_real / xp.sum(run.is_real))[:, None]
             batch_mean = xp.sum(share * x, axis=-2)
-            centred = x - _row(batch_mean)
+            centred = x - row(batch_mean)
             batch_variance = xp.sum(share * centred * centred, axis=-2)
             keep = self.momentum
             state = [
@@ -494,8 +419,8 @@ class _BatchNormalization:
         factor = 1 / xp.sqrt(variance + self.epsilon)
         if self.scale:
             factor = factor * weights.pop(0)
-        y = (x - _row(mean)) * _row(factor)
-        return (y + _row(weights[0]) if self.center else y), state
+        y = (x - row(mean)) * row(factor)
+        return (y + row(weights[0]) if self.center else y), state
 
 
 @dataclass(frozen=True)
@@ -508,13 +433,13 @@ class _LayerNormalization:
     def read(cls, reader, config, shapes):
         ((n,),) = shapes
         if config["axis"] not in (-1, 1, [-1], [1]) or config.get("rms_scaling"):
-            raise _NoPlan
+            raise NoPlan
         weights = []
         for used, name in (("scale", "gamma"), ("center", "beta")):
             if config.get(f"{name}_constraint") is not None:
-                raise _NoPlan
+                raise NoPlan
             if config[used]:
-                weights.append(Weight((n,), *_penalty(config[f"{name}_regularizer"])))
+                weights.append(Weight((n,), *penalty(config[f"{name}_regularizer"])))
         return cls(config["epsilon"], config["center"], config["scale"]), weights, 0, (n,)
 
     def __call__(self, run, weights, state, x):
@@ -523,8 +448,8 @@ class _LayerNormalization:
         x = x - xp.mean(x, axis=-1, keepdims=True)
         y = x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
         if self.scale:
-            y = y * _row(weights.pop(0))
-        return (y + _row(weights[0]) if self.center else y), state
+            y = y * row(weights.pop(0))
+        return (y + row(weights[0]) if self.center else y), state
 
 
 _READERS = {

@@ -5,8 +5,10 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "_scaling": ["ImageScaling", "NoScaling", "Scaling"],
+        "_preprocessing": ["TablePreprocessor"],
+        "_scaling": ["ImageScaling", "NoScaling", "RobustScaling", "Scaling"],
         "_splits": ["split_rows"],
+        "_target_transforms": ["TargetTransform"],
         "_training_data": ["TrainingData"],
     },
 )

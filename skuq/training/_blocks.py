@@ -55,6 +55,16 @@ class Blocks:
     def _is_own(self, members):
         return len(members) == 1 and len(self.shapes[members[0]]) > 1
 
+    def spread(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+        """One number a variable (.., n_variables), so that it broadcasts over each block."""
+        lead = numbers.shape[:-1]
+        return tuple(
+            numbers[..., members[0]].reshape(*lead, *[1] * len(self.shapes[members[0]]))
+            if self._is_own(members)
+            else np.repeat(numbers[..., members], [self.sizes[k] for k in members], axis=-1)
+            for members in self.members
+        )
+
     def join(self, blocks) -> np.ndarray:
         """The inverse of `pack`, on arrays."""
         parts = [None] * len(self.sizes)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._plan import make_plan
+from skuq.networks._rebuild import rebuild
 
 __all__ = ["build_checked"]
 
@@ -40,8 +41,6 @@ def build_checked(build: Callable, input_shape: tuple, n_raw: int, source: str):
 
 
 def _check(model, input_shape, n_raw, source):
-    from skuq._keras import keras
-
     try:
         if not model.built:
             model.build((None, *input_shape))
@@ -79,7 +78,7 @@ def _check(model, input_shape, n_raw, source):
     if make_plan(model.to_json()) is not None:
         return
     try:  # members are stored as this configuration, and rebuilt from it to predict
-        keras.models.model_from_json(model.to_json())
+        rebuild(model.to_json())
     except Exception as error:
         raise SearchSpaceError(
             f"{source} returned a model that cannot be rebuilt from its configuration "

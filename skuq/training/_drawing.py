@@ -31,10 +31,10 @@ class DrawingNetwork:
     def __init__(self, network: EpistemicNetwork, n_members: int = 0):
         self.network, base, self.keras_base = network, network.base, None
         if isinstance(base, str):
-            from skuq._keras import keras
+            from skuq.networks._rebuild import rebuild
             from skuq.training._network import KerasNetwork
 
-            self.keras_base = KerasNetwork(keras.models.model_from_json(base), n_members)
+            self.keras_base = KerasNetwork(rebuild(base), n_members)
             shapes = self.keras_base.shapes
         else:
             shapes = base.shapes if base is not None else []

@@ -44,6 +44,7 @@ _OWN = (
     "weight_decay",
     "dropout",
     "loss_settings",
+    "rate_factors_of_layers",
 )
 
 
@@ -154,7 +155,8 @@ def train_stack(
     ----------
     recipes : Recipe or sequence of K
         They may differ in learning_rate, reduce_lr_patience, reduce_lr_factor,
-        early_stopping_patience, clip_norm, l2, weight_decay, dropout and loss_settings.
+        early_stopping_patience, clip_norm, l2, weight_decay, dropout, loss_settings and
+        rate_factors_of_layers.
     seeds : sequence of K int
     splits : sequence of K pairs of (train rows, validation rows or None), optional
         Rows of ``data.x`` that each member trains and validates on, instead of all of
@@ -295,6 +297,9 @@ def _train(
     )
     padded = pad(data, splits if own_valid else None) if padded is None else padded
     scalars = _scalars(recipes, data, sizes, stacked)
+    if key.rate_factors:
+        factors = [recipe.factors_of(template.names) for recipe in recipes]
+        scalars["rate_factors"] = blocks_of.spread(np.float32(_lead(factors, stacked)))
     draws = [
         functools.partial(artificial, rng=np.random.default_rng(int(words[3])))
         for words in (entropy if key.n_artificial else ())
@@ -332,10 +337,11 @@ class _Template:
     def __init__(self, model):
         if isinstance(model, EpistemicNetwork):
             network = make_network(model, model, 0)
-            self.shapes, self.draw = network.shapes, network.draw
+            self.shapes, self.draw, self.names = network.shapes, network.draw, []
         else:
             self.shapes = [tuple(variable.shape) for variable in model.trainable_variables]
             self.draw = functools.partial(draw_variables, model)
+            self.names = [variable.path for variable in model.trainable_variables]
 
 
 def _program_key(model, network, head, recipes, data, sizes, n_members, own_validation, jit):
@@ -345,6 +351,12 @@ def _program_key(model, network, head, recipes, data, sizes, n_members, own_vali
         raise ValueError(
             "A recipe's `dropout` sets the rate of Dropout layers, and this network has none, or "
             "has layers that run through Keras. Give the rate to the layer instead."
+        )
+    scheduled = recipe.dropout_schedule != "constant"
+    if scheduled and plan is None:
+        raise ValueError(
+            f"A recipe's dropout_schedule={recipe.dropout_schedule!r} is not for networks with "
+            "layers that run through Keras, which know their own rate only."
         )
     # Full batches are padded like the rows, so that folds share a program; Keras' own
     # batch normalisation would take the padding for rows.
@@ -374,6 +386,9 @@ def _program_key(model, network, head, recipes, data, sizes, n_members, own_vali
         n_artificial=recipe.n_artificial,
         n_draws=recipe.n_draws,
         detached=_detached(model, head) if recipe.n_artificial else (),
+        beta_2=recipe.beta_2,
+        dropout_schedule=scheduled and plan.n_dropouts > 0,
+        rate_factors=any(r.rate_factors_of_layers for r in recipes),
     )
 
 
@@ -442,11 +457,8 @@ def _run(
             raise InterruptedError("Training was cancelled.")
         n_epochs = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, key.epochs_per_call))
         n_epochs = min(n_epochs, recipe.epochs - done)
-        rates = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
-        rates[:n_epochs, :n_steps] = recipe.rate_factors(
-            done * n_steps, n_epochs * n_steps, recipe.epochs * n_steps
-        ).reshape(n_epochs, n_steps)
-        plan = {**fixed, "orders": _orders(key, n_epochs, n_train, permutations), "rates": rates}
+        schedules = _schedules(key, recipe, done, n_epochs, n_steps)
+        plan = {**fixed, "orders": _orders(key, n_epochs, n_train, permutations), **schedules}
         if key.n_artificial:
             plan["artificial"] = _artificial(key, n_epochs, n_steps, draws)
         counts = {"n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
@@ -463,6 +475,22 @@ def _run(
         if stopped:
             break
     return carry, np.concatenate(history)
+
+
+def _schedules(key, recipe, done, n_epochs, n_steps):
+    """Factors of what changes from step to step, (epochs_per_call, n_steps) each."""
+    functions = {"rates": recipe.rate_factors}
+    if key.decay:
+        functions["decays"] = recipe.weight_decay_factors
+    if key.dropout_schedule:
+        functions["dropouts"] = recipe.dropout_factors
+    schedules = {}
+    for name, function in functions.items():
+        factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
+        now = function(done * n_steps, n_epochs * n_steps, recipe.epochs * n_steps)
+        factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
+        schedules[name] = factors
+    return schedules
 
 
 def _orders(key, n_epochs, n_train, permutations):

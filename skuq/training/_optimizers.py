@@ -6,7 +6,7 @@ roots are what an update costs on a CPU, and XLA computes each new array in a lo
 own; so factors that are numbers are joined first, and no array is divided twice.
 
 Notation: w weights, g gradient (both (n_weights,), or (n_members, n_weights)), t the
-number of this step from 1, lr learning rate (a number, or (n_members, 1)); m, v first and
+number of this step from 1, lr learning rate (a number, or what broadcasts over w); m, v first and
 second moments. `init` gives the slots (the optimiser's state), `update` maps
 ``(w, slots, g, t, lr)`` to ``(w, slots)``.
 """
@@ -67,18 +67,18 @@ def _adadelta(w, slots, g, t, lr, rho=0.95):
     return w - lr * g * ops.sqrt(ratio), (squares, steps)
 
 
-def _adam(w, slots, g, t, lr):
+def _adam(w, slots, g, t, lr, beta_2=_BETA_2):
     m, v = slots
     m = m + (1 - _BETA_1) * (g - m)
-    v = v + (1 - _BETA_2) * (ops.square(g) - v)
-    rate = lr * ops.sqrt(1 - ops.power(_BETA_2, t)) / (1 - ops.power(_BETA_1, t))
+    v = v + (1 - beta_2) * (ops.square(g) - v)
+    rate = lr * ops.sqrt(1 - ops.power(beta_2, t)) / (1 - ops.power(_BETA_1, t))
     return w - rate * m / (ops.sqrt(v) + _EPSILON), (m, v)
 
 
-def _adamax(w, slots, g, t, lr):
+def _adamax(w, slots, g, t, lr, beta_2=_BETA_2):
     m, u = slots
     m = m + (1 - _BETA_1) * (g - m)
-    u = ops.maximum(_BETA_2 * u, ops.abs(g))
+    u = ops.maximum(beta_2 * u, ops.abs(g))
     return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + _EPSILON), (m, u)
 
 
@@ -86,15 +86,15 @@ def _nadam_init(w):
     return (*_zeros(2)(w), ops.ones((), w.dtype))
 
 
-def _nadam(w, slots, g, t, lr):
+def _nadam(w, slots, g, t, lr, beta_2=_BETA_2):
     m, v, product = slots  # product: of the momentum schedule's values so far
     now = _BETA_1 * (1 - 0.5 * ops.power(0.96, t))
     ahead = _BETA_1 * (1 - 0.5 * ops.power(0.96, t + 1))
     product = product * now
     m = m + (1 - _BETA_1) * (g - m)
-    v = v + (1 - _BETA_2) * (ops.square(g) - v)
+    v = v + (1 - beta_2) * (ops.square(g) - v)
     m_hat = (ahead / (1 - product * ahead)) * m + ((1 - now) / (1 - product)) * g
-    v_hat = v * (1 / (1 - ops.power(_BETA_2, t)))
+    v_hat = v * (1 / (1 - ops.power(beta_2, t)))
     return w - lr * m_hat / (ops.sqrt(v_hat) + _EPSILON), (m, v, product)
 
 
@@ -109,8 +109,14 @@ RULES = {
 }
 
 
-def rule_of(optimizer: str, momentum: float = 0.0) -> Rule:
-    """The rule of an optimiser; `momentum` is that of plain gradient descent."""
+def rule_of(optimizer: str, momentum: float = 0.0, beta_2: float = _BETA_2) -> Rule:
+    """The rule of an optimiser.
+
+    `momentum` is that of plain gradient descent, `beta_2` that of adam, adamax and nadam.
+    """
     if optimizer == "sgd" and momentum:
         return Rule(_zeros(1), functools.partial(_momentum, momentum=momentum))
+    if beta_2 != _BETA_2:
+        init, update = RULES[optimizer]
+        return Rule(init, functools.partial(update, beta_2=beta_2))
     return RULES[optimizer]

@@ -17,6 +17,7 @@ import numpy as np
 
 from skuq.catalog._records import Member
 from skuq.networks._plan import Run, make_plan, without_names
+from skuq.networks._rebuild import rebuild
 from skuq.training._cache import BoundedCache
 
 __all__ = ["predict_members"]
@@ -60,8 +61,7 @@ def _predict(member, x, run, n_draws, once):
         parts = parts, state
         if not once:
             _parts[member] = parts
-    widest = max([math.prod(x.shape[1:]), *(w.shape[-1] for w in plan.weights if w.shape)])
-    rows = max(16, _CHUNK_ENTRIES // n_draws // widest)
+    rows = max(16, _CHUNK_ENTRIES // n_draws // plan.width)
     if len(x) <= rows:
         return plan(*parts, x, run)[0]
     return np.concatenate(
@@ -99,12 +99,12 @@ def _predict_keras(member, x, once):
 
 
 def _keras_forward(network, dtype):
-    from skuq._keras import keras, ops
+    from skuq._keras import ops
 
     config = json.loads(network)
     if dtype != "float32":
         config = _with_dtype(config, "float32", dtype)
-    model = keras.models.model_from_json(json.dumps(config))
+    model = rebuild(json.dumps(config))
     shapes = [tuple(variable.shape) for variable in model.trainable_variables]
     ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1].tolist()
 

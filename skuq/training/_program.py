@@ -76,6 +76,9 @@ class ProgramKey:
     n_artificial: int = 0  # inputs without targets in every step
     n_draws: int = 0  # epistemic indices in every step
     detached: tuple[int, ...] = ()  # variables that the head's uncertainty terms do not move
+    beta_2: float = 0.999
+    dropout_schedule: bool = False
+    rate_factors: bool = False  # of variables
 
     @property
     def lead(self) -> tuple[int, ...]:
@@ -118,7 +121,7 @@ def start_carry(blocks, state, key: ProgramKey, learning_rate, noise_key) -> dic
     learning_rate, noise_key : array-like of shape (..)
     """
     state = tuple(np.asarray(value) for value in state)
-    rule = rule_of(key.optimizer, key.momentum)
+    rule = rule_of(key.optimizer, key.momentum, key.beta_2)
 
     def full(value, dtype):
         return np.full(key.lead, value, dtype=dtype)
@@ -155,8 +158,9 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
         `data` holds `table` (n_rows, inputs + outputs + 1: x, y and the row's weight) and
         `valid`, the same for validation rows, (.., n_valid, ..) where each member has its
         own. `plan` holds what the host prepared for each epoch and step: `orders` int32
-        (epochs_per_call, .., n_steps * batch_size), row numbers of the table; `rates`
-        float32 (epochs_per_call, n_steps), factors of the learning rate; `shares` float32
+        (epochs_per_call, .., n_steps * batch_size), row numbers of the table; `rates`, `decays`
+        and `dropouts` float32 (epochs_per_call, n_steps), factors of the learning rate, of
+        the weight decay and of dropout rates (the latter two where used); `shares` float32
         (n_steps * batch_size,), each row's share in its batch's loss, 0 for filling;
         `step_shares` float32 (n_steps,), each batch's share of the epoch's rows; and
         `artificial` float32 (epochs_per_call, n_steps, .., n_artificial, *input_shape).
@@ -166,7 +170,10 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
     """
     network = make_network(key.network, model, key.n_members)
     blocks_of = Blocks(network.shapes, key.jit)
-    rule, batch, loss_of = rule_of(key.optimizer, key.momentum), key.batch_size, key.head.loss
+    rule, batch = rule_of(key.optimizer, key.momentum, key.beta_2), key.batch_size
+    loss_of = key.head.loss
+    # What a head is judged by may be another loss than the one it learns from.
+    valid_loss_of = getattr(key.head, "validation_loss", loss_of)
     n_inputs = math.prod(key.input_shape)
     columns = [n_inputs, n_inputs + key.n_outputs]
     chunk = min(key.n_valid, network.chunk)  # bounds the memory of a validation pass
@@ -188,12 +195,14 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             x = ops.reshape(x, (*rows.shape[:-1], *key.input_shape))
         return x, y, weight[..., 0]
 
-    def dropout_mask_of(step, noise_key, scalars):
+    def dropout_mask_of(step, noise_key, scalars, factor):
         def mask(number, rate, shape):
             shape = tuple(shape) if not key.n_members else tuple(shape[-2:])
             numbers = uniform(noise_key, step, number, shape)
             if key.dropout:
                 rate = scalars["dropout"][:, None, None] if key.n_members else scalars["dropout"]
+            if key.dropout_schedule:
+                rate = rate * factor
             return ops.cast(numbers >= rate, "float32") / (1.0 - rate)
 
         return mask
@@ -212,7 +221,7 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
         """
         held = [ops.stop_gradient(v) if k in key.detached else v for k, v in enumerate(variables)]
         inputs = ops.concatenate([x, artificial], axis=len(key.lead))
-        raw, _, _ = network.forward(held, state, inputs, Run(tensors()))
+        raw, _, _ = network.forward(held, state, inputs, Run(tensors(key.jit)))
         settings = {name: value[..., None] for name, value in scalars["settings"].items()}
         n_rows = x.shape[len(key.lead)]
         at_rows, apart = ops.split(raw, [n_rows], axis=len(key.lead))
@@ -242,13 +251,15 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             fit = fit + uncertainty_terms(variables, state, x, y, share, artificial, scalars)
         return fit + penalty, tuple(new_state)
 
-    def train_step(rows, share, artificial, rate, scalars, inner):
+    def train_step(rows, share, artificial, factors, scalars, inner):
         step = inner["step"] + 1
         run = Run(
-            tensors(),
+            tensors(key.jit),
             training=True,
             is_real=ops.cast(share > 0, "float32"),
-            dropout_mask=dropout_mask_of(step, scalars["noise_key"], scalars),
+            dropout_mask=dropout_mask_of(
+                step, scalars["noise_key"], scalars, factors.get("dropouts")
+            ),
             index=index_of(step, scalars["noise_key"]),
         )
 
@@ -259,7 +270,7 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             return ops.sum(losses), (losses, state)
 
         _, (losses, state), gradient = backend.value_and_gradient(total, inner["weights"])
-        weights, rate = inner["weights"], scalars["learning_rate"] * rate
+        weights, rate = inner["weights"], scalars["learning_rate"] * factors["rates"]
         if key.l2:
             losses = losses + scalars["l2"] * sum_of_squares(weights)
             gradient = [g + beside(2.0 * scalars["l2"], w) * w for g, w in zip(gradient, weights)]
@@ -267,20 +278,27 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
             norm = ops.sqrt(sum_of_squares(gradient))
             factor = scalars["clip"] / ops.maximum(norm, scalars["clip"])
             gradient = [g * beside(factor, g) for g in gradient]
+        rates = [beside(rate, w) for w in weights]
+        if key.rate_factors:
+            rates = [own * factor for own, factor in zip(rates, scalars["rate_factors"])]
         if key.decay:  # decoupled, before the update, as Keras' optimisers do
-            kept = 1.0 - rate * scalars["weight_decay"]
-            weights = [w * beside(kept, w) for w in weights]
+            decay = scalars["weight_decay"] * factors["decays"]
+            weights = [w * (1.0 - own * beside(decay, w)) for w, own in zip(weights, rates)]
         t = ops.cast(step, "float32")
         updates = [
-            rule.update(w, s, g, t, beside(rate, w))
-            for w, s, g in zip(weights, inner["slots"], gradient)
+            rule.update(w, s, g, t, own)
+            for w, s, g, own in zip(weights, inner["slots"], gradient, rates)
         ]
         weights, slots = (tuple(part) for part in zip(*updates))
         return losses, {"weights": weights, "state": state, "slots": slots, "step": step}
 
     def train_epoch(data, plan, epoch, scalars, carry):
         order = ops.take(plan["orders"], epoch, axis=0)
-        rates = ops.take(plan["rates"], epoch, axis=0)
+        schedules = {
+            name: ops.take(plan[name], epoch, axis=0)
+            for name in ("rates", "decays", "dropouts")
+            if name in plan
+        }
         artificial = ops.take(plan["artificial"], epoch, axis=0) if key.n_artificial else None
         alive = ops.logical_not(carry["stopped"])
         scalars = {
@@ -302,9 +320,9 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
                 numbers = ops.slice(order, [start], [batch])
             rows = backend.gather(data["table"], numbers)
             share = ops.slice(plan["shares"], [start], [batch])
-            rate = ops.slice(rates, [step], [1])[0]
+            factors = {name: ops.slice(v, [step], [1])[0] for name, v in schedules.items()}
             apart = None if artificial is None else ops.take(artificial, step, axis=0)
-            losses, inner = train_step(rows, share, apart, rate, scalars, inner)
+            losses, inner = train_step(rows, share, apart, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             step_share = ops.slice(plan["step_shares"], [step], [1])[0]
             return step + 1, finite, total + losses * step_share, inner
@@ -321,12 +339,12 @@ def make_program(model: keras.Model, key: ProgramKey, backend: Backend):
 
     def validation_loss(valid, n_valid, carry):
         variables = blocks_of.variables(carry["weights"])
-        run = Run(tensors(), index=index_of(np.int32(0), carry["noise_key"]))
+        run = Run(tensors(key.jit), index=index_of(np.int32(0), carry["noise_key"]))
 
         def losses(rows, is_real):
             x, y, weight = unjoin(rows)
             raw, _, penalty = network.forward(variables, carry["state"], x, run)
-            fit = ops.where(is_real, weight * loss_of(y, raw), 0.0)
+            fit = ops.where(is_real, weight * valid_loss_of(y, raw), 0.0)
             return ops.sum(fit, axis=-1), penalty
 
         n_real = ops.cast(n_valid, "float32")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
@@ -11,7 +13,9 @@ from skuq.networks._search_space import OPTIMIZERS
 
 __all__ = ["Recipe"]
 
-SCHEDULES = ("constant", "cosine", "exponential")
+SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
+_REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")
+_BETA_2 = 0.999  # Keras' default
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,13 @@ class Recipe:
     learning_rate : float, default=1e-3
     momentum : float, default=0.0
         Of sgd; the other optimisers have their own.
+    beta_2 : float, default=0.999
+        How much of the mean of squared gradients adam, adamax and nadam keep from a step to the
+        next; RealMLP has 0.95.
+    rate_factors_of_layers : mapping or tuple of (str, float) pairs, default=()
+        Factors of the learning rate for some of the weights, by the name of a layer ("scale")
+        or of a variable ("output/bias"), or a pattern of such names ("hidden_*", "*/bias").
+        Of several that match a weight the first counts. They may differ within a stack.
     batch_size : int, default=32
         Larger than the number of rows means full batches.
     epochs : int, default=100
@@ -39,9 +50,11 @@ class Recipe:
         Epochs without a better validation loss before training ends; None never does.
     keep : {"best", "last"}, default="best"
         The weights of the best epoch, or of the last.
-    schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate falls from step to step over all `epochs`, besides any
-        reduction on a plateau: not at all, along half a cosine, or geometrically.
+    schedule : {"constant", "cosine", "exponential", "flat-cosine", "coslog4"}, default="constant"
+        How the learning rate goes from step to step over all `epochs`, besides any
+        reduction on a plateau: not at all, along half a cosine, geometrically, flat for one
+        half and along half a cosine to 0 for the other, or in RealMLP's four cycles from 0 to 0,
+        each twice as long as the one before (Holzmueller et al. 2024).
     final_lr_factor : float, default=0.01
         Where cosine and exponential schedules end, as a share of `learning_rate`.
     warmup : float, default=0.0
@@ -52,8 +65,12 @@ class Recipe:
         Penalty ``l2 * sum(w**2)`` on all weights and biases, in the training loss.
     weight_decay : float, default=0.0
         Decoupled: every step takes ``learning_rate * weight_decay * w`` off each weight.
+    weight_decay_schedule : {"constant", "flat-cosine"}, default="constant"
+        How `weight_decay` goes from step to step.
     dropout : float or None, default=None
         The rate of all of the network's dropout layers, instead of their own.
+    dropout_schedule : {"constant", "flat-cosine"}, default="constant"
+        How dropout rates go from step to step.
     adversarial_epsilon : float, default=0.0
         Trains half on inputs moved by this share of each feature's range along the sign
         of the loss' gradient (Lakshminarayanan et al. 2017, who use 0.01).
@@ -86,9 +103,14 @@ class Recipe:
     n_artificial: int = 0
     loss_settings: tuple[tuple[str, float], ...] = ()
     n_draws: int = 0
+    beta_2: float = _BETA_2
+    weight_decay_schedule: str = "constant"
+    dropout_schedule: str = "constant"
+    rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self):
         self._check_choices()
+        self._settle_rate_factors()
         for name in ("batch_size", "epochs"):
             self._check_integer(name)
         for name in ("reduce_lr_patience", "early_stopping_patience"):
@@ -104,9 +126,12 @@ class Recipe:
         self._check_number("warmup", lambda v: 0 <= v <= 1, "a number in [0, 1]")
         for name in ("l2", "weight_decay", "adversarial_epsilon"):
             self._check_number(name, lambda v: 0 <= v < inf, "a number >= 0")
-        self._check_number("momentum", lambda v: 0 <= v < 1, "a number in [0, 1)")
+        for name in ("momentum", "beta_2"):
+            self._check_number(name, lambda v: 0 <= v < 1, "a number in [0, 1)")
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(f'`momentum` is for optimizer="sgd". Got {self.optimizer!r}.')
+        if self.beta_2 != _BETA_2 and self.optimizer not in ("adam", "adamax", "nadam"):
+            raise ValueError(f"`beta_2` is for adam, adamax and nadam. Got {self.optimizer!r}.")
         if self.clip_norm is not None:
             self._check_number("clip_norm", lambda v: 0 < v < inf, "a positive number or None")
         if self.dropout is not None:
@@ -117,6 +142,8 @@ class Recipe:
             ("optimizer", OPTIMIZERS),
             ("keep", ("best", "last")),
             ("schedule", SCHEDULES),
+            ("weight_decay_schedule", _REGULARIZATION_SCHEDULES),
+            ("dropout_schedule", _REGULARIZATION_SCHEDULES),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"`{name}` must be one of {choices}. Got {getattr(self, name)!r}.")
@@ -131,21 +158,75 @@ class Recipe:
         if not isinstance(value, Real) or not holds(value):
             raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
 
+    def _settle_rate_factors(self):
+        given = self.rate_factors_of_layers
+        try:
+            pairs = given.items() if isinstance(given, Mapping) else given
+            pairs = tuple((str(name), float(factor)) for name, factor in pairs)
+        except (TypeError, ValueError):
+            pairs = None
+        if pairs is None or not all(0 <= factor < float("inf") for _, factor in pairs):
+            raise ValueError(
+                "`rate_factors_of_layers` must be names of layers with numbers >= 0. "
+                f"Got {given!r}."
+            )
+        object.__setattr__(self, "rate_factors_of_layers", pairs)  # hashable, whatever was given
+
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Factors (count,) of the learning rate from step `first` (from 0) of `total` on."""
         steps = np.arange(first, first + count)
         n_warm = self.warmup * total
         rest = np.clip((steps - n_warm) / max(total - n_warm, 1), 0, 1)
-        end = self.final_lr_factor
-        factors = {
-            "constant": np.ones_like(rest),
-            "cosine": end + (1 - end) * 0.5 * (1 + np.cos(np.pi * rest)),
-            "exponential": end**rest,
-        }[self.schedule]
+        factors = _scheduled(self.schedule, rest, self.final_lr_factor)
         if n_warm:  # the first step counts as one: with a rate of zero it would be wasted
             factors = factors * np.minimum((steps + 1) / n_warm, 1)
         return factors
 
+    def weight_decay_factors(self, first: int, count: int, total: int) -> np.ndarray:
+        """Factors (count,) of `weight_decay`, as `rate_factors` are of the learning rate."""
+        return _scheduled(self.weight_decay_schedule, np.arange(first, first + count) / total)
+
+    def dropout_factors(self, first: int, count: int, total: int) -> np.ndarray:
+        """Factors (count,) of dropout rates, as `rate_factors` are of the learning rate."""
+        return _scheduled(self.dropout_schedule, np.arange(first, first + count) / total)
+
+    def factors_of(self, names: Sequence[str]) -> list[float]:
+        """A factor of the learning rate for each variable, by its name ("layer/variable").
+
+        Raises
+        ------
+        ValueError
+            If an entry of `rate_factors_of_layers` is for none of them.
+        """
+        patterns = self.rate_factors_of_layers
+        unused = [p for p, _ in patterns if not any(_is_meant(p, name) for name in names)]
+        if unused:
+            raise ValueError(
+                f"`rate_factors_of_layers` has names of no layer with weights: {unused}. "
+                f"The network's weights are {list(names)}."
+            )
+        return [next((f for p, f in patterns if _is_meant(p, name)), 1.0) for name in names]
+
     @classmethod
     def field_names(cls) -> list[str]:
         return [field.name for field in fields(cls)]
+
+
+def _is_meant(pattern, name):
+    """Whether a pattern is that of a variable, or of a layer or model that it is part of."""
+    parts = name.split("/")
+    wholes = ("/".join(parts[:k]) for k in range(1, len(parts) + 1))
+    return any(fnmatch.fnmatchcase(whole, pattern) for whole in wholes)
+
+
+def _scheduled(schedule, t, end=0.0):
+    """Factors for the shares t of a run that are over; some schedules end at `end`."""
+    if schedule == "cosine":
+        return end + (1 - end) * 0.5 * (1 + np.cos(np.pi * t))
+    if schedule == "exponential":
+        return end**t
+    if schedule == "flat-cosine":
+        return 0.5 * (1 + np.cos(np.pi * np.maximum(2 * t - 1, 0)))
+    if schedule == "coslog4":
+        return 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
+    return np.ones_like(t)

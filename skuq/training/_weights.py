@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 
 from skuq._keras import keras
+from skuq.networks._rebuild import rebuild
 
 __all__ = ["draw_variables", "keras_model"]
 
@@ -73,7 +74,7 @@ def _initializers(model):
 
 def keras_model(member) -> keras.Model:
     """A member as a Keras model of its own, with its weights."""
-    model = keras.models.model_from_json(member.network)
+    model = rebuild(member.network)
     ends = np.cumsum([int(np.prod(v.shape)) for v in model.trainable_variables])[:-1]
     for variable, value in zip(model.trainable_variables, np.split(member.weights, ends)):
         variable.assign(value.reshape(variable.shape))

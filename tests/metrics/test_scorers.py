@@ -39,7 +39,7 @@ from skuq.metrics import (
     nll_min_loss,
     sharpness,
 )
-from skuq.predictive import GaussianMixture, RecalibratedMixture
+from skuq.predictive import GaussianMixture, RecalibratedMixture, StudentTMixture
 
 CLASS_SCORES = ("neg_brier", "neg_classwise_ece", "neg_ece", "neg_nll")
 NUMBER_SCORES = sorted(set(get_scorer_names()) - {*CLASS_SCORES[:3]})
@@ -149,6 +149,24 @@ def test_crps_of_a_distribution_known_by_its_quantiles(table):
     assert_allclose(scorer(model, X, y), scorer(plain, X, y), rtol=1e-3)
     recalibrated = TwoLines(recalibrated=True).fit(X, y)
     assert scorer(recalibrated, X, y) != pytest.approx(scorer(plain, X, y), rel=1e-3)
+
+
+def test_crps_of_heavier_tails_is_not_that_of_normals(table):
+    X, y = table
+
+    class HeavyTails(TwoLines):
+        def predict_distribution(self, X):
+            normal = super().predict_distribution(X)
+            return StudentTMixture(normal.loc, normal.scale, np.full(normal.loc.shape, self.df))
+
+    scores = []
+    for df in (1e9, 2.5):
+        model = HeavyTails().fit(X, y)
+        model.df = df
+        scores.append(get_scorer("neg_crps")(model, X, y))
+    normals = get_scorer("neg_crps")(TwoLines().fit(X, y), X, y)
+    assert_allclose(scores[0], normals, rtol=1e-3)
+    assert scores[1] != pytest.approx(normals, rel=1e-2)
 
 
 def test_what_a_distribution_lacks_comes_from_the_normal(table):

@@ -1,8 +1,15 @@
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
-from skuq.tables import NoScaling, Scaling, TrainingData, split_rows
+from skuq.tables import (
+    NoScaling,
+    RobustScaling,
+    Scaling,
+    TargetTransform,
+    TrainingData,
+    split_rows,
+)
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):
@@ -88,3 +95,57 @@ def test_no_scaling_leaves_units_alone():
     loc, scale = scaling.restore(y, np.ones((9, 1)))
     assert_allclose(loc, y)
     assert_allclose(scale, 1)
+
+
+def _realmlp(x):
+    """Holzmüller et al. 2024, A.2, in one line each."""
+    low, high = np.quantile(x, [0.25, 0.75])
+    factor = 1 / (high - low) if high > low else 2 / np.ptp(x)
+    z = (x - np.median(x)) * factor
+    return z / np.sqrt(1 + (z / 3) ** 2)
+
+
+def test_robust_scaling_is_that_of_realmlp(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    rare = (np.arange(101) < 10) + 0.0  # quartiles coincide, as of most one-hot columns
+    X = np.column_stack([rng.standard_t(2, 101), rare, rng.normal(50, 9, 101)])
+    y = rng.normal(3, 2, (101, 1))
+    scaling = RobustScaling().fit(X, y)
+    expected = np.column_stack([_realmlp(column) for column in X.T])
+    assert_allclose(scaling.inputs(X), expected, rtol=1e-12)
+    assert (abs(scaling.inputs(X)) < 3).all()
+    assert_allclose(scaling.targets(y), Scaling().fit(X, y).targets(y))
+
+
+def test_robust_scaling_survives_outliers():
+    x = np.arange(50.0)[:, None]
+    outlying = np.concatenate([x, [[1e30], [-1e30], [1e300]]])
+    scaled = RobustScaling().fit(outlying, None).inputs(outlying)
+    assert_allclose(scaled[-3:, 0], [3, -3, 3], rtol=1e-9)
+    # The others keep nearly the place that they have without: quartiles move by a few ranks.
+    assert_allclose(scaled[:50], RobustScaling().fit(x, None).inputs(x), atol=0.1)
+
+
+def test_robust_scaling_of_constant_columns_is_zero_for_ever():
+    scaling = RobustScaling().fit(np.full((9, 1), 5.0), None)
+    assert_array_equal(scaling.inputs(np.array([[5.0], [7.0], [-1e30]])), 0)
+
+
+@pytest.mark.parametrize("kind", [Scaling, RobustScaling, NoScaling])
+def test_columns_of_codes_stay_as_they_are(kind, global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    X = np.column_stack([rng.uniform(-1, 1, 40), rng.integers(2_000_000, size=40), rng.random(40)])
+    if kind is NoScaling:  # whose inputs have to be near zero
+        X[:, 1] = rng.integers(9, size=40)
+    scaling = kind([1]).fit(X, np.zeros((40, 1)))
+    assert_array_equal(scaling.inputs(X)[:, 1], X[:, 1])
+    others = kind().fit(X[:, [0, 2]], np.zeros((40, 1))).inputs(X[:, [0, 2]])
+    assert_allclose(scaling.inputs(X)[:, [0, 2]], others, rtol=1e-12)
+
+
+def test_targets_by_a_transform():
+    y = np.random.default_rng(0).lognormal(size=(60, 2))
+    scaling = Scaling(target_transform=TargetTransform("yeo-johnson")).fit(y, y)
+    assert_allclose(
+        scaling.targets(y), TargetTransform("yeo-johnson").fit(y).forward(y), rtol=1e-12
+    )

@@ -195,6 +195,12 @@ def test_equals_fit_with_momentum(jit):
     compare_optimizer(recipe, keras.optimizers.SGD(0.02, momentum=0.9), jit=jit)
 
 
+@pytest.mark.parametrize("optimizer", ["Adam", "Adamax", "Nadam"])
+def test_equals_fit_with_another_beta_2(optimizer):
+    recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, beta_2=0.9, **PLAIN)
+    compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, beta_2=0.9))
+
+
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop"])
 def test_equals_fit_with_decoupled_weight_decay(optimizer):
     recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, weight_decay=0.1, **PLAIN)

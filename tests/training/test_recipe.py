@@ -37,6 +37,44 @@ def test_warmup_rises_linearly_from_the_first_step_on():
     assert factors[-1] < 0.02
 
 
+def test_cycles_of_realmlp():
+    """Zero where a cycle ends, one in its middle in log time, each twice as long as the last."""
+    factors = Recipe(schedule="coslog4").rate_factors(0, 15_000, 15_000)
+    assert_allclose(factors[[0, 1000, 3000, 7000]], 0, atol=1e-12)
+    peaks = (2 ** (np.arange(4) + 0.5) - 1) * 1000
+    assert_allclose(factors[np.round(peaks).astype(int)], 1, atol=1e-5)
+    assert factors[-1] < 1e-6 and (np.diff(factors[11_000:]) < 0).all()
+
+
+def test_flat_cosine_of_rate_decay_and_dropout():
+    recipe = Recipe(
+        schedule="flat-cosine",
+        weight_decay_schedule="flat-cosine",
+        dropout_schedule="flat-cosine",
+        final_lr_factor=0.5,  # of other schedules
+    )
+    half_cosine = keras.optimizers.schedules.CosineDecay(1.0, decay_steps=20)
+    expected = np.r_[np.ones(20), [float(half_cosine(step)) for step in range(20)]]
+    for function in (recipe.rate_factors, recipe.weight_decay_factors, recipe.dropout_factors):
+        assert_allclose(function(0, 40, 40), expected, rtol=1e-5)
+        assert_allclose(function(30, 10, 40), expected[30:], rtol=1e-5)
+    assert_allclose(Recipe().weight_decay_factors(3, 4, 10), 1)
+    assert_allclose(Recipe().dropout_factors(3, 4, 10), 1)
+
+
+def test_factors_of_layers_go_by_name_and_the_first_counts():
+    factors = {"scale": 6, "embedding": 0.1, "*/bias": 0.5, "hidden_*": 2}
+    recipe = Recipe(rate_factors_of_layers=factors)
+    assert recipe == Recipe(rate_factors_of_layers=tuple(factors.items()))
+    assert hash(recipe) == hash(Recipe(rate_factors_of_layers=list(factors.items())))
+    names = ["embedding/bias", "scale/scale", "hidden_1/kernel", "hidden_1/bias", "output/kernel"]
+    assert recipe.factors_of(names) == [0.1, 6, 2, 0.5, 1]
+    nested = Recipe(rate_factors_of_layers={"branch_1": 3.0, "hidden": 4.0})
+    assert nested.factors_of(["branch_1/hidden/kernel", "hidden/kernel"]) == [3, 4]
+    with pytest.raises(ValueError, match=r"no layer with weights: \['hidden'\]"):
+        nested.factors_of(["branch_1/hidden/kernel"])
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -52,8 +90,21 @@ def test_warmup_rises_linearly_from_the_first_step_on():
         ("momentum", 1.0),
         ("momentum", 0.5),  # of adam, which has its own
         ("early_stopping_patience", 0),
+        ("beta_2", 1.0),
+        ("weight_decay_schedule", "cosine"),
+        ("dropout_schedule", "coslog4"),
+        ("rate_factors_of_layers", {"scale": -1}),
+        ("rate_factors_of_layers", {"scale": "large"}),
+        ("rate_factors_of_layers", 3),
     ],
 )
 def test_bad_recipes_are_refused(field, value):
     with pytest.raises(ValueError, match=rf"`{field}`.*Got"):
         Recipe(**{field: value})
+
+
+def test_beta_2_is_for_those_who_have_one():
+    for optimizer in ("adam", "adamax", "nadam"):
+        assert Recipe(optimizer, beta_2=0.95).beta_2 == 0.95
+    with pytest.raises(ValueError, match="`beta_2` is for adam, adamax and nadam. Got 'sgd'"):
+        Recipe("sgd", beta_2=0.95)

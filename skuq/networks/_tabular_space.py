@@ -1,0 +1,132 @@
+"""Modern networks for tables, as a search space whose defaults are a recipe by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from skuq._space import Categorical, Integer, Real, Space
+from skuq.networks._search_space import Decisions
+from skuq.networks._tabular import bin_edges, build_tabular
+
+__all__ = ["TabularSpace"]
+
+_STEPS = 12_000  # of a run on many rows: about what 256 epochs are on 6 000 rows
+_FEWEST_EPOCHS, _MOST_EPOCHS = 32, 256
+
+
+@dataclass(frozen=True, eq=False)
+class TabularSpace:
+    """Fully connected networks on embedded columns, and how they are trained.
+
+    The blocks are those of RealMLP: every number enters as itself and as trained waves of it,
+    every feature has a trained scale, dense layers are in the neural tangent parametrisation,
+    activations are blended with the identity by a trained weight, and the learning rate goes
+    in cycles. What is decided by default is the recipe of ``network="tabular"``; see
+    docs/methods/tabular.md for how it was found.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows to train on, which decide the size of batches and the number of epochs.
+    categories : mapping of int to int, default={}
+        Columns of codes, and how many codes each may have.
+    x : ndarray of shape (n_samples, n_features), optional
+        Inputs as networks see them, of which the bins of piecewise-linear embeddings are made;
+        without them that kind is not searched.
+    classes : bool, default=False
+        Whether classes are learnt, which asks for a smaller learning rate.
+
+    References
+    ----------
+    D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
+    and boosted trees on tabular data", NeurIPS 2024.
+    """
+
+    n_rows: int
+    categories: Mapping[int, int] = field(default_factory=dict)
+    x: np.ndarray | None = field(default=None, repr=False)
+    classes: bool = False
+
+    takes_images = False
+
+    def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
+        """Six decisions about the network, four about its training."""
+        kinds = ("periodic", "none") if self.x is None else ("periodic", "piecewise-linear", "none")
+        architecture = Space(
+            (
+                Integer("n_layers", 1, 4, default=3),
+                Categorical("width", (32, 64, 128, 256), default=64),
+                Categorical("activation", ("silu", "mish", "selu", "relu")),
+                Categorical("residual", (False, True)),
+                Categorical("embedding", kinds),
+                Categorical("embedding_dim", (2, 4, 8), default=4),
+            )
+        )
+        hyperparameters = Space(
+            (
+                Real("learning_rate", 0.02, 0.3, log=True, default=0.04 if self.classes else 0.1),
+                Real("weight_decay", 1e-3, 0.2, log=True, default=0.02),
+                Real("frequency_scale", 0.02, 1.0, log=True, default=0.3),
+                Categorical("dropout", (0.0, 0.05, 0.1, 0.2)),
+            )
+        )
+        return Decisions(architecture, hyperparameters)
+
+    def build(
+        self, configuration: Mapping, input_shape: tuple, n_outputs: int, *, n_copies: int = 1
+    ):
+        """The Keras model, with `n_outputs` linear outputs of all copies together."""
+        return build_tabular(
+            input_shape,
+            n_outputs,
+            hidden_units=[int(configuration["width"])] * int(configuration["n_layers"]),
+            activation=configuration["activation"],
+            parametric_activation=True,
+            embedding=self._embedding(configuration, input_shape),
+            categories=self.categories,
+            category_dim=[int(np.clip(round(n**0.5), 2, 16)) for n in self._cardinalities()],
+            feature_scale=True,
+            dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
+            residual=configuration["residual"],
+            parametrization="ntk",
+            n_copies=n_copies,
+        )
+
+    def _cardinalities(self):
+        return [self.categories[column] for column in sorted(self.categories)]
+
+    def _embedding(self, configuration, input_shape):
+        kind = configuration["embedding"]
+        if kind == "none":
+            return None
+        settings = {"kind": kind, "dim": configuration["embedding_dim"]}
+        if kind == "periodic":
+            return {**settings, "scale": configuration["frequency_scale"]}
+        numbers = [k for k in range(input_shape[0]) if k not in self.categories]
+        return {**settings, "edges": bin_edges(self.x[:, numbers])}
+
+    def recipe(self, configuration: Mapping) -> dict:
+        """RealMLP's training, whose length and batches go by the number of rows."""
+        batch_size = int(np.clip(2 ** round(np.log2(max(self.n_rows, 1) / 8)), 32, 256))
+        n_steps = -(-self.n_rows // batch_size)
+        factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
+        if configuration["embedding"] != "none":
+            factors.insert(0, ("embedding", 0.1))
+        return {
+            "optimizer": "adam",
+            "beta_2": 0.95,
+            "schedule": "coslog4",
+            "batch_size": batch_size,
+            "epochs": int(np.clip(_STEPS // n_steps, _FEWEST_EPOCHS, _MOST_EPOCHS)),
+            "reduce_lr_patience": None,
+            "early_stopping_patience": None,
+            "weight_decay_schedule": "flat-cosine",
+            "dropout_schedule": "flat-cosine",
+            "rate_factors_of_layers": tuple(factors),
+            "learning_rate": configuration["learning_rate"],
+            "weight_decay": configuration["weight_decay"],
+            "dropout": configuration["dropout"] or None,
+        }

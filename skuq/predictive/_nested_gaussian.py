@@ -1,0 +1,186 @@
+"""Mixtures whose members are mixtures of normals themselves: of mixture density networks.
+
+Notation: K members, J components of each, n rows, m outputs (the last axis is absent where y
+was 1-D).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._mixture import Mixture, check_weights
+
+__all__ = ["NestedGaussianMixture"]
+
+_LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class NestedGaussianMixture(Mixture):
+    """For every row K members, each a mixture of J normals of its own probabilities.
+
+    The members' weights are shared by all rows, the probabilities of their components are
+    not. What components of one member disagree on is noise, possibly of several modes; what
+    the members' means disagree on is epistemic. Each output has its own mixture: given the
+    member, outputs are independent.
+
+    Parameters
+    ----------
+    loc, scale : ndarray of shape (K, J, n) or (K, J, n, m)
+        Means and standard deviations of the components, in units of y; scale > 0.
+    probabilities : ndarray of the shape of `loc`
+        Of the components; non-negative, summing to 1 over J within 1e-6.
+    weights : ndarray of shape (K,), optional
+        Of the members: positive, summing to 1; equal by default.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, scales are not positive, or probabilities or weights do not sum
+        to 1.
+
+    See Also
+    --------
+    skuq.networks.GaussianMixtureHead : A head that gives the parameters.
+
+    References
+    ----------
+    Bishop (1994), "Mixture Density Networks".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> shape = 1, 2, 1  # one member that knows two modes
+    >>> loc = np.array([-1.0, 1.0]).reshape(shape)
+    >>> fork = NestedGaussianMixture(loc, np.full(shape, 0.1), np.full(shape, 0.5))
+    >>> fork.aleatoric_variance.round(2), fork.epistemic_variance
+    (array([1.01]), array([0.]))
+    """
+
+    loc: np.ndarray
+    scale: np.ndarray
+    probabilities: np.ndarray
+    weights: np.ndarray | None = None
+
+    def __post_init__(self):
+        names = "loc", "scale", "probabilities"
+        loc, scale, probabilities = (np.asarray(getattr(self, name), float) for name in names)
+        if (
+            loc.ndim not in (3, 4)
+            or not scale.shape == probabilities.shape == loc.shape
+            or not (len(loc) and loc.shape[1])
+        ):
+            raise ValueError(
+                "loc, scale and probabilities must all have shape (n_members, n_components, "
+                "n_samples) or (n_members, n_components, n_samples, n_outputs). Got "
+                f"{loc.shape}, {scale.shape} and {probabilities.shape}."
+            )
+        if not (scale > 0).all():
+            raise ValueError(f"scale must be positive. The smallest is {scale.min()}.")
+        sums = probabilities.sum(axis=1)
+        if not ((probabilities >= 0).all() and (abs(sums - 1) <= 1e-6).all()):
+            raise ValueError(
+                "probabilities must be non-negative and sum to 1 over components. The smallest "
+                f"is {probabilities.min()}, the sums are between {sums.min()} and {sums.max()}."
+            )
+        weights = check_weights(self.weights, len(loc))
+        values = loc, scale, probabilities / sums[:, None], weights
+        for name, value in zip((*names, "weights"), values):
+            object.__setattr__(self, name, value)
+
+    @property
+    def member_means(self) -> np.ndarray:
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        return (self.probabilities * self.loc).sum(axis=1)
+
+    @property
+    def member_variances(self) -> np.ndarray:
+        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
+        return self._combined(self.loc, self.scale**2)[1]
+
+    def _combined(self, means, variances):
+        """Means and variances of members from those of components, (K, J, n[, m])."""
+        mean = (self.probabilities * means).sum(axis=1)
+        apart = means - mean[:, None]
+        return mean, (self.probabilities * (variances + apart**2)).sum(axis=1)
+
+    @property
+    def _shape(self):
+        return self.loc.shape[2:]
+
+    @property
+    def _parameters(self):
+        return self.loc, self.scale, self.probabilities
+
+    def _with(self, loc, scale, probabilities):
+        return NestedGaussianMixture(loc, scale, probabilities, self.weights)
+
+    def _stretched(self, mean, factor):
+        loc = mean + factor * (self.loc - mean)
+        return self._with(loc, factor * self.scale, self.probabilities)
+
+    def _cdf(self, y, loc, scale, probabilities):
+        return sum(p * special.ndtr((y - mu) / s) for mu, s, p in zip(loc, scale, probabilities))
+
+    def _log_density(self, y, loc, scale, probabilities):
+        densities = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - _LOG_SQRT_2PI
+        return special.logsumexp(densities, axis=0, b=probabilities)
+
+    def _bracket(self, levels, arrays):
+        # A mixture's quantile lies between the smallest and the largest of its components',
+        # of those that it has.
+        scores = special.ndtri(levels)
+        low, high = np.full_like(scores, np.inf), np.full_like(scores, -np.inf)
+        for own in zip(*arrays):
+            for loc, scale, probability in zip(*own):
+                end = loc + scale * scores
+                low = np.where(probability > 0, np.minimum(low, end), low)
+                high = np.where(probability > 0, np.maximum(high, end), high)
+        return low, high
+
+    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+        """Joint draws, of shape (n[, m], n_samples).
+
+        Each draw takes one member and, for each output, one uniform number that chooses the
+        component and one standard normal, all of them for all rows: a draw is a function of
+        the input, with jumps only where it changes from mode to mode.
+        """
+        rng = np.random.default_rng(rng)
+        member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
+        uniform = rng.random((n_samples, 1, *self._shape[1:]))
+        z = rng.standard_normal(uniform.shape)
+        draws = np.empty((n_samples, *self._shape))
+        for k, (loc, scale, probabilities) in enumerate(self._members()):
+            chosen = member == k
+            reached, done = np.cumsum(probabilities, axis=0), np.zeros(self._shape)
+            reached /= reached[-1]  # exactly 1 from the last possible component on
+            own = draws[chosen]
+            for mu, s, until in zip(loc, scale, reached):
+                here = (uniform[chosen] >= done) & (uniform[chosen] < until)
+                own = np.where(here, mu + s * z[chosen], own)
+                done = until
+            draws[chosen] = own
+        return np.moveaxis(draws, 0, -1)
+
+    def _moments_of(self, function):
+        shape = self.loc.shape
+        flat = shape[0] * shape[1], *shape[2:]
+        components = GaussianMixture(self.loc.reshape(flat), self.scale.reshape(flat))
+        moments = components._moments_of(function)
+        return self._combined(*(moment.reshape(shape) for moment in moments))
+
+    def _tfp_members(self):
+        from skuq._tfp import tfd
+
+        # (n, K, [m,] J)
+        loc, scale, probabilities = (
+            np.moveaxis(a, (0, 1), (1, -1)) for a in (self.loc, self.scale, self.probabilities)
+        )
+        outputs = tfd.MixtureSameFamily(
+            tfd.Categorical(probs=probabilities), tfd.Normal(loc, scale)
+        )
+        return self._independent(outputs)

@@ -1,0 +1,200 @@
+"""Mixtures of quantile functions: what an ensemble of quantile networks predicts.
+
+Notation: K members, q levels, n rows, m outputs (the last axis is absent where y was 1-D).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
+from skuq.predictive._mixture import Mixture, check_weights, find_roots
+
+__all__ = ["QuantileMixture"]
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileMixture(Mixture):
+    """For every row a mixture of K members that each give quantiles at the same levels.
+
+    Between its levels a member's quantile function is linear, its density constant. Below
+    the first and above the last level the density falls exponentially, continuing that of
+    the outermost piece: with levels t and values v the lower tail has the scale
+    ``t_1 * (v_2 - v_1) / (t_2 - t_1)``. Given the member, outputs are independent.
+
+    Parameters
+    ----------
+    levels : ndarray of shape (q,)
+        At least two, strictly increasing inside (0, 1).
+    values : ndarray of shape (K, q, n) or (K, q, n, m)
+        Quantiles of the members, in units of y: finite, non-decreasing along the second axis.
+    weights : ndarray of shape (K,), optional
+        Positive, summing to 1; equal by default.
+
+    Raises
+    ------
+    ValueError
+        If levels, values or weights are not as described.
+
+    See Also
+    --------
+    skuq.networks.QuantileHead : A head that gives the quantiles.
+
+    Notes
+    -----
+    The mixture averages distribution functions, as the other mixtures do, not quantiles.
+
+    Tied values would mean an infinite density. A piece counts as at least 1e-6 times its
+    step in level times ``v_q - v_1`` wide, and that range as at least 1e-9 of the largest
+    absolute value; values move by no more than 1e-6 of the range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> values = np.array([0.0, 1.0, 2.0]).reshape(1, 3, 1)
+    >>> one = QuantileMixture(np.array([0.25, 0.5, 0.75]), values)
+    >>> one.quantile([0.25, 0.375, 0.75]), one.mean, one.cdf(1.5)
+    (array([[0. , 0.5, 2. ]]), array([1.]), array([0.625]))
+    """
+
+    levels: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray | None = None
+
+    def __post_init__(self):
+        levels, values = check_quantile_levels(self.levels), np.asarray(self.values, dtype=float)
+        if values.ndim not in (3, 4) or values.shape[1] != len(levels) or not len(values):
+            raise ValueError(
+                "values must have shape (n_members, n_levels, n_samples) or (n_members, "
+                f"n_levels, n_samples, n_outputs) for {len(levels)} levels. Got {values.shape}."
+            )
+        if not np.isfinite(values).all():
+            raise ValueError("values must be finite. Some are infinite or NaN.")
+        steps = np.diff(values, axis=1)
+        if not (steps >= 0).all():
+            raise ValueError(
+                f"values must not decrease with the level; one falls by {-steps.min()}. "
+                "np.sort(values, axis=1) puts crossing quantiles in order."
+            )
+        weights = check_weights(self.weights, len(values))
+        for name, value in (("levels", levels), ("values", values), ("weights", weights)):
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def _pieces(self) -> PiecewiseQuantiles:
+        """Of all members: arrays (K, n[, m]), and (.., K, n[, m]) those of knots and widths."""
+        return PiecewiseQuantiles.from_values(self.levels, np.moveaxis(self.values, 1, 0))
+
+    @property
+    def member_means(self) -> np.ndarray:
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        return self._pieces.mean
+
+    @property
+    def member_variances(self) -> np.ndarray:
+        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
+        return self._pieces.variance
+
+    @property
+    def _shape(self):
+        return self.values.shape[2:]
+
+    @property
+    def _parameters(self):
+        return (self.values,)
+
+    def _with(self, values):
+        return QuantileMixture(self.levels, values, self.weights)
+
+    def _stretched(self, mean, factor):
+        return self._with(mean + factor * (self.values - mean))
+
+    @property
+    def _arrays(self):
+        p = self._pieces
+        knots, widths = np.moveaxis(p.knots, 1, 0), np.moveaxis(p.widths, 1, 0)
+        return p.centre, knots, widths, p.lower, p.upper
+
+    def _cdf(self, y, *arrays):
+        return PiecewiseQuantiles(self.levels, *arrays).cdf(y)
+
+    def _log_density(self, y, *arrays):
+        return PiecewiseQuantiles(self.levels, *arrays).log_density(y)
+
+    def _quantile(self, levels, *arrays):
+        return PiecewiseQuantiles(self.levels, *arrays).quantile(levels)
+
+    def _at_scores(self, z, *arrays):
+        return PiecewiseQuantiles(self.levels, *arrays).at_scores(z)
+
+    def _roots(self, levels, arrays):
+        # Between neighbours of all members' knots the cdf is straight but for the tails of
+        # some: the finder is soon there, with few numbers. Over a whole row it would have to
+        # pass a corner at each knot.
+        low, high = self._bracket(levels, arrays)
+        if low is high:
+            return low
+        _, _, _, lower, upper = arrays
+        y, slopes, below, ends = self._union(arrays)
+        tails = np.stack([*ends, lower, upper])  # (4, K, r)
+        at_knots = below + self._tails(y, *tails)
+        rows = np.arange(y.shape[1])
+        piece = np.stack([(at_knots <= level).sum(axis=0) for level in levels]) - 1  # (q, r)
+        left, right = (np.clip(piece + k, 0, len(y) - 1) for k in (0, 1))
+        # Outside of all knots the members' quantiles are the bracket.
+        low = np.where(piece < 0, low, np.clip(y[left, rows], low, high))
+        high = np.where(piece == len(y) - 1, high, np.clip(y[right, rows], low, high))
+        start, slope, done = (a[left, rows].ravel() for a in (y, slopes, below))
+        slope = np.where(piece.ravel() < 0, 0.0, slope)
+        row = np.broadcast_to(rows, low.shape).ravel()
+
+        def excess(y, level, at):
+            straight = done[at] + slope[at] * (y - start[at])
+            return straight + self._tails(y, *tails[:, :, row[at]]) - level
+
+        at = np.arange(low.size).reshape(low.shape)
+        return find_roots(excess, low, high, levels, at, 1e-14)
+
+    def _union(self, arrays):
+        """All members' knots in order, the density after each and the probability before it.
+
+        Both without tails, and sums over members: a running sum over knots would lose wide
+        members beside narrow ones.
+
+        Returns
+        -------
+        y, slopes, below : ndarray of shape (K * q, r)
+        ends : tuple of ndarray of shape (K, r)
+            The members' own first and last knots.
+        """
+        centre, knots, widths, _, _ = arrays
+        q, n_rows = len(self.levels), centre.shape[1]
+        knots = centre[:, None] + knots
+        y = knots.reshape(-1, n_rows)
+        order = np.argsort(y, axis=0)
+        y, owner = np.take_along_axis(y, order, axis=0), order // q
+        done = np.concatenate([[0.0], self.levels - self.levels[0]])
+        slopes, below = np.zeros_like(y), np.zeros_like(y)
+        for k, weight in enumerate(self.weights):
+            passed = np.cumsum(owner == k, axis=0)  # of the member's knots, 0 to q
+            own = weight * np.diff(self.levels)[:, None] / widths[k]
+            own = np.take_along_axis(np.pad(own, ((1, 1), (0, 0))), passed, axis=0)
+            start = np.take_along_axis(knots[k], np.maximum(passed - 1, 0), axis=0)
+            slopes += own
+            below += weight * done[passed] + own * (y - start)
+        return y, slopes, below, (knots[:, 0], knots[:, -1])
+
+    def _tails(self, y, first, last, lower, upper):
+        """Probability below y (.., r) in the members' tails, which (K, r) describe."""
+        total = 0.0
+        for weight, *own in zip(self.weights, first, last, lower, upper):
+            below = np.exp(np.minimum(y - own[0], 0) / own[2])
+            above = -np.expm1(np.minimum(own[1] - y, 0) / own[3])
+            total = total + weight * (self.levels[0] * below + (1 - self.levels[-1]) * above)
+        return total
+
+    def _nodes(self, *arrays):
+        return PiecewiseQuantiles(self.levels, *arrays).nodes()

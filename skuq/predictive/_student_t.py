@@ -1,0 +1,133 @@
+"""Mixtures of Student's t: what an ensemble of networks with heavy-tailed heads predicts.
+
+Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from skuq.predictive._mixture import Mixture, check_locations_and_scales, check_weights
+
+__all__ = ["StudentTMixture"]
+
+_HALF_LOG_PI = 0.5 * np.log(np.pi)
+
+# Takahasi and Mori (1974): the trapezoidal rule in u, where t = sinh(pi / 2 * sinh(u)).
+_U = np.arange(-60, 61) / 10
+_NODES = np.sinh(np.pi / 2 * np.sinh(_U))
+_LOG_SLOPES = np.log(np.cosh(np.pi / 2 * np.sinh(_U)) * np.cosh(_U))
+
+
+@dataclass(frozen=True, eq=False)
+class StudentTMixture(Mixture):
+    """For every row a mixture of K t distributions; weights are shared by all rows.
+
+    Given the member, outputs are independent; over members they are not.
+
+    Parameters
+    ----------
+    loc, scale : ndarray of shape (K, n) or (K, n, m)
+        Locations and scales of the members, in units of y; scale > 0. The standard deviation
+        of a member is ``scale * sqrt(df / (df - 2))``.
+    df : ndarray of the shape of `loc`
+        Degrees of freedom; above 2, so that there is a variance.
+    weights : ndarray of shape (K,), optional
+        Positive, summing to 1; equal by default.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, scales are not positive, degrees of freedom not finite and above
+        2, or weights do not sum to 1.
+
+    See Also
+    --------
+    skuq.networks.StudentTHead : A head that gives the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> one = StudentTMixture(np.zeros((1, 1)), np.ones((1, 1)), np.full((1, 1), 4.0))
+    >>> one.variance, one.interval(0.95).round(3)
+    (array([2.]), array([[-2.776,  2.776]]))
+    """
+
+    loc: np.ndarray
+    scale: np.ndarray
+    df: np.ndarray
+    weights: np.ndarray | None = None
+
+    def __post_init__(self):
+        loc, scale = check_locations_and_scales(self.loc, self.scale)
+        df = np.asarray(self.df, dtype=float)
+        if df.shape != loc.shape:
+            raise ValueError(f"df must have the shape of loc, {loc.shape}. Got {df.shape}.")
+        wrong = ~((df > 2) & np.isfinite(df))  # written so that NaN is wrong
+        if wrong.any():
+            raise ValueError(
+                f"df must be finite and above 2, or there is no variance. Got {df[wrong][0]}."
+            )
+        weights = check_weights(self.weights, len(loc))
+        found = {"loc": loc, "scale": scale, "df": df, "weights": weights}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def member_means(self) -> np.ndarray:
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        return self.loc
+
+    @property
+    def member_variances(self) -> np.ndarray:
+        """Variances of the members, of shape (K, n[, m]), in squared units of y."""
+        return self.scale**2 * (self.df / (self.df - 2))
+
+    @property
+    def _shape(self):
+        return self.loc.shape[1:]
+
+    @property
+    def _parameters(self):
+        return self.loc, self.scale, self.df
+
+    def _with(self, loc, scale, df):
+        return StudentTMixture(loc, scale, df, self.weights)
+
+    def _stretched(self, mean, factor):
+        return self._with(mean + factor * (self.loc - mean), factor * self.scale, self.df)
+
+    def _cdf(self, y, loc, scale, df):
+        return special.stdtr(df, (y - loc) / scale)
+
+    def _log_density(self, y, loc, scale, df):
+        # The ratio of gamma functions, without the difference of their logarithms.
+        constant = np.log(special.poch(0.5 * df, 0.5)) - 0.5 * np.log(df) - _HALF_LOG_PI
+        tail = 0.5 * (df + 1) * np.log1p(((y - loc) / scale) ** 2 / df)
+        return constant - np.log(scale) - tail
+
+    def _quantile(self, levels, loc, scale, df):
+        return loc + scale * special.stdtrit(df, levels)
+
+    def _at_scores(self, z, loc, scale, df):
+        # By the lower tail, whose levels do not round to 1.
+        return loc - scale * np.sign(z) * special.stdtrit(df, special.ndtr(-np.abs(z)))
+
+    def _nodes(self, loc, scale, df):
+        # By the density, in a variable in which the tails of a square with few degrees of
+        # freedom fall fast enough: the quantiles are slow, and would have to reach farther.
+        log_weights = self._log_density(_NODES, 0.0, 1.0, df[..., None]) + _LOG_SLOPES
+        weights = np.exp(log_weights)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        for k, t in enumerate(_NODES):
+            weight = weights[..., k]
+            yield weight, loc + scale * np.where(weight > 0, t, 0.0)
+
+    def _tfp_members(self):
+        from skuq._tfp import tfd
+
+        df, loc, scale = (np.moveaxis(a, 0, 1) for a in (self.df, self.loc, self.scale))
+        return self._independent(tfd.StudentT(df, loc, scale))

@@ -1,0 +1,222 @@
+"""Tables of any kind at the door, and their columns as numbers or as labels."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import infer_dtype, is_complex_dtype, is_numeric_dtype
+from sklearn.utils.validation import check_array, validate_data
+
+__all__ = ["CATEGORY", "EMPTY", "NUMBER", "Columns", "Labels", "read_table"]
+
+NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
+# What pandas calls the values of a column of objects.
+_NUMBERS = {"boolean", "integer", "floating", "decimal"}
+_TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
+
+
+def read_table(owner, X, *, reset=True, ensure_min_samples=1):
+    """X past the door: an array of two axes, or a pandas frame.
+
+    Parameters
+    ----------
+    owner : estimator
+        Learns the number and names of the columns (`reset`), or knows them.
+    X : array-like or DataFrame of shape (n, n_features)
+        Of pandas, polars or pyarrow.
+    reset : bool, default=True
+    ensure_min_samples : int, default=1
+
+    Raises
+    ------
+    ValueError, TypeError
+        If X is empty, sparse or no table, its columns are not those that the owner knows, or
+        two have one name.
+    """
+    if not _is_frame(X):
+        array = validate_data(
+            owner,
+            X,
+            reset=reset,
+            dtype=None,
+            ensure_all_finite=False,
+            ensure_min_samples=ensure_min_samples,
+        )
+        if array.dtype.kind in "US" and not hasattr(X, "dtype"):
+            array = np.array(X, dtype=object)  # of a list, where numbers may stand beside text
+        return array.astype(object) if array.dtype.kind in "US" else array
+    frame = _to_pandas(X)
+    if not frame.columns.is_unique:  # as scikit-learn does, in some versions
+        twice = frame.columns[frame.columns.duplicated()].unique().tolist()
+        raise ValueError(f"Columns of X must have names of their own. Several are named {twice}.")
+    validate_data(owner, frame, reset=reset, skip_check_array=True)
+    if len(frame) < ensure_min_samples or not frame.shape[1]:
+        # In the words that arrays are refused with.
+        check_array(
+            np.broadcast_to(0.0, frame.shape),
+            ensure_min_samples=ensure_min_samples,
+            estimator=owner,
+        )
+    return frame
+
+
+def _is_frame(X):
+    # By what they are asked for below: polars and pyarrow may not be installed.
+    return isinstance(X, pd.DataFrame) or hasattr(X, "get_columns") or hasattr(X, "column_names")
+
+
+def _to_pandas(X):
+    if isinstance(X, pd.DataFrame):
+        return X
+    if not hasattr(X, "get_columns"):
+        return X.to_pandas()
+    # The way of polars itself needs pyarrow.
+    frame = pd.DataFrame({k: column.to_numpy() for k, column in enumerate(X.get_columns())})
+    return frame.set_axis(list(X.columns), axis=1)
+
+
+class Columns:
+    """Columns of what `read_table` gives, each as numbers or as labels."""
+
+    def __init__(self, table, names=None):
+        self.n = table.shape[1]
+        self._names = names
+        self._array = self._frame = None
+        if isinstance(table, pd.DataFrame):
+            self._frame = table
+            simple = all(isinstance(t, np.dtype) and t.kind in "iufb" for t in table.dtypes)
+            if simple:
+                self._array = table.to_numpy(dtype="float64")
+        elif table.dtype.kind in "iufb":
+            self._array = table.astype("float64", copy=False)
+        if self._frame is None and self._array is None:
+            self._frame = pd.DataFrame(table)
+
+    def __len__(self):
+        return len(self._array if self._frame is None else self._frame)
+
+    def name(self, k):
+        """Of a column, for messages and for names of the output."""
+        return f"x{k}" if self._names is None else self._names[k]
+
+    def _column(self, k) -> pd.Series:
+        if self._frame is None:
+            return pd.Series(self._array[:, k])
+        return self._frame.iloc[:, k]
+
+    def kind_to_fit(self, k) -> str:
+        """Number or category, or empty if there is no value at all."""
+        if self._array is not None:
+            return EMPTY if np.isnan(self._array[:, k]).all() else NUMBER
+        column = self._column(k)
+        kind = self._kind(column, k)
+        return EMPTY if column.isna().all() else kind
+
+    def _kind(self, column, k):
+        dtype = column.dtype
+        if isinstance(dtype, pd.CategoricalDtype):
+            return CATEGORY
+        if is_numeric_dtype(dtype) and not is_complex_dtype(dtype):
+            return NUMBER
+        inferred = infer_dtype(column, skipna=True)
+        if inferred == "complex":
+            raise ValueError(
+                f"Complex data not supported. Column {self.name(k)!r} has complex numbers."
+            )
+        if inferred in _TIMES:
+            raise ValueError(
+                f"Column {self.name(k)!r} holds dates or times ({inferred}). Make numbers of it "
+                "first: year, month, weekday, or days since some day; skrub.DatetimeEncoder "
+                "does so."
+            )
+        if inferred in _NUMBERS or (inferred.startswith("mixed") and _all_numbers(column)):
+            return NUMBER
+        return CATEGORY
+
+    def numbers(self, positions) -> np.ndarray:
+        """Columns in float64, NaN where values are missing.
+
+        Raises
+        ------
+        ValueError
+            If a column has infinite numbers, or what is no number.
+        """
+        if self._array is not None:
+            whole = len(positions) == self.n
+            numbers = self._array if whole else self._array[:, positions]
+        else:
+            numbers = np.empty((len(self._frame), len(positions)))
+            for i, k in enumerate(positions):
+                numbers[:, i] = self._column_of_numbers(k)
+        # One look at finite tables, which most are.
+        if not np.isfinite(numbers).all() and np.isinf(numbers).any():
+            wrong = [self.name(positions[i]) for i in np.flatnonzero(np.isinf(numbers).any(axis=0))]
+            raise ValueError(
+                f"X has infinite numbers (inf), in columns {wrong}. Make them missing (NaN) or "
+                "finite."
+            )
+        return numbers
+
+    def _column_of_numbers(self, k):
+        column = self._column(k)
+        self._kind(column, k)  # dates would pass for numbers
+        try:
+            return column.to_numpy(dtype="float64", na_value=np.nan)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"Column {self.name(k)!r} held numbers in fit, and now holds what is none: {error}."
+            ) from error
+
+    def labels(self, k) -> Labels:
+        """A column as text."""
+        column = self._column(k)
+        self._kind(column, k)
+        try:
+            codes, values = pd.factorize(column)
+        except TypeError:  # what has no hash, such as lists
+            codes, values = pd.factorize(column.map(str, na_action="ignore"))
+        values = np.asarray(values, dtype=object)
+        if infer_dtype(values, skipna=False) == "string":
+            return Labels(codes, values)
+        # As text, two values may be one.
+        texts = np.empty(len(values), dtype=object)
+        texts[:] = [_label(value) for value in values]
+        places, names = pd.factorize(texts)
+        return Labels(np.append(places, -1)[codes], names)
+
+
+class Labels(NamedTuple):
+    """Positions (n,) in `names`, -1 where values are missing; and distinct names, as text."""
+
+    codes: np.ndarray
+    names: np.ndarray
+
+    @property
+    def vocabulary(self) -> np.ndarray:
+        """The names in their order."""
+        return np.sort(self.names)
+
+    @property
+    def n(self) -> int:
+        """How many labels there are, missing values being one."""
+        return len(self.names) + bool((self.codes < 0).any())
+
+    def positions(self, vocabulary) -> np.ndarray:
+        """Where each row's name stands in a vocabulary (n,); -1 if nowhere, NaN if missing."""
+        place = pd.Index(vocabulary).get_indexer(self.names)
+        return np.append(place.astype("float64"), np.nan)[self.codes]
+
+
+def _all_numbers(column):
+    return all(isinstance(value, Real | Decimal | np.bool_) for value in column.dropna())
+
+
+def _label(value):
+    # A column of whole numbers is read as floats where values are missing.
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    return str(value)

@@ -1,0 +1,325 @@
+"""Tables as they come: from columns of any kind to an array of finite numbers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from numbers import Integral
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+from sklearn.utils.validation import check_is_fitted
+
+from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context
+from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
+
+__all__ = ["TablePreprocessor"]
+
+# Once is too rarely to learn from; and what the rare ones teach serves those never seen.
+_FREQUENT = 2
+
+
+class TablePreprocessor(TransformerMixin, BaseEstimator):
+    """Numbers, booleans, strings and categories, with missing values, as finite numbers.
+
+    Parameters
+    ----------
+    max_one_hot : int, default=10
+        Most categories, a missing value among them, that become columns of 0 and 1; of two
+        categories one such column says all.
+    max_categories : int or None, default=None
+        What becomes of columns with more categories. None makes each of them one column of
+        codes, for an embedding: see `code_columns_`. With a number each becomes at most so many
+        columns of 0 and 1: of its most frequent categories, and one of all others.
+    missing : {"indicator", "median"}, default="indicator"
+        A missing number becomes its column's median. "indicator" adds a column of 0 and 1
+        for each column that had missing numbers in `fit`.
+
+    Attributes
+    ----------
+    numeric_columns_, categorical_columns_, dropped_columns_ : ndarray of int
+        Positions in X of what was taken for numbers (booleans among them), for categories,
+        and of columns without a single value, which are left out.
+    medians_ : ndarray of shape (len(numeric_columns_),)
+    categories_ : list of ndarray of str
+        Of each categorical column, in order; without the missing value.
+    code_columns_ : tuple of int
+        Positions in the output of columns of codes: whole numbers from 0, which is a category
+        that `fit` has not seen, or only once. A missing value has a code of its own where
+        `fit` has seen one.
+    n_codes_ : tuple of int
+        How many codes each of these columns may have.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Only if X has string column names.
+
+    Raises
+    ------
+    ValueError
+        If a column has infinite numbers, dates or times, or no column has a value; the
+        message names the column.
+    TypeError
+        If X is sparse.
+
+    See Also
+    --------
+    sklearn.compose.ColumnTransformer : Says column by column what is to be done.
+    sklearn.preprocessing.TargetEncoder : Categories as numbers learnt from y.
+
+    Notes
+    -----
+    Numbers come first, in the order of X: an array of finite numbers comes out as it is.
+    Indicators follow, then columns of 0 and 1, and codes last. Columns of objects are numbers
+    if each object is one, and else categories, as text: 1 and "1" are the same. A category not
+    seen in `fit` is 0 in every column of its own; among two categories it is taken for the
+    first.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skuq.tables import TablePreprocessor
+    >>> X = pd.DataFrame({"age": [31, None, 54], "city": ["Rome", "Oslo", "Rome"]})
+    >>> encoder = TablePreprocessor().fit(X)
+    >>> encoder.get_feature_names_out().tolist()
+    ['age', 'missingindicator_age', 'city_Rome']
+    >>> encoder.transform(X)[1].tolist()
+    [42.5, 1.0, 0.0]
+    """
+
+    _parameter_constraints: dict = {
+        "max_one_hot": [Interval(Integral, 1, None, closed="left")],
+        "max_categories": [Interval(Integral, 2, None, closed="left"), None],
+        "missing": [StrOptions({"indicator", "median"})],
+    }
+
+    def __init__(self, max_one_hot=10, *, max_categories=None, missing="indicator"):
+        self.max_one_hot = max_one_hot
+        self.max_categories = max_categories
+        self.missing = missing
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y=None):
+        """Learn what the columns of X are, and their medians and categories.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features)
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+        """
+        table = read_table(self, X)
+        columns = Columns(table, getattr(self, "feature_names_in_", None))
+        kinds = np.array([columns.kind_to_fit(k) for k in range(columns.n)])
+        self.numeric_columns_ = np.flatnonzero(kinds == NUMBER)
+        self.categorical_columns_ = np.flatnonzero(kinds == CATEGORY)
+        self.dropped_columns_ = np.flatnonzero(kinds == EMPTY)
+        self._report_dropped(columns)
+        self._fit_numbers(columns)
+        self._fit_categories(columns)
+        return self
+
+    def _report_dropped(self, columns):
+        dropped = [columns.name(k) for k in self.dropped_columns_]
+        if len(dropped) == columns.n:
+            raise ValueError("X has no value at all: all columns hold missing values only.")
+        if dropped:
+            warnings.warn(
+                f"Columns {dropped} hold missing values only, and are left out.", stacklevel=4
+            )
+
+    def _fit_numbers(self, columns):
+        numbers = columns.numbers(self.numeric_columns_)
+        missing = np.isnan(numbers)
+        with np.errstate(over="ignore"):
+            self.medians_ = np.nanmedian(numbers, axis=0)
+        indicated = missing.any(axis=0) if self.missing == "indicator" else []
+        self._indicated = np.flatnonzero(indicated)
+
+    def _fit_categories(self, columns):
+        labels = [columns.labels(k) for k in self.categorical_columns_]
+        for own, k in zip(labels, self.categorical_columns_):
+            self._warn_of_identifier(own, columns.name(k))
+        self.categories_ = [own.vocabulary for own in labels]
+        small = np.array([own.n <= self.max_one_hot for own in labels], dtype=bool)
+        large = np.flatnonzero(~small)
+        self._encoders = []
+        if small.any():
+            self._encoders.append(_OneHot(np.flatnonzero(small)))
+        if len(large) and self.max_categories is not None:
+            self._encoders.append(_OneHot(large, self.max_categories))
+        elif len(large):
+            self._encoders.append(_Codes(large))
+        places = _places(labels, self.categories_, len(columns))
+        for encoder in self._encoders:
+            encoder.fit(places)
+        n_codes = [n for encoder in self._encoders for n in encoder.n_codes]
+        n_others = len(self.get_feature_names_out()) - len(n_codes)
+        self.code_columns_ = tuple(range(n_others, n_others + len(n_codes)))
+        self.n_codes_ = tuple(n_codes)
+
+    def _warn_of_identifier(self, labels, name):
+        n = len(labels.codes)
+        if len(labels.names) == n > self.max_one_hot:
+            warnings.warn(
+                f"Column {name!r} has as many categories as rows ({n}): what tells rows apart "
+                "says nothing of other rows. Leave it out, or make numbers of it.",
+                stacklevel=5,
+            )
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether finite numbers come out as they are."""
+        everything = len(self.numeric_columns_) == self.n_features_in_
+        return everything and not len(self._indicated)
+
+    def transform(self, X):
+        """The table as numbers.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n, n_features_out)
+            Finite, in float64.
+        """
+        check_is_fitted(self)
+        # A copy: of finite numbers `encode` gives what it got.
+        return np.array(self.encode(read_table(self, X, reset=False)))
+
+    def encode(self, table) -> np.ndarray:
+        """`transform` of what `read_table` gives, without looking at its shape and names again."""
+        columns = Columns(table, getattr(self, "feature_names_in_", None))
+        numbers = columns.numbers(self.numeric_columns_)
+        missing = np.isnan(numbers)
+        filled = np.where(missing, self.medians_, numbers) if missing.any() else numbers
+        if self.is_identity:
+            return filled
+        labels = [columns.labels(k) for k in self.categorical_columns_]
+        places = _places(labels, self.categories_, len(columns))
+        parts = [encoder.transform(places) for encoder in self._encoders]
+        parts = [filled, missing[:, self._indicated], *parts]
+        return np.concatenate(parts, axis=1, dtype="float64")
+
+    def get_feature_names_out(self, input_features=None):
+        """Names of the columns of the output.
+
+        Parameters
+        ----------
+        input_features : array-like of str of shape (n_features,), optional
+            Names of the columns of X; by default those seen in `fit`, or x0, x1 and so on.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        check_is_fitted(self)
+        names = check_feature_names_in(self, input_features)
+        numeric, categorical = names[self.numeric_columns_], names[self.categorical_columns_]
+        parts = [numeric, [f"missingindicator_{name}" for name in numeric[self._indicated]]]
+        parts += [encoder.names(categorical, self.categories_) for encoder in self._encoders]
+        return np.concatenate([np.asarray(part, dtype=object) for part in parts])
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "medians_")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
+
+
+def _places(labels, vocabularies, n):
+    """Of n rows, where their labels stand in the vocabularies of their columns (n, n_columns)."""
+    places = np.empty((n, len(labels)))
+    for k, (own, vocabulary) in enumerate(zip(labels, vocabularies)):
+        places[:, k] = own.positions(vocabulary)
+    return places
+
+
+class _OneHot:
+    """Columns of 0 and 1; one column for two categories.
+
+    The encoders are scikit-learn's, on places in vocabularies, since text takes them long.
+
+    Parameters
+    ----------
+    columns : ndarray of int
+        Which of the categorical columns.
+    max_categories : int, optional
+    """
+
+    n_codes: Sequence[int] = ()
+
+    def __init__(self, columns, max_categories=None):
+        self.columns = columns
+        self._encoder = OneHotEncoder(
+            max_categories=max_categories,
+            handle_unknown="ignore" if max_categories is None else "infrequent_if_exist",
+            sparse_output=False,
+        ).set_output(transform="default")
+
+    def fit(self, places):
+        self._encoder.fit(places[:, self.columns])
+        sizes = [len(own) for own in self._encoder.categories_]
+        self._kept = slice(None)
+        if self._encoder.max_categories is None:
+            # scikit-learn's `drop` would warn of every category that it has not seen.
+            kept = [np.arange(size) > 0 if size == 2 else np.ones(size, bool) for size in sizes]
+            self._kept = np.concatenate(kept)
+
+    def transform(self, places):
+        return self._encoder.transform(places[:, self.columns])[:, self._kept]
+
+    def names(self, columns, vocabularies):
+        """Of the output, from those of the categorical columns and of their categories."""
+        own = self._encoder.get_feature_names_out([str(k) for k in self.columns])
+        return [_name(*name.split("_", 1), columns, vocabularies) for name in own[self._kept]]
+
+
+def _name(column, category, columns, vocabularies):
+    """Of an output of scikit-learn's encoder, with its column and category in words."""
+    column = int(column)
+    if category not in ("nan", "infrequent_sklearn"):
+        category = vocabularies[column][int(float(category))]
+    return f"{columns[column]}_{category}"
+
+
+class _Codes:
+    """Codes from 1 on; 0 for what was not seen, or only once.
+
+    Parameters
+    ----------
+    columns : ndarray of int
+        Which of the categorical columns.
+    """
+
+    def __init__(self, columns):
+        self.columns = columns
+        self._encoder = OrdinalEncoder(
+            handle_unknown="use_encoded_value", unknown_value=-1, min_frequency=_FREQUENT
+        ).set_output(transform="default")
+
+    def fit(self, places):
+        self._encoder.fit(places[:, self.columns])
+        rare = [0 if own is None else len(own) for own in self._encoder.infrequent_categories_]
+        missing = [np.isnan(own[-1]) for own in self._encoder.categories_]
+        sizes = [len(own) for own in self._encoder.categories_]
+        self._n_frequent = np.array(sizes) - rare - missing
+        self.n_codes = (1 + self._n_frequent + missing).tolist()
+
+    def transform(self, places):
+        codes = self._encoder.transform(places[:, self.columns])
+        codes[codes == self._n_frequent] = -1  # which the rare ones share
+        return np.where(np.isnan(codes), self._n_frequent, codes) + 1
+
+    def names(self, columns, vocabularies):
+        return columns[self.columns]

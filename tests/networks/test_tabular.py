@@ -1,0 +1,172 @@
+"""`build_tabular`: which parts stand where, and what its settings mean."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skuq.networks import bin_edges, build_tabular
+from skuq.networks._plan import make_plan
+from skuq.training import draw_variables
+
+CODES = {4: 5, 1: 3}
+X = np.random.default_rng(0).normal(size=(40, 6))
+X[:, 1], X[:, 4] = np.arange(40) % 3, np.arange(40) % 5
+NUMBERS = [0, 2, 3, 5]
+
+
+def names(model):
+    return [layer.name for layer in model.layers]
+
+
+def outputs(model, seed=0, x=X):
+    plan = make_plan(model.to_json())
+    flat, state = draw_variables(model, seed)
+    return plan(plan.split(flat.astype(float)), state, x)[0]
+
+
+VARIANTS = {
+    "plain": {},
+    "realmlp": {
+        "embedding": "periodic",
+        "feature_scale": True,
+        "parametric_activation": True,
+        "parametrization": "ntk",
+        "activation": "mish",
+        "dropout": 0.1,
+    },
+    "plr, residual": {"embedding": "plr", "residual": True, "normalization": "layer"},
+    "categories": {"categories": CODES, "category_dim": [2, 3], "normalization": "batch"},
+    "everything": {
+        "categories": CODES,
+        "embedding": {"kind": "piecewise-linear", "edges": bin_edges(X[:, NUMBERS], 4), "dim": 3},
+        "feature_scale": True,
+    },
+    "tabm": {"n_copies": 3, "embedding": "periodic", "categories": CODES},
+    "packed": {"n_copies": 3, "shared": False, "parametrization": "ntk", "residual": True},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_has_a_plan(name):
+    model = build_tabular((6,), 6, hidden_units=(8, 8), **VARIANTS[name])
+    plan = make_plan(model.to_json())
+    assert [w.shape for w in plan.weights] == [tuple(v.shape) for v in model.trainable_variables]
+    assert outputs(model).shape == (40, 6)
+    assert model.count_params() >= sum(np.prod(w.shape) for w in plan.weights)
+
+
+def test_layers_stand_in_their_order():
+    model = build_tabular(
+        (6,), 2, hidden_units=(8, 8), categories=CODES, embedding="periodic", feature_scale=True,
+        dropout=0.1, residual=True, normalization="batch", n_copies=2,
+    )  # fmt: skip
+    first = ["input", "categories", "embedding", "scale", "repeat"]
+    block = ["hidden_{}", "normalization_{}", "activation_{}", "dropout_{}"]
+    second = [*block, "residual_{}"]
+    expected = [*first, *(p.format(1) for p in block), *(p.format(2) for p in second), "output"]
+    assert names(model) == expected
+
+
+def test_embeddings_take_the_numeric_columns():
+    """Codes are gone when numbers are embedded, and positions are those of the input."""
+    model = build_tabular((6,), 1, categories=CODES, embedding="periodic", hidden_units=())
+    layer = model.get_layer("embedding")
+    assert layer.columns == [0, 1, 2, 3]  # of 4 numbers, before two vectors of 8
+    assert layer.output.shape == (None, 4 * 3 + 4 + 2 * 8)
+    some = build_tabular(
+        (6,), 1, categories=CODES, embedding={"kind": "plr", "columns": [5, 2]}, hidden_units=()
+    )
+    assert some.get_layer("embedding").columns == [3, 1]
+    # A column that nothing embeds has no wave in it: it enters the outputs linearly.
+    steps = np.tile(X[:1], (3, 1))
+    steps[:, 0] += np.arange(3)
+    assert_allclose(np.diff(outputs(some, x=steps), n=2, axis=0), 0, atol=1e-12)
+    steps = np.tile(X[:1], (3, 1))
+    steps[:, 5] += 30 * np.arange(3)
+    assert np.abs(np.diff(outputs(some, x=steps), n=2, axis=0)).max() > 1e-6
+
+
+def test_only_codes_leave_nothing_to_embed():
+    model = build_tabular((2,), 1, categories={0: 3, 1: 5}, embedding="periodic")
+    assert "embedding" not in names(model)
+
+
+def test_residual_layers_add_what_came_in():
+    plain = build_tabular((6,), 1, hidden_units=(8, 8), dropout=None)
+    residual = build_tabular((6,), 1, hidden_units=(8, 8), residual=True)
+    (w1, b1, w2, b2, w3, b3) = make_plan(plain.to_json()).split(
+        draw_variables(plain, 0)[0].astype(float)
+    )
+    first = np.maximum(X @ w1 + b1, 0)
+    second = np.maximum(first @ w2 + b2, 0)
+    assert_allclose(outputs(plain), second @ w3 + b3, rtol=1e-12)
+    assert_allclose(outputs(residual), (first + second) @ w3 + b3, rtol=1e-12)
+    widths = build_tabular((6,), 1, hidden_units=(8, 4, 4), residual=True)
+    assert [n for n in names(widths) if "residual" in n] == ["residual_3"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"parametrization": "ntk"}, {"n_copies": 2}])
+def test_zero_outputs(settings):
+    settings = {"hidden_units": (8,), "activation": "tanh", **settings}
+    assert not outputs(build_tabular((6,), 2, zero_output=True, **settings)).any()
+    assert outputs(build_tabular((6,), 2, **settings)).all()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_copies_do_not_hear_of_each_other(shared):
+    """What is one copy's own moves that copy's outputs alone."""
+    model = build_tabular(
+        (6,), 6, hidden_units=(8, 8), n_copies=3, shared=shared, normalization="batch"
+    )
+    plan = make_plan(model.to_json())
+    flat, state = draw_variables(model, 0)
+    parts = plan.split(flat.astype(float))
+    before, _ = plan(parts, state, X)
+    assert not np.allclose(before[:, :2], before[:, 2:4])
+    own = [k for k, weight in enumerate(plan.weights) if weight.shape[0] == 3]
+    for k in own:  # of the second copy
+        parts[k] = parts[k] + 0
+        parts[k][1] += 1.0
+    after, _ = plan(parts, state, X)
+    assert_array_equal(after[:, [0, 1, 4, 5]], before[:, [0, 1, 4, 5]])
+    assert np.abs(after[:, 2:4] - before[:, 2:4]).min() > 1e-3
+
+
+def test_copies_start_as_tabm_does():
+    def first(embedding):
+        model = build_tabular((6,), 6, hidden_units=(8, 8), n_copies=3, embedding=embedding)
+        plan = make_plan(model.to_json())
+        return {
+            v.path: part
+            for v, part in zip(model.trainable_variables, plan.split(draw_variables(model, 0)[0]))
+        }
+
+    signs, normal = first(None), first("periodic")
+    assert set(np.unique(signs["hidden_1/inputs"])) == {-1.0, 1.0}
+    assert len(np.unique(normal["hidden_1/inputs"])) > 20
+    for drawn in (signs, normal):
+        for name in ("hidden_1/outputs", "hidden_2/inputs", "hidden_2/outputs"):
+            assert (drawn[name] == 1).all()
+        assert drawn["output/kernel"].shape == (3, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"normalization": "group"}, "`normalization` must be None or one of"),
+        ({"parametrization": "mup"}, "`parametrization` must be .*Got 'mup'"),
+        ({"n_copies": 0}, "`n_copies` must be an integer >= 1. Got 0"),
+        ({"n_copies": 4}, "`n_outputs` must be a multiple of `n_copies`. Got 6 and 4"),
+        ({"n_copies": 2, "normalization": "layer"}, "would mix the copies"),
+        ({"categories": {6: 3}}, "`categories` must be of columns 0 .. 5. Got .6."),
+        (
+            {"categories": CODES, "embedding": {"columns": [0, 4]}},
+            "numeric columns of the input. Got .0, 4.",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        build_tabular((6,), 6, **settings)
+    with pytest.raises(ValueError, match="`input_shape` must be"):
+        build_tabular((6, 6), 6)

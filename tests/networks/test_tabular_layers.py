@@ -1,0 +1,473 @@
+"""Layers for tables: each against its formula, and on every way that it can run."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skuq._keras import keras, ops
+from skuq.networks import (
+    CategoryEmbedding,
+    EnsembleDense,
+    FeatureScale,
+    NTKDense,
+    NumericEmbedding,
+    ParametricActivation,
+    Repeat,
+    bin_edges,
+)
+from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._plan import ARRAYS, Run, make_plan, tensors
+from skuq.networks._rebuild import rebuild
+from skuq.networks._tabular_layers import FirstRowZero, RandomSigns, SameRows
+from skuq.training import draw_variables
+
+EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
+
+LAYERS = {
+    "scale": lambda: FeatureScale(),
+    "parametric": lambda: ParametricActivation("mish"),
+    "ntk": lambda: NTKDense(5, "selu", kernel_regularizer="l2"),
+    "ntk without bias": lambda: NTKDense(5, use_bias=False),
+    "periodic": lambda: NumericEmbedding(n_frequencies=5),
+    "periodic, some": lambda: NumericEmbedding(columns=[1, 2, 5], n_frequencies=5, dim=3),
+    "plr": lambda: NumericEmbedding("plr", columns=[4, 0], n_frequencies=5),
+    "piecewise linear": lambda: NumericEmbedding(
+        "piecewise-linear", columns=[0, 3, 5], edges=EDGES, dim=2
+    ),
+    "categories": lambda: CategoryEmbedding([4, 1], [7, 3], [3, 2]),
+    "all categories": lambda: CategoryEmbedding(range(6), [4] * 6),
+    "repeat": lambda: Twice(),
+    "copies": lambda: EnsembleDense(4, 3, "relu", input_initializer="random-signs"),
+    "copies, ntk": lambda: EnsembleDense(4, 2, "tanh", input_initializer="normal", ntk=True),
+    "copies without adapters": lambda: EnsembleDense(4, 3, adapters=False),
+    "copies without bias": lambda: EnsembleDense(4, 3, use_bias=False),
+    "copies apart": lambda: EnsembleDense(4, 3, "relu", shared=False),
+}
+
+
+class Twice:
+    """The only layer without weights, and one behind it that has some."""
+
+    def __call__(self, x):
+        return FeatureScale()(Repeat(2)(x))
+
+
+def model_of(name):
+    inputs = keras.Input((6,), name="input")
+    return keras.Model(inputs, LAYERS[name]()(inputs), name="model")
+
+
+def rows(n=7, lead=()):
+    """Numbers, and codes in columns 1 and 4, some of which are no category's."""
+    x = np.random.default_rng(1).normal(size=(*lead, n, 6)) * 2
+    x[..., 1], x[..., 4] = np.round(x[..., 1]), np.round(3 * x[..., 4])
+    return x
+
+
+def random_parts(model, plan, seed):
+    rng = np.random.default_rng(seed)
+    flat, state = draw_variables(model, seed)
+    parts = plan.split(flat.astype(float) + 0.3 * rng.normal(size=flat.size))
+    return parts, [value.astype(float) for value in state]
+
+
+def by_keras(model, parts, state, x):
+    parts, state = ([np.float32(v) for v in values] for values in (parts, state))
+    y, _ = model.stateless_call(parts, state, ops.convert_to_tensor(np.float32(x)))
+    return ops.convert_to_numpy(y)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_keras_and_plan_are_one(name):
+    model = model_of(name)
+    plan = make_plan(model.to_json())
+    assert [w.shape for w in plan.weights] == [tuple(v.shape) for v in model.trainable_variables]
+    assert plan.n_state == len(model.non_trainable_variables)
+    parts, state = random_parts(model, plan, 0)
+    x = rows()
+    y, _ = plan(parts, state, x)
+    assert y.shape == (7, *model.output_shape[1:]) and y.dtype == np.float64
+    assert_allclose(by_keras(model, parts, state, x), y, rtol=1e-5, atol=1e-5)
+    for xla in (False, True):
+        arguments = [[np.float32(v) for v in values] for values in (parts, state)]
+        there, _ = plan(*arguments, ops.convert_to_tensor(np.float32(x)), Run(tensors(xla)))
+        assert_allclose(np.asarray(there), y, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("namespace", [ARRAYS, tensors()], ids=["numpy", "keras"])
+def test_a_member_axis_is_as_many_layers(name, namespace):
+    model = model_of(name)
+    plan = make_plan(model.to_json())
+    alone = [random_parts(model, plan, seed) for seed in range(3)]
+    parts = [np.stack(values) for values in zip(*(parts for parts, _ in alone))]
+    state = [np.stack(values) for values in zip(*(state for _, state in alone))]
+    for x in (rows(), rows(lead=(3,))):  # shared, or rows of their own
+        together, _ = plan(parts, state, x, Run(namespace))
+        for k in range(3):
+            expected, _ = plan(*alone[k], x if x.ndim == 2 else x[k])
+            assert_allclose(np.asarray(together[k]), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_draws_that_dropout_makes_have_an_axis_of_their_own(name):
+    """Rows (n_draws, n, d) and one set of weights."""
+    model = model_of(name)
+    plan = make_plan(model.to_json())
+    parts, state = random_parts(model, plan, 0)
+    x = rows(lead=(2,))
+    together, _ = plan(parts, state, x)
+    assert_allclose(together, [plan(parts, state, own)[0] for own in x], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_are_differences(name):
+    """Of a sum of outputs in float64, by weights and inputs; codes are steps and have none."""
+    import tensorflow as tf
+
+    model = model_of(name)
+    plan = make_plan(model.to_json())
+    parts, state = random_parts(model, plan, 0)
+    x, rng = rows(4), np.random.default_rng(2)
+    weights = rng.normal(size=model.output_shape[1])
+
+    def total(parts, x):
+        return np.sum(plan(parts, state, x)[0] * weights)
+
+    values = [tf.constant(v) for v in (*parts, x)]
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        y, _ = plan(values[:-1], state, values[-1], Run(tensors()))
+        loss = tf.reduce_sum(y * weights)
+    gradients = tape.gradient(loss, values, unconnected_gradients="zero")
+    codes = {"categories": [1, 4], "all categories": list(range(6))}.get(name, [])
+    for k, (value, gradient) in enumerate(zip((*parts, x), gradients)):
+        direction = rng.normal(size=value.shape)
+        if k == len(parts):
+            direction[:, codes] = 0
+        ends = []
+        for step in (1e-6, -1e-6):
+            moved = [*parts, x]
+            moved[k] = value + step * direction
+            ends.append(total(moved[:-1], moved[-1]))
+        slope = np.sum(np.asarray(tf.convert_to_tensor(gradient)) * direction)
+        assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_rebuilt_from_their_configuration(name):
+    model = model_of(name)
+    again = rebuild(model.to_json())
+    assert make_plan(again.to_json()) == make_plan(model.to_json())
+    assert again.output_shape == model.output_shape
+    for one, two in zip(draw_variables(model, 5), draw_variables(again, 5)):
+        for a, b in zip(one, two, strict=True):
+            assert_array_equal(a, b)
+    if name not in ("scale", "parametric", "repeat"):
+        assert not np.array_equal(draw_variables(model, 5)[0], draw_variables(model, 6)[0])
+
+
+def test_a_process_that_never_built_a_layer_can_rebuild_it():
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    code = (
+        "import sys\n"
+        "from skuq.networks._plan import make_plan\n"
+        "network = sys.stdin.read()\n"
+        "assert make_plan(network) is not None and 'keras' not in sys.modules\n"
+        "from skuq.networks._rebuild import rebuild\n"
+        "print(rebuild(network).count_params())\n"
+    )
+    model = model_of("periodic")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=model.to_json(),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) == model.count_params()
+
+
+# Formulas, written out for one row and one number at a time.
+
+
+def check(name, formula, seed=0):
+    """A layer's plan against ``formula(x, *weights) -> y`` for a row x."""
+    model = model_of(name)
+    plan = make_plan(model.to_json())
+    parts, state = random_parts(model, plan, seed)
+    x = rows()
+    y, _ = plan(parts, state, x)
+    assert_allclose(y, [formula(row, *parts) for row in x], rtol=1e-12, atol=1e-12)
+
+
+def test_feature_scale_and_parametric_activation():
+    check("scale", lambda x, scale: x * scale)
+    check("parametric", lambda x, a: (1 - a) * x + a * x * np.tanh(np.log1p(np.exp(x))))
+
+
+def test_ntk_dense_is_a_dense_layer_of_a_smaller_kernel():
+    def formula(x, kernel, bias):
+        return ACTIVATIONS["selu"](np.dot(x, kernel / np.sqrt(6)) + bias)
+
+    check("ntk", formula)
+    check("ntk without bias", lambda x, kernel: np.dot(x, kernel) / np.sqrt(6))
+    penalty = make_plan(model_of("ntk").to_json()).weights[0]
+    assert penalty.l2 == 0.01 and penalty.l1 == 0
+
+
+def test_periodic_embedding():
+    """PBLD: equation of Holzmueller et al. (2024), appendix A."""
+
+    def formula(columns):
+        def value(x, frequencies, phases, kernel, bias):
+            embedded = []
+            for j, column in enumerate(columns):
+                waves = np.cos(2 * np.pi * frequencies[j] * x[column] + phases[j])
+                embedded.append(waves @ kernel[j] + bias[j])
+            return np.concatenate([*embedded, x])
+
+        return value
+
+    check("periodic", formula(range(6)))
+    check("periodic, some", formula([1, 2, 5]))
+
+
+def test_plr_embedding():
+    def formula(x, frequencies, kernel, bias):
+        embedded = []
+        for j, column in enumerate([4, 0]):
+            phase = 2 * np.pi * frequencies[j] * x[column]
+            waves = np.concatenate([np.cos(phase), np.sin(phase)])
+            embedded.append(np.maximum(waves @ kernel[j] + bias[j], 0))
+        return np.concatenate([*embedded, x[[1, 2, 3, 5]]])
+
+    check("plr", formula)
+
+
+def test_piecewise_linear_embedding():
+    """A line between the knots (edge j, sum of the first j rows of the kernel)."""
+
+    def formula(x, kernel, bias):
+        embedded = []
+        for j, column in enumerate([0, 3, 5]):
+            knots = np.unique(EDGES[j])
+            heights = np.cumsum(np.vstack([np.zeros((1, 2)), kernel[j]]), axis=0)[: len(knots)]
+            if len(knots) == 1:
+                embedded.append(bias[j])
+                continue
+            # The outermost pieces go on: two knots far out.
+            slopes = np.diff(heights, axis=0) / np.diff(knots)[:, None]
+            far = np.concatenate([knots[:1] - 100, knots, knots[-1:] + 100])
+            ends = [heights[:1] - 100 * slopes[:1], heights, heights[-1:] + 100 * slopes[-1:]]
+            heights = np.concatenate(ends)
+            own = [np.interp(x[column], far, heights[:, k]) for k in range(2)]
+            embedded.append(np.array(own) + bias[j])
+        return np.concatenate([*embedded, x[[1, 2, 4]]])
+
+    check("piecewise linear", formula)
+
+
+def test_category_embedding():
+    def formula(x, first, second):
+        parts = [x[[0, 2, 3, 5]]]
+        for column, table in ((4, first), (1, second)):
+            code = int(x[column])
+            parts.append(table[code if 0 <= code < len(table) else 0])
+        return np.concatenate(parts)
+
+    codes = rows()[:, 4]
+    assert (codes < 0).any() and (codes > 6).any() and ((codes > 0) & (codes < 7)).any()
+    check("categories", formula)
+
+
+@pytest.mark.parametrize("name", ["copies", "copies, ntk", "copies apart"])
+def test_copies_are_as_many_dense_layers(name):
+    k = 2 if "ntk" in name else 3
+    d, activation = 6 // k, "tanh" if "ntk" in name else "relu"
+
+    def formula(x, kernel, *others):
+        *adapters, bias = others
+        outputs = []
+        for c in range(k):
+            own = x[c * d : (c + 1) * d]
+            if adapters:
+                own = own * adapters[0][c]
+            y = own @ (kernel if kernel.ndim == 2 else kernel[c])
+            y = y / np.sqrt(d) if "ntk" in name else y
+            y = y * adapters[1][c] if adapters else y
+            outputs.append(ACTIVATIONS[activation](y + bias[c]))
+        return np.concatenate(outputs)
+
+    check(name, formula)
+
+
+def test_repeat():
+    check("repeat", lambda x, scale: np.concatenate([x, x]) * scale)
+
+
+# First values.
+
+
+def test_first_values_are_the_papers():
+    def drawn(layer, n):
+        model = keras.Sequential([keras.Input((n,)), layer])
+        plan = make_plan(model.to_json())
+        return dict(zip(layer._names, plan.split(draw_variables(model, 1)[0])))
+
+    ntk = drawn(NTKDense(300), 200)
+    assert abs(ntk["kernel"].std() - 1) < 0.02 and abs(ntk["bias"].std() - 1) < 0.15
+    pbld = drawn(NumericEmbedding(scale=0.3, n_frequencies=64), 40)
+    assert abs(pbld["frequencies"].std() - 0.3) < 0.02
+    assert np.abs(pbld["phases"]).max() > 3 and np.abs(pbld["phases"]).max() <= np.pi
+    for part in (pbld["kernel"], pbld["bias"]):  # as PyTorch's linear layers: 1 / sqrt(64)
+        assert 0.11 < np.abs(part).max() <= 0.125
+    tables = drawn(CategoryEmbedding([0], [200], 30), 2)["vectors_0"]
+    assert (tables[0] == 0).all() and abs(tables[1:].std() - 1) < 0.05
+    tabm = drawn(EnsembleDense(20, 8, input_initializer="random-signs"), 8 * 25)
+    assert set(np.unique(tabm["inputs"])) == {-1.0, 1.0} and abs(tabm["inputs"].mean()) < 0.2
+    assert (tabm["outputs"] == 1).all()
+    assert (tabm["bias"] == tabm["bias"][0]).all() and len(np.unique(tabm["bias"])) == 20
+    assert 0.19 < np.abs(tabm["kernel"]).max() <= 0.2
+    apart = drawn(EnsembleDense(20, 8, shared=False), 8 * 25)
+    assert len(np.unique(apart["bias"])) == 160
+    zero = drawn(EnsembleDense(20, 8, shared=False, zero=True), 8 * 25)
+    assert not any(part.any() for part in zero.values())
+
+
+@pytest.mark.parametrize("kind", [RandomSigns, SameRows, FirstRowZero])
+def test_initializers_repeat_and_are_rebuilt(kind):
+    one = kind(seed=3)
+    again = keras.initializers.deserialize(keras.initializers.serialize(one))
+    shape = (4, 5)
+    values = [ops.convert_to_numpy(i(shape)) for i in (one, again, kind(seed=4))]
+    assert values[0].shape == shape
+    assert_array_equal(values[0], values[1])
+    assert not np.array_equal(values[0], values[2])
+
+
+# What is compiled.
+
+
+def test_edges_are_not_part_of_what_is_compiled():
+    def plan(edges):
+        layer = NumericEmbedding("piecewise-linear", edges=edges)
+        return make_plan(keras.Sequential([keras.Input((3,)), layer]).to_json())
+
+    one, other = plan(EDGES), plan(np.array(EDGES) + 1)
+    assert one == other and hash(one) == hash(other)
+    assert one != plan([[0.0, 1, 2]] * 3)
+
+
+def test_a_frozen_embedding_is_state():
+    inputs = keras.Input((6,))
+    frozen = NumericEmbedding(
+        "piecewise-linear", columns=[0, 3, 5], edges=EDGES, dim=2, trainable=False
+    )
+    model = keras.Model(inputs, keras.layers.Dense(1)(frozen(inputs)))
+    plan = make_plan(model.to_json())
+    assert len(plan.weights) == 2 and plan.n_state == 3
+    parts, state = random_parts(model, plan, 0)
+    y, _ = plan(parts, state, rows())
+    assert_allclose(by_keras(model, parts, state, rows()), y, rtol=1e-5, atol=1e-5)
+
+
+def test_width_counts_what_an_embedding_holds():
+    assert make_plan(model_of("periodic").to_json()).width == 6 * 5
+    assert make_plan(model_of("piecewise linear").to_json()).width == 3 * 3
+    assert make_plan(model_of("repeat").to_json()).width == 12
+
+
+def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
+    import tensorflow as tf
+
+    turns = np.linspace(-3, 3, 20_001, dtype="float32")
+    x = tf.constant(turns)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tensors(xla=True).cosine(x)
+    slope = tape.gradient(y, x)
+    exact = turns.astype(float)
+    assert_allclose(y, np.cos(2 * np.pi * exact), atol=5e-7)
+    assert_allclose(slope, -2 * np.pi * np.sin(2 * np.pi * exact), atol=1e-5)
+    double = tf.constant(exact)  # which no polynomial is meant for
+    assert_allclose(tensors(xla=True).cosine(double), np.cos(2 * np.pi * exact), atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_a_compiled_program_are_keras_own(name):
+    import tensorflow as tf
+
+    x = tf.constant(np.concatenate([np.linspace(-100, 100, 2001), [0.0, 1e-9]]))
+    if name == "exponential":
+        x = x / 10
+    slopes = []
+    for function in (tensors(xla=True).activation(name), keras.activations.get(name)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        slopes.append((y, tape.gradient(y, x)))
+    for ours, theirs in zip(*slopes):
+        assert_allclose(ours, theirs, rtol=1e-6, atol=1e-12)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: NumericEmbedding("fourier"), "`kind` must be .*Got 'fourier'"),
+        (lambda: NumericEmbedding(dim=1), "at least 2. Got 1"),
+        (lambda: NumericEmbedding(scale=0.0), "`scale` must be a positive number. Got 0.0"),
+        (lambda: NumericEmbedding("piecewise-linear"), "`edges`.*needs. Got none"),
+        (lambda: NumericEmbedding(edges=EDGES), "`edges`.*has no use for"),
+        (
+            lambda: NumericEmbedding("piecewise-linear", edges=[[0.0, 2.0, 1.0]]),
+            "`edges` must increase",
+        ),
+        (
+            lambda: NumericEmbedding("piecewise-linear", edges=[[0.0, 0.0, 1.0]]),
+            "only the last one may repeat",
+        ),
+        (
+            lambda: NumericEmbedding("piecewise-linear", edges=[[0.0, np.nan]]),
+            "`edges` must be finite",
+        ),
+        (lambda: CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
+        (lambda: CategoryEmbedding([0], [0]), "`n_codes` must be an integer >= 1. Got 0"),
+        (lambda: EnsembleDense(3, 0), "`n_copies` must be an integer >= 1. Got 0"),
+        (lambda: EnsembleDense(3, 2, input_initializer="zeros"), "`input_initializer` must be"),
+        (lambda: NTKDense(2.5), "`units` must be an integer >= 1. Got 2.5"),
+        (lambda: NumericEmbedding(columns=[0, 6])(keras.Input((6,))), "inputs of 6 features"),
+        (lambda: NumericEmbedding(columns=[0, 0])(keras.Input((6,))), "inputs of 6 features"),
+        (lambda: EnsembleDense(3, 4)(keras.Input((6,))), "inputs of 6 features"),
+        (lambda: FeatureScale()(keras.Input((6, 2))), "shape .n_samples, n_features."),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# Edges of bins.
+
+
+def test_bin_edges_hold_equally_many_rows():
+    x = np.random.default_rng(0).normal(size=(1000, 2)) * [1, 100]
+    edges = bin_edges(x, 8)
+    assert edges.shape == (2, 9) and (np.diff(edges) > 0).all()
+    for column, own in zip(x.T, edges):
+        counts, _ = np.histogram(column, own)
+        assert set(counts[1:-1]) <= {124, 125, 126}
+
+
+def test_bin_edges_of_few_distinct_values_repeat_the_last():
+    x = np.stack([np.tile([0.0, 1, 5], 10), np.full(30, 3.0)], axis=1)
+    edges = bin_edges(x, 6)
+    assert_array_equal(edges, [[0, 1, 5, 5, 5, 5, 5], [3] * 7])
+    NumericEmbedding("piecewise-linear", edges=edges)  # which it takes

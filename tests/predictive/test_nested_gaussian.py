@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from skuq.networks import GaussianMixtureHead
+from skuq.predictive import GaussianMixture, NestedGaussianMixture
+
+
+def nested(seed=0, k=2, j=3, shape=(5,)):
+    rng = np.random.default_rng(seed)
+    loc, scale = rng.normal(0, 3, (k, j, *shape)), rng.uniform(0.1, 2, (k, j, *shape))
+    probabilities = np.moveaxis(rng.dirichlet(np.ones(j), (k, *shape)), -1, 1)
+    return NestedGaussianMixture(loc, scale, probabilities, rng.dirichlet(np.ones(k)))
+
+
+def test_moments_by_hand():
+    # Members 1/4 N(0, 1) + 3/4 N(4, 1), of mean 3 and variance 1 + 3, and N(1, 4).
+    m = NestedGaussianMixture(
+        [[[0.0], [4.0]], [[1.0], [9.0]]],
+        [[[1.0], [1.0]], [[2.0], [1.0]]],
+        [[[0.25], [0.75]], [[1.0], [0.0]]],
+    )
+    assert_allclose(m.member_means[:, 0], [3, 1])
+    assert_allclose(m.member_variances[:, 0], [4, 4])
+    assert_allclose((m.mean[0], m.aleatoric_variance[0], m.epistemic_variance[0]), (2, 4, 1))
+
+
+def test_one_component_is_a_gaussian_mixture(global_random_seed):
+    m = nested(global_random_seed, j=1, shape=(5, 2))
+    plain = GaussianMixture(m.loc[:, 0], m.scale[:, 0], m.weights)
+    y = np.random.default_rng(1).normal(0, 3, (5, 2))
+    assert_allclose(m.log_prob(y), plain.log_prob(y), rtol=1e-12)
+    assert_allclose(m.cdf(y), plain.cdf(y), rtol=1e-12)
+    assert_allclose(m.quantile([0.1, 0.9]), plain.quantile([0.1, 0.9]), rtol=1e-12)
+    assert_allclose(m.uncertainty(1), plain.uncertainty(1), rtol=1e-12)
+
+
+def test_equal_probabilities_are_more_members_but_for_the_parts(global_random_seed):
+    m = nested(global_random_seed)
+    m = NestedGaussianMixture(m.loc, m.scale, np.full((2, 3, 5), 1 / 3))
+    flat = GaussianMixture(m.loc.reshape(6, 5), m.scale.reshape(6, 5))
+    y = np.random.default_rng(1).normal(0, 3, 5)
+    assert_allclose(m.log_prob(y), flat.log_prob(y), rtol=1e-12)
+    assert_allclose(m.quantile(0.2), flat.quantile(0.2), rtol=1e-10)
+    assert_allclose(m.variance, flat.variance, rtol=1e-12)
+    assert (m.aleatoric_variance > flat.aleatoric_variance).all()
+
+
+def test_cdf_is_the_sum_of_scipys_normals(global_random_seed):
+    m = nested(global_random_seed)
+    y = np.random.default_rng(1).normal(0, 3, 5)
+    each = stats.norm(m.loc, m.scale).cdf(y)
+    assert_allclose(m.cdf(y), m.weights @ (m.probabilities * each).sum(axis=1), rtol=1e-12)
+
+
+def test_components_of_probability_0_do_not_matter():
+    m = nested(k=1)
+    far = np.concatenate([m.loc, np.full((1, 1, 5), 1e12)], axis=1)
+    wide = np.concatenate([m.scale, np.full((1, 1, 5), 1e9)], axis=1)
+    none = np.concatenate([m.probabilities, np.zeros((1, 1, 5))], axis=1)
+    more = NestedGaussianMixture(far, wide, none)
+    levels = [1e-6, 0.3, 0.99]
+    assert_allclose(more.quantile(levels), m.quantile(levels), rtol=1e-12)
+    assert_allclose(more.variance, m.variance, rtol=1e-12)
+    y = np.zeros(5)
+    assert_allclose(more.log_prob(y), m.log_prob(y), rtol=1e-12)
+    assert_allclose(more.sample(100, rng=0), m.sample(100, rng=0))
+
+
+def test_draws_keep_to_a_mode_where_probabilities_do():
+    loc = np.broadcast_to(np.array([-100.0, 100.0])[:, None], (1, 2, 4))
+    m = NestedGaussianMixture(loc, np.ones((1, 2, 4)), np.full((1, 2, 4), 0.5))
+    draws = m.sample(300, rng=0)
+    assert (np.ptp(draws, axis=0) == 0).all()
+    assert 0.35 < (draws[0] > 0).mean() < 0.65
+
+
+def test_head_gives_the_parameters():
+    head = GaussianMixtureHead(2, n_components=3)
+    rng = np.random.default_rng(0)
+    raw, y = rng.normal(size=(4, 5, head.n_raw)), rng.normal(size=(5, 2))
+    loc, scale, log_probability = (np.moveaxis(a, 2, 1) for a in head.distribution(raw))
+    m = NestedGaussianMixture(loc, scale, np.exp(log_probability))
+    expected = np.log(np.exp(head.log_likelihood(y, raw)).mean(axis=0))
+    assert_allclose(m.log_prob(y), expected, rtol=1e-12)
+    mean, std = head.moments(raw)
+    assert_allclose(m.member_means, mean, rtol=1e-12)
+    assert_allclose(m.member_variances, std**2, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scale": np.zeros((1, 2, 1))}, "scale must be positive"),
+        ({"scale": np.ones((1, 1, 1))}, "must all have shape"),
+        ({"probabilities": np.full((1, 2, 1), 0.6)}, "sum to 1"),
+        ({"probabilities": np.array([[[1.5], [-0.5]]])}, "non-negative"),
+        ({"probabilities": np.full((1, 2, 1), np.nan)}, "sum to 1"),
+    ],
+)
+def test_bad_parameters_are_refused(change, message):
+    parameters = {"loc": np.zeros((1, 2, 1)), "scale": np.ones((1, 2, 1))}
+    parameters["probabilities"] = np.full((1, 2, 1), 0.5)
+    with pytest.raises(ValueError, match=message):
+        NestedGaussianMixture(**{**parameters, **change})

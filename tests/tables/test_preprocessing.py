@@ -1,0 +1,388 @@
+import datetime
+import pickle
+import warnings
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skuq.tables import TablePreprocessor
+
+NAN = np.nan
+
+
+@parametrize_with_checks(
+    [TablePreprocessor(), TablePreprocessor(2), TablePreprocessor(2, max_categories=3)]
+)
+def test_sklearn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def mixed():
+    """Columns of every common kind, of six rows."""
+    return pd.DataFrame(
+        {
+            "age": [20.0, NAN, 30.0, 60.0, 40.0, NAN],
+            "rooms": [1, 2, 3, 4, 5, 6],
+            "new": [True, False, True, True, False, False],
+            "city": ["Rome", "Oslo", "Rome", "Bonn", None, "Rome"],
+            "sex": pd.Categorical(list("mffmmf"), categories=["f", "m", "x"]),
+        }
+    )
+
+
+def test_every_kind_of_column_by_hand(mixed):
+    encoder = TablePreprocessor().fit(mixed)
+    assert encoder.get_feature_names_out().tolist() == [
+        *("age", "rooms", "new", "missingindicator_age"),
+        *("city_Bonn", "city_Oslo", "city_Rome", "city_nan", "sex_m"),
+    ]
+    expected = [
+        [20, 1, 1, 0, 0, 0, 1, 0, 1],
+        [35, 2, 0, 1, 0, 1, 0, 0, 0],  # the median of 20, 30, 40 and 60
+        [30, 3, 1, 0, 0, 0, 1, 0, 0],
+        [60, 4, 1, 0, 1, 0, 0, 0, 1],
+        [40, 5, 0, 0, 0, 0, 0, 1, 1],
+        [35, 6, 0, 1, 0, 0, 1, 0, 0],
+    ]
+    assert_array_equal(encoder.transform(mixed), expected)
+    assert_array_equal(encoder.fit_transform(mixed), expected)
+    assert encoder.code_columns_ == encoder.n_codes_ == ()
+    assert not encoder.is_identity
+    assert_array_equal(pickle.loads(pickle.dumps(encoder)).transform(mixed), expected)
+
+
+def test_it_agrees_with_a_column_transformer(mixed):
+    numbers, labels = ["age", "rooms", "new"], ["city", "sex"]
+    other = make_column_transformer(
+        (SimpleImputer(strategy="median", add_indicator=True), numbers),
+        (OneHotEncoder(drop="if_binary", sparse_output=False), labels),
+    )
+    assert_array_equal(TablePreprocessor().fit_transform(mixed), other.fit_transform(mixed))
+
+
+def test_numbers_come_out_as_they_are():
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    encoder = TablePreprocessor().fit(X)
+    assert encoder.is_identity
+    assert_array_equal(encoder.transform(X), X)
+    assert not np.shares_memory(encoder.transform(X), X)
+    integers = (10 * X).astype("int32")
+    assert_array_equal(TablePreprocessor().fit_transform(integers), integers)
+    assert TablePreprocessor().fit_transform(integers).dtype == "float64"
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    of_frame = TablePreprocessor().fit(frame).transform(frame)
+    assert_array_equal(of_frame, X)
+    assert of_frame.flags.writeable and not np.shares_memory(of_frame, frame.to_numpy())
+
+
+def test_numbers_missing_in_the_test_part_only_are_medians():
+    X = np.array([[1.0, 5.0], [2.0, 6.0], [9.0, 7.0]])
+    encoder = TablePreprocessor().fit(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_array_equal(encoder.transform([[NAN, 8.0]]), [[2.0, 8.0]])
+
+
+def test_missing_values_without_indicators():
+    X = [[1.0], [NAN], [3.0], [8.0]]
+    assert_array_equal(
+        TablePreprocessor(missing="median").fit_transform(X), [[1.0], [3.0], [3.0], [8.0]]
+    )
+
+
+def test_a_category_only_in_the_test_part_is_zero_everywhere():
+    encoder = TablePreprocessor().fit(np.array([["a"], ["b"], ["c"]], dtype=object))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_array_equal(encoder.transform([["d"], ["b"]]), [[0, 0, 0], [0, 1, 0]])
+        assert_array_equal(encoder.transform([[None]]), [[0, 0, 0]])
+    of_two = TablePreprocessor().fit(np.array([["a"], ["b"]], dtype=object))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_array_equal(of_two.transform([["d"], ["b"]]), [[0], [1]])
+
+
+def test_many_categories_become_codes(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    letters = np.array(list("abcdefghijkl"))
+    city = pd.Series(rng.choice(letters, 300), dtype=object)
+    city[:3] = ["once", "alone", None]  # of which nothing can be learnt, but of missing
+    X = pd.DataFrame({"city": city, "size": np.arange(300.0)})
+    encoder = TablePreprocessor().fit(X)
+    assert encoder.code_columns_ == (1,) and encoder.n_codes_ == (14,)  # 0, 12 and missing
+    codes = encoder.transform(X)
+    assert_array_equal(codes[:, 0], X["size"])
+    assert codes[:3, 1].tolist() == [0, 0, 13]
+    expected = np.searchsorted(letters, city[3:].to_numpy(dtype=str)) + 1
+    assert_array_equal(codes[3:, 1], expected)
+    unseen = pd.DataFrame({"city": ["zz", None, "b"], "size": [0.0, 0.0, 0.0]})
+    assert encoder.transform(unseen)[:, 1].tolist() == [0, 13, 2]
+    assert encoder.get_feature_names_out().tolist() == ["size", "city"]
+
+
+def test_a_missing_category_that_fit_has_not_seen_is_unknown():
+    X = np.repeat(np.array(list("abcdefghijkl"), dtype=object), 2)[:, None]
+    encoder = TablePreprocessor().fit(X)
+    assert encoder.n_codes_ == (13,)
+    assert encoder.transform([[None], ["a"]]).tolist() == [[0], [1]]
+
+
+def test_many_categories_become_a_few_columns_where_codes_are_of_no_use():
+    X = np.repeat(list("abcdefghijkl"), [9, 8, 7, *[1] * 9]).astype(object)[:, None]
+    encoder = TablePreprocessor(max_categories=4).fit(X)
+    names = ["x0_a", "x0_b", "x0_c", "x0_infrequent_sklearn"]
+    assert encoder.get_feature_names_out().tolist() == names
+    encoded = encoder.transform(X)
+    assert encoded.sum(axis=0).tolist() == [9, 8, 7, 9]
+    assert (encoded.sum(axis=1) == 1).all()
+    assert encoder.transform([["never seen"]]).tolist() == [[0, 0, 0, 1]]
+    assert encoder.code_columns_ == ()
+
+
+def test_ten_thousand_categories_in_linear_time():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(10_000, size=60_000)
+    labels = np.char.add("category ", codes.astype(str)).astype(object)[:, None]
+    encoder = TablePreprocessor().fit(labels)
+    values, counts = np.unique(codes, return_counts=True)
+    assert encoder.n_codes_ == (1 + (counts > 1).sum(),)
+    found = encoder.transform(labels)[:, 0]
+    frequent = counts[np.searchsorted(values, codes)] > 1
+    assert (found[~frequent] == 0).all() and (found[frequent] > 0).all()
+    # One code for each category, and one category for each code.
+    pairs = {(code, own) for code, own in zip(codes[frequent], found[frequent])}
+    assert len(pairs) == len(set(found[frequent])) == (counts > 1).sum()
+    capped = TablePreprocessor(max_categories=50).fit_transform(labels)
+    assert capped.shape == (60_000, 50) and (capped.sum(axis=1) == 1).all()
+
+
+def test_identifiers_are_pointed_out():
+    names = [f"customer {k}" for k in range(20)]
+    X = pd.DataFrame({"name": names, "x": np.arange(20.0)})
+    with pytest.warns(UserWarning, match=r"'name' has as many categories as rows \(20\)"):
+        encoder = TablePreprocessor().fit(X)
+    assert encoder.n_codes_ == (1,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TablePreprocessor().fit(X.iloc[:5])  # few rows: few categories
+
+
+def test_columns_without_a_value_are_left_out_by_name(mixed):
+    mixed["empty"], mixed["none"] = NAN, None
+    with pytest.warns(UserWarning, match=r"\['empty', 'none'\] hold missing values only"):
+        encoder = TablePreprocessor().fit(mixed)
+    assert encoder.dropped_columns_.tolist() == [5, 6]
+    fewer = TablePreprocessor().fit_transform(mixed.iloc[:, :5])
+    assert_array_equal(encoder.transform(mixed), fewer)
+    assert_array_equal(encoder.transform(mixed.assign(empty=3.0, none="new")), fewer)
+    with pytest.raises(ValueError, match="no value at all"):
+        TablePreprocessor().fit([[NAN], [NAN]])
+
+
+def test_constant_columns_stay():
+    X = pd.DataFrame({"one": [1.0, 1.0, 1.0], "word": ["a", "a", "a"], "x": [1.0, 2.0, 3.0]})
+    assert_array_equal(TablePreprocessor().fit_transform(X), [[1, 1, 1], [1, 2, 1], [1, 3, 1]])
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        pd.to_datetime(["2020-01-01", None]),
+        pd.to_datetime(["2020-01-01", "2021-01-01"], utc=True),
+        pd.to_timedelta([1, 2], unit="D"),
+        pd.period_range("2020", periods=2, freq="Y"),
+        pd.Series([datetime.date(2020, 1, 1), None], dtype=object),
+        pd.Series([pd.Timestamp("2020-01-01"), None], dtype=object),
+    ],
+)
+def test_dates_are_refused_by_name(dates):
+    X = pd.DataFrame({"x": [1.0, 2.0], "bought": dates})
+    with pytest.raises(ValueError, match="'bought' holds dates or times.*year, month, weekday"):
+        TablePreprocessor().fit(X)
+    # Also where fit has seen numbers, which dates could be taken for, or categories.
+    for others in ([1.0, 2.0], ["a", "b"]):
+        with pytest.raises(ValueError, match="'bought' holds dates or times"):
+            TablePreprocessor().fit(X.assign(bought=others)).transform(X)
+
+
+def test_an_array_of_dates_is_refused():
+    with pytest.raises(ValueError, match="'x0' holds dates or times"):
+        TablePreprocessor().fit(np.array([["2020-01-01"], ["2021-01-01"]], dtype="datetime64[D]"))
+
+
+def test_infinite_numbers_are_refused_by_name():
+    X = pd.DataFrame({"a": [1.0, 2.0], "b": [np.inf, 0.0], "c": [0.0, -np.inf]})
+    for table in (X, X.astype(object), X.assign(word="w")):
+        with pytest.raises(ValueError, match=r"infinite numbers \(inf\), in columns \['b', 'c'\]"):
+            TablePreprocessor().fit(table)
+    encoder = TablePreprocessor().fit([[1.0, 2.0], [3.0, 4.0]])
+    with pytest.raises(ValueError, match=r"infinite numbers \(inf\), in columns \['x1'\]"):
+        encoder.transform([[1.0, np.inf]])
+
+
+def test_outliers_pass():
+    X = np.array([[1.0], [1e30], [-1e30], [NAN]])
+    assert_array_equal(TablePreprocessor().fit_transform(X)[:, 0], [1, 1e30, -1e30, 1])
+
+
+def test_pandas_own_kinds_of_columns():
+    X = pd.DataFrame(
+        {
+            "n": pd.array([1, None, 3], dtype="Int64"),
+            "f": pd.array([0.5, 1.5, None], dtype="Float64"),
+            "b": pd.array([True, None, False], dtype="boolean"),
+            "s": pd.array(["u", "v", None], dtype="string"),
+            "sparse": pd.arrays.SparseArray([0.0, 0.0, 2.0]),
+        }
+    )
+    expected = {
+        "n": [1, 2, 3],
+        "f": [0.5, 1.5, 1],
+        "b": [1, 0.5, 0],
+        "sparse": [0, 0, 2],
+        "missingindicator_n": [0, 1, 0],
+        "missingindicator_f": [0, 0, 1],
+        "missingindicator_b": [0, 1, 0],
+        "s_u": [1, 0, 0],
+        "s_v": [0, 1, 0],
+        "s_nan": [0, 0, 1],
+    }
+    encoder = TablePreprocessor().set_output(transform="pandas")
+    pd.testing.assert_frame_equal(encoder.fit_transform(X), pd.DataFrame(expected, dtype=float))
+
+
+def test_columns_of_objects():
+    X = pd.DataFrame(
+        {
+            "numbers": [1, 2.5, None, Decimal("4")],
+            "truth": [True, None, False, True],
+            "mixed": [1, "1", "a", None],
+            "unhashable": [[1], [1], [2], None],
+            "floats": [1.0, "1", "b", "b"],
+        },
+        dtype=object,
+    )
+    encoder = TablePreprocessor().fit(X)
+    assert encoder.numeric_columns_.tolist() == [0, 1]
+    assert encoder.get_feature_names_out()[4:].tolist() == [
+        *("mixed_1", "mixed_a", "mixed_nan"),
+        *("unhashable_[1]", "unhashable_[2]", "unhashable_nan"),
+        "floats_b",  # a number and the same as text are one category
+    ]
+    encoded = encoder.transform(X)
+    assert_array_equal(encoded[:, 0], [1, 2.5, 2.5, 4])
+    assert_array_equal(encoded[:, 1], [1, 1, 0, 1])
+    assert_array_equal(encoded[:, 4:], [
+        [1, 0, 0, 1, 0, 0, 0],
+        [1, 0, 0, 1, 0, 0, 0],
+        [0, 1, 0, 0, 1, 0, 1],
+        [0, 0, 1, 0, 0, 1, 1],
+    ])  # fmt: skip
+
+
+def test_whole_numbers_as_categories_may_be_read_as_floats():
+    X = pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])})
+    encoder = TablePreprocessor().fit(X)
+    as_read = pd.DataFrame({"code": [3.0, NAN, 1.0]})
+    assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
+
+
+def test_text_where_fit_has_seen_numbers():
+    encoder = TablePreprocessor().fit(pd.DataFrame({"x": [1.0, 2.0], "y": ["a", "b"]}))
+    assert encoder.transform(pd.DataFrame({"x": ["7"], "y": ["b"]})).tolist() == [[7, 1]]
+    with pytest.raises(ValueError, match="'x' held numbers in fit.*seven"):
+        encoder.transform(pd.DataFrame({"x": ["seven"], "y": ["b"]}))
+
+
+def test_lists_and_arrays_of_text():
+    rows = [["a", 1.0], ["b", 2.0], ["c", 4.0]]
+    expected = [[1, 1, 0, 0], [2, 0, 1, 0], [4, 0, 0, 1]]
+    assert_array_equal(TablePreprocessor().fit_transform(rows), expected)
+    assert_array_equal(TablePreprocessor().fit_transform(np.array(rows, dtype=object)), expected)
+    as_text = TablePreprocessor().fit(np.array(rows))  # numpy made text of all
+    assert as_text.get_feature_names_out().tolist() == [
+        *("x0_a", "x0_b", "x0_c", "x1_1.0", "x1_2.0", "x1_4.0")
+    ]
+
+
+def test_columns_of_one_name_are_refused():
+    X = pd.DataFrame([[1.0, "a", NAN], [2.0, "b", 4.0]], columns=["u", "v", "u"])
+    with pytest.raises(ValueError, match=r"names of their own. Several are named \['u'\]"):
+        TablePreprocessor().fit(X)
+
+
+def test_columns_in_another_order_are_refused(mixed):
+    encoder = TablePreprocessor().fit(mixed)
+    with pytest.raises(ValueError, match="same order"):
+        encoder.transform(mixed.iloc[:, ::-1])
+    with pytest.raises(ValueError, match="missing|seen at fit"):
+        encoder.transform(mixed.iloc[:, :3])
+
+
+def test_sparse_tables_are_refused():
+    with pytest.raises(TypeError, match="dense data is required"):
+        TablePreprocessor().fit(sparse.eye_array(4).tocsr())
+
+
+def test_complex_columns_are_refused():
+    for column in (np.array([1j, 2]), pd.Series([1j, 2j], dtype=object)):
+        with pytest.raises(ValueError, match="Complex data not supported.*'z'"):
+            TablePreprocessor().fit(pd.DataFrame({"z": column, "w": ["a", "b"]}))
+
+
+def test_frames_of_nothing_are_refused():
+    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+        TablePreprocessor().fit(pd.DataFrame({"a": ["x"]}).iloc[:0])
+    with pytest.raises(ValueError, match=r"0 feature\(s\)"):
+        TablePreprocessor().fit(pd.DataFrame(index=range(3)))
+
+
+def test_one_row(mixed):
+    whole = TablePreprocessor().fit(mixed)
+    assert_array_equal(whole.transform(mixed.iloc[[3]]), whole.transform(mixed)[[3]])
+    assert TablePreprocessor().fit(mixed.iloc[[3]]).transform(mixed.iloc[[0]]).shape == (1, 5)
+
+
+def test_settings_do_not_change_in_fit(mixed):
+    encoder = TablePreprocessor(3, max_categories=7, missing="median")
+    assert clone(encoder.fit(mixed)).get_params() == {
+        "max_one_hot": 3,
+        "max_categories": 7,
+        "missing": "median",
+    }
+    with pytest.raises(ValueError, match="max_categories"):
+        TablePreprocessor(max_categories=1).fit(mixed)
+
+
+def test_pandas_output_everywhere_is_no_trouble(mixed):
+    import sklearn
+
+    expected = TablePreprocessor(2).fit(mixed).transform(mixed)
+    with sklearn.config_context(transform_output="pandas"):
+        found = TablePreprocessor(2).fit(mixed).transform(mixed)
+    assert_array_equal(found.to_numpy(), expected)
+
+
+def test_frames_of_polars(mixed):
+    expected = TablePreprocessor().fit_transform(mixed)
+    polars = pytest.importorskip("polars")
+    columns = {name: mixed[name].astype(object).tolist() for name in mixed}
+    for name in ("age", "city"):
+        columns[name] = [None if pd.isna(value) else value for value in columns[name]]
+    frame = polars.DataFrame(columns).with_columns(polars.col("sex").cast(polars.Categorical))
+    encoder = TablePreprocessor().fit(frame)
+    assert encoder.feature_names_in_.tolist() == list(mixed)
+    assert_array_equal(encoder.transform(frame), expected)
+    dates = frame.with_columns(polars.date(2020, 1, 1).alias("day"))
+    with pytest.raises(ValueError, match="'day' holds dates or times"):
+        TablePreprocessor().fit(dates)

@@ -1,0 +1,182 @@
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from sklearn.preprocessing import PowerTransformer, QuantileTransformer, StandardScaler
+
+from skuq.tables import TargetTransform
+
+KINDS = ["standard", "yeo-johnson", "quantile"]
+
+
+@pytest.fixture
+def targets(global_random_seed):
+    """Skewed, normal, whole numbers with ties, and half zeros."""
+    rng = np.random.default_rng(global_random_seed)
+    n = 1000
+    return np.column_stack(
+        [
+            rng.gamma(2, 30, n),
+            rng.normal(-4, 2, n),
+            rng.poisson(3, n),
+            np.where(rng.random(n) < 0.5, 0, rng.lognormal(size=n)),
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_and_back_whatever_networks_predict(kind, targets):
+    transform = TargetTransform(kind).fit(targets)
+    assert_allclose(transform.inverse(transform.forward(targets)), targets, rtol=1e-9, atol=1e-9)
+    scores = np.linspace(-60, 60, 2001)[:, None] * np.ones(4)
+    values = transform.inverse(scores)
+    assert (np.diff(values, axis=0) > 0).all() and np.isfinite(values).all()
+    assert_allclose(transform.forward(values), scores, rtol=1e-9, atol=1e-9)
+    assert np.isfinite(transform.inverse(np.full((1, 4), 1e6))).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_derivative_is_that_of_the_map(kind, targets):
+    transform = TargetTransform(kind).fit(targets)
+    # Between and beyond the data; off the knots, where second derivatives jump.
+    low, high = targets.min(axis=0), targets.max(axis=0)
+    y = low + (high - low) * np.random.default_rng(1).uniform(-3, 4, (500, 4))
+    step = 1e-6 * (high - low)
+    slope = (transform.forward(y + step) - transform.forward(y - step)) / (2 * step)
+    off = abs(np.log(slope) - transform.log_derivative(y))
+    assert np.quantile(off, 0.99) < 1e-6 and off.max() < 0.02
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_density_carried_over_is_a_density(kind, targets):
+    """Its integral is 1: that of a normal in transformed units, with the Jacobian."""
+    transform = TargetTransform(kind).fit(targets[:, :1])
+    y = np.unique(transform.inverse(np.linspace(-9, 9, 40_001)[:, None]))
+    density = stats.norm.pdf(transform.forward(y[:, None])[:, 0])
+    density *= np.exp(transform.log_derivative(y[:, None])[:, 0])
+    # That of the trapezoids where the density has a kink, at knots.
+    assert_allclose(np.trapezoid(density, y), 1, rtol=1e-4)
+
+
+def test_standard_is_the_standard_scaler(targets):
+    weight = np.random.default_rng(0).uniform(0.1, 1, len(targets))
+    transform = TargetTransform().fit(targets, weight)
+    other = StandardScaler().fit(targets, sample_weight=weight)
+    assert_allclose(transform.forward(targets), other.transform(targets), rtol=1e-9)
+    assert_allclose(transform.log_derivative(targets[:1])[0], -np.log(other.scale_))
+
+
+def test_yeo_johnson_is_that_of_scikit_learn(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    y = np.column_stack([rng.gamma(3, 2, 500), -rng.gamma(3, 2, 500), rng.normal(0, 3, 500)])
+    transform, other = TargetTransform("yeo-johnson").fit(y), PowerTransformer().fit(y)
+    assert ((other.lambdas_ > 0) & (other.lambdas_ < 2)).all()
+    assert_allclose([own.power for own in transform.outputs_], other.lambdas_, atol=1e-5)
+    assert_allclose(transform.forward(y), other.transform(y), atol=1e-4)
+
+
+def test_yeo_johnson_counts_weights_like_repeats():
+    rng = np.random.default_rng(0)
+    y, times = rng.gamma(1.5, 2, (200, 1)), rng.integers(1, 5, 200)
+    weighted = TargetTransform("yeo-johnson").fit(y, times / 7)
+    repeated = TargetTransform("yeo-johnson").fit(np.repeat(y, times, axis=0))
+    assert_allclose(weighted.forward(y), repeated.forward(y), atol=1e-5)
+
+
+def test_yeo_johnson_of_heavy_tails_stays_onto():
+    """Where the likeliest power would send all numbers below some bound."""
+    y = np.random.default_rng(0).lognormal(1, 3, (500, 1))
+    assert PowerTransformer().fit(y).lambdas_[0] < -0.05
+    transform = TargetTransform("yeo-johnson").fit(y)
+    assert 0 <= transform.outputs_[0].power < 1e-6
+    assert np.isfinite(transform.inverse(np.array([[50.0], [-50.0], [1e4]]))).all()
+
+
+def test_yeo_johnson_is_straight_far_beyond_the_data():
+    y = np.random.default_rng(0).gamma(2, 2, (300, 1))
+    transform = TargetTransform("yeo-johnson").fit(y)
+    far = y.max() + np.ptp(y) * np.array([1.0, 2.0, 3.0, 100.0])[:, None]
+    steps = np.diff(transform.forward(far), axis=0)[:, 0]
+    assert_allclose(steps / np.diff(far, axis=0)[:, 0], steps[0] / np.ptp(y), rtol=1e-10)
+
+
+def test_quantiles_have_normal_scores(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    y = rng.standard_cauchy((5000, 1))
+    transform = TargetTransform("quantile").fit(y)
+    z = transform.forward(y)[:, 0]
+    assert stats.kstest(z, "norm").statistic < 0.01
+    assert abs(z).max() < 4
+    other = QuantileTransformer(n_quantiles=1000, output_distribution="normal").fit_transform(y)
+    inner = abs(other[:, 0]) < 2
+    assert_allclose(z[inner], other[inner, 0], atol=0.05)
+    # New numbers of the same kind, too: about the data's own error, 1 / sqrt(5000).
+    new = transform.forward(rng.standard_cauchy((5000, 1)))[:, 0]
+    assert stats.kstest(new, "norm").statistic < 0.04
+
+
+def test_quantiles_of_small_data_are_few():
+    rng = np.random.default_rng(0)
+    for n, n_intervals in ((5, 1), (60, 6), (5000, 100)):
+        own = TargetTransform("quantile").fit(rng.normal(size=(n, 1))).outputs_[0]
+        assert len(own.scores) == n_intervals + 3  # an interval more on either side
+
+
+def test_quantiles_count_weights_like_repeats():
+    rng = np.random.default_rng(0)
+    y = rng.gamma(1.5, 2, (2000, 1))
+    times = rng.integers(1, 4, 2000)
+    weighted = TargetTransform("quantile").fit(y, times / 7)
+    repeated = TargetTransform("quantile").fit(np.repeat(y, times, axis=0))
+    assert_allclose(weighted.forward(y), repeated.forward(y), atol=1e-9)
+
+
+def test_ties_lie_in_the_middle_of_their_mass():
+    y = np.array([0.0] * 50 + [1.0] * 30 + [7.0] * 20)[:, None]
+    z = TargetTransform("quantile").fit(y).forward(np.array([[0.0], [7.0]]))
+    assert_allclose(z[:, 0], stats.norm.ppf([0.25, 0.9]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [0.0, -3.0, 1e30])
+def test_one_value(kind, value):
+    transform = TargetTransform(kind).fit(np.full((9, 1), value))
+    assert_array_equal(transform.forward(np.full((2, 1), value)), 0)
+    assert_array_equal(transform.log_derivative(np.full((2, 1), value)), 0)
+    assert_array_equal(transform.inverse(np.zeros((1, 1))), value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("y", [[0.0, 1.0], [1e-12, 3e-12, 2e-12], [1.0, 2.0, 1e30], [-1e8, 5.0]])
+def test_few_and_odd_values(kind, y):
+    y = np.array(y)[:, None]
+    transform = TargetTransform(kind).fit(y)
+    z = transform.forward(y)
+    assert (np.diff(z[np.argsort(y[:, 0]), 0]) >= 0).all() and np.isfinite(z).all()
+    assert np.isfinite(transform.log_derivative(y)).all()
+    assert_allclose(transform.inverse(z), y, rtol=1e-6, atol=1e-9 * np.ptp(y))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_output_of_several(kind, targets):
+    transform = TargetTransform(kind).fit(targets)
+    alone = transform.output(2)
+    z = np.random.default_rng(0).normal(size=(3, 5, 7, 4))
+    for what in ("inverse", "forward", "log_derivative"):
+        whole = getattr(transform, what)(z)
+        assert whole.shape == z.shape
+        assert_array_equal(getattr(alone, what)(z[..., 2]), whole[..., 2])
+    assert_array_equal(pickle.loads(pickle.dumps(transform)).inverse(z), transform.inverse(z))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_overflowing_targets_are_refused(kind):
+    with pytest.raises(ValueError, match="overflows"):
+        TargetTransform(kind).fit(np.array([[1e200], [-1e200], [0.0]]))
+
+
+def test_unknown_kinds_are_refused():
+    with pytest.raises(ValueError, match="'standard'.*Got 'log'"):
+        TargetTransform("log")

@@ -1,0 +1,316 @@
+"""Networks for tables in the engine, and the parts of a recipe that are theirs."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from scipy.special import logsumexp
+
+from skuq._keras import keras, ops
+from skuq.networks import GaussianHead, PackedHead, bin_edges, build_tabular
+from skuq.networks._plan import Run, make_plan
+from skuq.tables import TrainingData
+from skuq.training import (
+    Recipe,
+    draw_variables,
+    keras_model,
+    predict_members,
+    train_member,
+    train_stack,
+)
+from skuq.training._blocks import Blocks
+from skuq.training._engine import programs
+from skuq.training._noise import uniform
+
+HEAD = GaussianHead()
+PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}
+
+
+def make_data(n_train=45, n_valid=20, seed=0):
+    """Three numbers and a column of codes."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_train + n_valid, 4))
+    x[:, 1] = rng.integers(0, 5, len(x))
+    y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(len(x), 1))
+    weight = rng.uniform(0.5, 2, len(x))
+    parts = [a[:n_train] for a in (x, y, weight)] + [a[n_train:] for a in (x, y, weight)]
+    return TrainingData(*parts)
+
+
+def realmlp(**settings):
+    settings = {"dropout": 0.2, **settings}
+    return build_tabular(
+        (4,), 2, hidden_units=(9, 9), activation="mish", parametric_activation=True,
+        embedding={"kind": "periodic", "n_frequencies": 5, "scale": 0.5}, categories={1: 5},
+        category_dim=3, feature_scale=True, parametrization="ntk", **settings,
+    )  # fmt: skip
+
+
+def binned():
+    edges = bin_edges(make_data().x[:, [0, 2, 3]], 6)
+    return build_tabular(
+        (4,), 2, hidden_units=(9,), categories={1: 5}, residual=True, normalization="layer",
+        embedding={"kind": "piecewise-linear", "edges": edges},
+    )  # fmt: skip
+
+
+def copies():
+    return build_tabular((4,), 6, hidden_units=(9, 9), n_copies=3, embedding="plr", dropout=0.1)
+
+
+def apart():
+    return build_tabular((4,), 6, hidden_units=(9,), n_copies=3, shared=False)
+
+
+def small():
+    return build_tabular((4,), 2, hidden_units=(9,), feature_scale=True, dropout=0.2)
+
+
+TABM_HEAD = PackedHead(HEAD, 3)
+NETWORKS = {
+    "realmlp": (realmlp, HEAD),
+    "binned": (binned, HEAD),
+    "copies": (copies, TABM_HEAD),
+    "apart": (apart, TABM_HEAD),
+}
+
+
+def assert_equal_runs(stack, alone, rtol=1e-3):
+    for one, two in zip(stack, alone, strict=True):
+        for name in ("loss", "val_loss", "learning_rate"):
+            assert_allclose(one.history[name], two.history[name], rtol=rtol, atol=1e-5)
+        assert_allclose(one.weights, two.weights, atol=rtol * np.abs(two.weights).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "jit"), [*((name, False) for name in NETWORKS), ("realmlp", True), ("copies", True)]
+)
+def test_a_stack_is_as_many_single_runs(name, jit):
+    """Of plain graphs, also where the stack goes through XLA."""
+    build, head = NETWORKS[name]
+    recipe = Recipe(
+        learning_rate=0.03, batch_size=16, epochs=4, beta_2=0.95, schedule="coslog4",
+        weight_decay=0.1, weight_decay_schedule="flat-cosine", dropout_schedule="flat-cosine",
+        rate_factors_of_layers={"hidden_1": 0.3, "*/bias": 0.1}, **PLAIN,
+    )  # fmt: skip
+    stack = train_stack(build(), head, recipe, make_data(), [1, 2], jit=jit)
+    alone = [train_member(build(), head, recipe, make_data(), seed, jit=False) for seed in (1, 2)]
+    assert_equal_runs(stack, alone)
+    assert not np.allclose(stack[0].weights, stack[1].weights)
+
+
+def test_members_predict_what_keras_does():
+    data = make_data()
+    member = train_member(realmlp(), HEAD, Recipe(epochs=3), data, 1)
+    expected = predict_members([member], data.x)[0]
+    assert_allclose(keras_model(member).predict(data.x, verbose=0), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_folds_share_a_program_and_have_edges_of_their_own():
+    def build(shift):
+        embedding = {"kind": "piecewise-linear", "edges": np.arange(5.0) * np.ones((4, 1)) + shift}
+        return build_tabular((4,), 2, hidden_units=(7,), embedding=embedding)
+
+    one = train_member(build(0), HEAD, Recipe(epochs=2), make_data(), 1)
+    n_made = programs.n_made
+    two = train_member(build(1), HEAD, Recipe(epochs=2), make_data(), 1)
+    assert programs.n_made == n_made
+    assert_array_equal(two.state[0] - one.state[0], np.ones((4, 5)))
+    assert not np.allclose(one.held_out, two.held_out)
+    # And members of one stack.
+    model = build(0)
+    initial = [draw_variables(model, seed) for seed in (1, 2)]
+    initial[1][1][0] = initial[1][1][0] + 1
+    stack = train_stack(model, HEAD, Recipe(epochs=2), make_data(), [1, 2], initial=initial)
+    assert_array_equal(stack[1].state[0] - stack[0].state[0], np.ones((4, 5)))
+
+
+def test_copies_are_judged_by_their_mixture():
+    """While each learns from its own loss."""
+    data = make_data()
+    member = train_member(copies(), TABM_HEAD, Recipe(epochs=3, batch_size=64, **PLAIN), data, 1)
+    raw = predict_members([member], data.x_valid)[0].reshape(-1, 3, 2)
+    mean, std = HEAD.distribution(raw)
+    densities = stats.norm.logpdf(data.y_valid[:, None, :], mean, std)[..., 0]
+    mixture = logsumexp(densities, axis=1) - np.log(3)
+    expected = -np.average(mixture, weights=data.weight_valid)
+    assert member.history["val_loss"][-1] == pytest.approx(expected, rel=1e-4)
+
+
+# Recipes.
+
+
+def reference_run(model, recipe, data, flat, factors, rates, decays):
+    """Full batches of Keras' own Adam, one optimiser a variable."""
+    sizes = np.cumsum([int(np.prod(v.shape)) for v in model.trainable_variables])[:-1]
+    for variable, value in zip(model.trainable_variables, np.split(flat, sizes)):
+        variable.assign(value.reshape(variable.shape))
+    import tensorflow as tf
+
+    optimizers = [
+        keras.optimizers.Adam(1.0, beta_2=recipe.beta_2, weight_decay=1.0)
+        for _ in model.trainable_variables
+    ]
+    x, y = tf.constant(data.x), tf.constant(data.y)
+    for rate, decay in zip(rates, decays):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(data.weight * HEAD.loss(y, model(x)))
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        for optimizer, variable, gradient, factor in zip(
+            optimizers, model.trainable_variables, gradients, factors
+        ):
+            optimizer.learning_rate.assign(recipe.learning_rate * rate * factor)
+            optimizer.weight_decay = recipe.weight_decay * decay
+            optimizer.apply([gradient], [variable])
+    return np.concatenate([ops.convert_to_numpy(v).ravel() for v in model.trainable_variables])
+
+
+def test_equals_keras_with_an_optimizer_for_each_variable():
+    """Factors of layers, cycles of the rate, a scheduled decay and beta_2, all at once."""
+    recipe = Recipe(
+        learning_rate=0.05, batch_size=500, epochs=8, beta_2=0.9, schedule="coslog4",
+        weight_decay=0.5, weight_decay_schedule="flat-cosine",
+        rate_factors_of_layers=(("scale", 6), ("embedding", 0.1), ("*/bias", 0.5)), **PLAIN,
+    )  # fmt: skip
+    model, data = realmlp(dropout=None), make_data()
+    flat, state = draw_variables(model, 3)
+    member = train_member(
+        model, HEAD, recipe, data, 1, initial=(flat, state), permutation=np.arange, jit=False
+    )
+    factors = []
+    for variable in model.trainable_variables:
+        layer, name = variable.path.split("/")
+        own = {"scale": 6, "embedding": 0.1}.get(layer)
+        factors.append(own or (0.5 if name == "bias" else 1))
+    assert sorted(set(factors)) == [0.1, 0.5, 1, 6]
+    t = np.arange(8) / 8
+    rates = 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
+    decays = np.where(t < 0.5, 1, 0.5 + 0.5 * np.cos(np.pi * (2 * t - 1)))
+    weights = reference_run(model, recipe, data, flat, factors, rates, decays)
+    assert np.abs(weights - flat).max() > 0.1
+    assert_allclose(member.weights, weights, rtol=1e-3, atol=1e-4)
+
+
+def test_factors_differ_within_a_stack_and_share_its_program():
+    recipes = [
+        Recipe(learning_rate=0.03, batch_size=16, epochs=3, rate_factors_of_layers=factors)
+        for factors in ({"hidden_*": 0.0}, {"hidden_1/kernel": 2, "output": 0.1}, {})
+    ]
+    model, seeds = small(), [1, 2, 3]
+    initial = [draw_variables(model, seed) for seed in seeds]
+    stack = train_stack(model, HEAD, recipes, make_data(), seeds, initial=initial)
+    n_made = programs.n_made
+    again = train_stack(model, HEAD, recipes[::-1], make_data(), seeds[::-1], initial=initial[::-1])
+    assert programs.n_made == n_made
+    assert_equal_runs(stack, again[::-1], rtol=1e-5)
+    alone = [
+        train_member(model, HEAD, recipe, make_data(), seed, initial=first)
+        for recipe, seed, first in zip(recipes, seeds, initial)
+    ]
+    assert_equal_runs(stack, alone)
+    # A factor of 0 stands still.
+    plan = make_plan(model.to_json())
+    paths = [variable.path for variable in model.trainable_variables]
+    before, after = plan.split(initial[0][0]), plan.split(stack[0].weights)
+    for path, a, b in zip(paths, before, after):
+        assert np.array_equal(a, b) == path.startswith("hidden")
+
+
+def test_dropout_falls_in_the_second_half():
+    """The fourth of four steps has half the rate; its mask is the noise's own."""
+    model, data = small(), make_data()
+    flat, state = draw_variables(model, 3)
+    losses = {}
+    for dropout in (None, 0.4):
+        for schedule in ("constant", "flat-cosine"):
+            recipe = Recipe(
+                "sgd", 1e-30, batch_size=500, epochs=4, dropout=dropout,
+                dropout_schedule=schedule, **PLAIN,
+            )  # fmt: skip
+            member = train_member(model, HEAD, recipe, data, 1, initial=(flat, state))
+            losses[dropout, schedule] = member.history["loss"]
+        constant, falling = losses[dropout, "constant"], losses[dropout, "flat-cosine"]
+        assert_allclose(falling[:3], constant[:3], rtol=1e-6)
+        rate = 0.2 if dropout is None else dropout
+        for step, share in ((3, 1.0), (4, 0.5)):
+            expected = dropped_loss(model, flat, state, data, step, share * rate)
+            assert falling[step - 1] == pytest.approx(expected, rel=1e-4)
+        assert abs(falling[3] - constant[3]) > 1e-3
+
+
+def dropped_loss(model, flat, state, data, step, rate):
+    words = np.random.SeedSequence(1).generate_state(4)
+    order = np.random.default_rng(int(words[1]))
+    for _ in range(step):
+        rows = order.permutation(len(data.x))
+    rows = np.resize(rows, 48)  # as padded
+
+    def mask(number, own_rate, shape):
+        numbers = uniform(
+            ops.convert_to_tensor(np.uint32(words[2])),
+            ops.convert_to_tensor(np.int32(step)),
+            number,
+            tuple(shape),
+        )
+        return (np.asarray(numbers) >= np.float32(rate)) / (1 - rate)
+
+    plan = make_plan(model.to_json())
+    raw, _ = plan(plan.split(flat.astype(float)), state, data.x[rows], Run(dropout_mask=mask))
+    mean, std = HEAD.distribution(raw[: len(data.x)])
+    real = rows[: len(data.x)]
+    losses = -stats.norm.logpdf(data.y[real], mean, std)[:, 0]
+    return np.mean(data.weight[real] * losses)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def test_vectors_of_many_categories_train(jit):
+    """A table so large that it is a block of its own, from which rows are taken."""
+    x = np.tile(np.arange(1.0, 41)[:, None] * 250, (2, 1))
+    y = np.sin(np.arange(80) % 40)[:, None]
+    data = TrainingData(x, y, np.ones(80), x, y, np.ones(80))
+    model = build_tabular((1,), 2, hidden_units=(16,), categories={0: 10_001}, activation="tanh")
+    recipe = Recipe(learning_rate=0.03, batch_size=80, epochs=150, **PLAIN)
+    member = train_member(model, HEAD, recipe, data, 1, jit=jit)
+    raw = predict_members([member], x)[0]
+    assert np.sqrt(np.mean((raw[:, :1] - y) ** 2)) < 0.1
+    table = make_plan(model.to_json()).split(member.weights)[0]
+    first = make_plan(model.to_json()).split(draw_variables(model, _first_seed(1))[0])[0]
+    moved = (table != first).any(axis=1)
+    assert_array_equal(np.flatnonzero(moved), x[:40, 0].astype(int))
+
+
+def _first_seed(seed):
+    return int(np.random.SeedSequence(seed).generate_state(1)[0])
+
+
+def test_names_of_no_layer_are_refused():
+    recipe = Recipe(epochs=1, rate_factors_of_layers={"scale": 2.0, "hiden_1": 0.1})
+    with pytest.raises(ValueError, match=r"names of no layer with weights: \['hiden_1'\]"):
+        train_member(small(), HEAD, recipe, make_data(), 1)
+
+
+def test_a_dropout_schedule_is_not_for_keras_own_layers():
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.UnitNormalization(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(2),
+        ]
+    )
+    recipe = Recipe(epochs=1, dropout_schedule="flat-cosine")
+    with pytest.raises(ValueError, match="dropout_schedule='flat-cosine' is not for networks"):
+        train_member(model, HEAD, recipe, make_data(), 1)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_numbers_of_variables_spread_over_blocks(jit, lead):
+    shapes = [(300, 300), (4,), (3, 2), (5_000,), (2, 40, 70)]
+    blocks = Blocks(shapes, jit)
+    numbers = np.arange(10.0).reshape(2, 5)[: len(lead) + 1]
+    numbers = numbers if lead else numbers[0]
+    ones = blocks.pack(np.ones((*lead, sum(blocks.sizes))))
+    spread = blocks.join([a * b for a, b in zip(ones, blocks.spread(numbers))])
+    assert_array_equal(spread, np.repeat(numbers, blocks.sizes, axis=-1))
