@@ -178,7 +178,7 @@ def boosting(**settings):
 def as_categories(X, X_test):
     """Strings as pandas categories of the training part, which is what boosting takes."""
     X, X_test = X.copy(), X_test.copy()
-    for name in X.columns[[dtype.kind == "O" or dtype == "str" for dtype in X.dtypes]]:
+    for name in X.select_dtypes(exclude="number"):
         X[name] = X[name].astype("category")
         X_test[name] = pd.Categorical(X_test[name], categories=X[name].cat.categories)
     return X, X_test

@@ -381,7 +381,7 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     def _loss(self):
         if self.loss != "auto":
             return self.loss
-        return "beta-nll" if self.network == "tabular" else "nll"
+        return "beta-nll" if self._is_tabular else "nll"
 
 
 class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):

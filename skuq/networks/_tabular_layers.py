@@ -66,13 +66,12 @@ class FirstRowZero(initializers.RandomNormal):
 
 
 class _TabularLayer(keras.layers.Layer):
-    """A layer that computes what its operation computes."""
+    """A layer that computes what its operation computes.
+
+    Each kind has `_read(shapes)`, which gives what the operation's own `read` gives.
+    """
 
     _names: tuple[str, ...] = ()  # of the variables that train
-
-    def _read(self, input_shape):
-        """The operation, its weights, how many variables do not train, and what leaves it."""
-        raise NotImplementedError
 
     def _operation_of(self, input_shape):
         shape = tuple(input_shape)

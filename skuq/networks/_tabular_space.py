@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from skuq.networks._tabular import bin_edges, build_tabular
 
 __all__ = ["TabularSpace"]
 
-_STEPS = 12_000  # of a run on many rows: about what 256 epochs are on 6 000 rows
-_FEWEST_EPOCHS, _MOST_EPOCHS = 32, 256
+_STEPS = 6_000  # of a run on many rows
+_MANY = 4_000  # rows, which wider networks pay for
+_FEWEST_EPOCHS, _MOST_EPOCHS = 16, 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +31,14 @@ class TabularSpace:
 
     Parameters
     ----------
-    n_rows : int
-        Rows to train on, which decide the size of batches and the number of epochs.
+    x : ndarray of shape (n_samples, n_features)
+        Inputs as networks see them: columns of more than two values are embedded, and bins of
+        piecewise-linear embeddings are these rows' quantiles.
     categories : mapping of int to int, default={}
         Columns of codes, and how many codes each may have.
-    x : ndarray of shape (n_samples, n_features), optional
-        Inputs as networks see them, of which the bins of piecewise-linear embeddings are made;
-        without them that kind is not searched.
-    classes : bool, default=False
-        Whether classes are learnt, which asks for a smaller learning rate.
+    n_rows : int, optional
+        Rows to train on, which decide the size of batches and the number of epochs; by default
+        those of x.
 
     References
     ----------
@@ -45,29 +46,28 @@ class TabularSpace:
     and boosted trees on tabular data", NeurIPS 2024.
     """
 
-    n_rows: int
+    x: np.ndarray = field(repr=False)
     categories: Mapping[int, int] = field(default_factory=dict)
-    x: np.ndarray | None = field(default=None, repr=False)
-    classes: bool = False
+    n_rows: int | None = None
 
     takes_images = False
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """Six decisions about the network, four about its training."""
-        kinds = ("periodic", "none") if self.x is None else ("periodic", "piecewise-linear", "none")
+        width = 64 if self._n_rows < _MANY else 128
         architecture = Space(
             (
                 Integer("n_layers", 1, 4, default=3),
-                Categorical("width", (32, 64, 128, 256), default=64),
+                Categorical("width", (32, 64, 128, 256), default=width),
                 Categorical("activation", ("silu", "mish", "selu", "relu")),
                 Categorical("residual", (False, True)),
-                Categorical("embedding", kinds),
+                Categorical("embedding", ("periodic", "piecewise-linear", "none")),
                 Categorical("embedding_dim", (2, 4, 8), default=4),
             )
         )
         hyperparameters = Space(
             (
-                Real("learning_rate", 0.02, 0.3, log=True, default=0.04 if self.classes else 0.1),
+                Real("learning_rate", 0.02, 0.3, log=True, default=0.1),
                 Real("weight_decay", 1e-3, 0.2, log=True, default=0.02),
                 Real("frequency_scale", 0.02, 1.0, log=True, default=0.3),
                 Categorical("dropout", (0.0, 0.05, 0.1, 0.2)),
@@ -85,7 +85,7 @@ class TabularSpace:
             hidden_units=[int(configuration["width"])] * int(configuration["n_layers"]),
             activation=configuration["activation"],
             parametric_activation=True,
-            embedding=self._embedding(configuration, input_shape),
+            embedding=self._embedding(configuration),
             categories=self.categories,
             category_dim=[int(np.clip(round(n**0.5), 2, 16)) for n in self._cardinalities()],
             feature_scale=True,
@@ -98,22 +98,32 @@ class TabularSpace:
     def _cardinalities(self):
         return [self.categories[column] for column in sorted(self.categories)]
 
-    def _embedding(self, configuration, input_shape):
-        kind = configuration["embedding"]
-        if kind == "none":
+    @property
+    def _n_rows(self):
+        return self.n_rows or len(self.x)
+
+    @cached_property
+    def _numbers(self):
+        """Columns that take more than two values: of others no embedding says more."""
+        between = ((self.x > self.x.min(axis=0)) & (self.x < self.x.max(axis=0))).any(axis=0)
+        return [int(k) for k in np.flatnonzero(between) if k not in self.categories]
+
+    def _embedding(self, configuration):
+        kind, columns = configuration["embedding"], self._numbers
+        if kind == "none" or not columns:
             return None
-        settings = {"kind": kind, "dim": configuration["embedding_dim"]}
+        settings = {"kind": kind, "dim": configuration["embedding_dim"], "columns": columns}
         if kind == "periodic":
             return {**settings, "scale": configuration["frequency_scale"]}
-        numbers = [k for k in range(input_shape[0]) if k not in self.categories]
-        return {**settings, "edges": bin_edges(self.x[:, numbers])}
+        return {**settings, "edges": bin_edges(self.x[:, columns])}
 
     def recipe(self, configuration: Mapping) -> dict:
         """RealMLP's training, whose length and batches go by the number of rows."""
-        batch_size = int(np.clip(2 ** round(np.log2(max(self.n_rows, 1) / 8)), 32, 256))
-        n_steps = -(-self.n_rows // batch_size)
+        n_rows = self._n_rows
+        batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
+        n_steps = -(-n_rows // batch_size)
         factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
-        if configuration["embedding"] != "none":
+        if self._embedding(configuration) is not None:
             factors.insert(0, ("embedding", 0.1))
         return {
             "optimizer": "adam",

@@ -1,0 +1,187 @@
+"""Modern networks for tables in the estimators: settings, heads, copies, frames, searches."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, DeepEnsembleRegressor, NESClassifier
+from skuq.networks import PackedHead
+from skuq.predictive import (
+    GaussianMixture,
+    NestedGaussianMixture,
+    QuantileMixture,
+    StudentTMixture,
+)
+from skuq.tables import RobustScaling
+
+SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
+TINY = {
+    "n_members": 2,
+    "network": "tabular",
+    "network_settings": SMALL,
+    "epochs": 12,
+    "random_state": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(0)
+    n = 160
+    X = pd.DataFrame(
+        {
+            "size": rng.normal(size=n),
+            "town": rng.choice([f"town {k}" for k in range(20)], n),
+            "kind": rng.choice(["flat", "house", None], n),
+        }
+    )
+    X.loc[::7, "size"] = np.nan
+    y = X["size"].fillna(0) + (X["kind"] == "house") + 0.1 * rng.normal(size=n)
+    return X, y.to_numpy()
+
+
+@pytest.mark.parametrize(
+    ("loss", "record"),
+    [
+        ("auto", GaussianMixture),
+        ("nll", GaussianMixture),
+        ("mse", GaussianMixture),
+        ("student-t", StudentTMixture),
+        ("gaussian-mixture", NestedGaussianMixture),
+        ("quantiles", QuantileMixture),
+    ],
+)
+def test_every_loss_gives_the_whole_prediction(frame, loss, record):
+    X, y = frame
+    model = DeepEnsembleRegressor(**TINY, loss=loss).fit(X, y)
+    distribution = model.predict_distribution(X[:9])
+    assert type(distribution) is record
+    parts = model.predict_uncertainty(X[:9])
+    np.testing.assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    quantiles = model.predict_quantiles(X[:9], [0.1, 0.5, 0.9])
+    assert (np.diff(quantiles, axis=1) > 0).all()
+    np.testing.assert_allclose(distribution.cdf(quantiles[:, 1]), 0.5, atol=1e-6)
+    assert np.isfinite(model.log_prob(X[:9], y[:9])).all()
+    assert model.sample_y(X[:9], 4, random_state=0).shape == (9, 4)
+    draws = model.posterior_fn(n_draws=8)
+    assert draws.n_draws >= 2
+
+
+def test_several_outputs(frame):
+    X, y = frame
+    Y = np.column_stack([y, 3 * y + 1])
+    model = DeepEnsembleRegressor(**TINY, loss="gaussian-mixture", n_copies=2).fit(X, Y)
+    assert model.predict(X[:5]).shape == (5, 2)
+    assert model.predict_interval(X[:5]).shape == (5, 2, 2)
+
+
+def test_copies_are_members(frame):
+    X, y = frame
+    model = DeepEnsembleRegressor(**TINY, n_copies=3).fit(X, y)
+    assert isinstance(model._head, PackedHead)
+    distribution = model.predict_distribution(X)
+    assert distribution.loc.shape == (6, len(X))
+    assert len(np.unique(distribution.loc[:, 0])) == 6
+    alone = model.member_estimators()[1][1].predict_distribution(X)
+    np.testing.assert_array_equal(alone.loc, distribution.loc[3:])
+    classifier = DeepEnsembleClassifier(**TINY, n_copies=3).fit(X, y > 0)
+    np.testing.assert_allclose(classifier.predict_proba(X).sum(axis=1), 1)
+
+
+def test_learns_more_than_the_mean(frame):
+    X, y = frame
+    settings = {**TINY, "epochs": "auto"}
+    model = DeepEnsembleRegressor(**settings).fit(X[:120], y[:120])
+    assert isinstance(model.scaling_, RobustScaling)
+    error = np.mean((model.predict(X[120:]) - y[120:]) ** 2)
+    assert error < 0.3 * np.var(y[120:])
+
+
+def test_columns_of_codes_are_embedded(frame):
+    X, y = frame
+    model = DeepEnsembleRegressor(**TINY).fit(X, y)
+    assert len(model.preprocessor_.code_columns_) == 1
+    assert '"CategoryEmbedding"' in model.members_[0].network
+    unseen = X[:3].assign(town="elsewhere")
+    assert np.isfinite(model.predict(unseen)).all()
+    plain = DeepEnsembleRegressor(2, epochs=3, random_state=0).fit(X, y)
+    assert not plain.preprocessor_.code_columns_
+
+
+def test_auto_is_the_recipe_of_the_network(frame):
+    X, y = frame
+    tabular = clone(DeepEnsembleRegressor(**TINY)).set_params(epochs=2).fit(X, y)
+    assert tabular.members_[0].history["learning_rate"][0] == pytest.approx(0.1)
+    plain = DeepEnsembleRegressor(1, epochs=2, random_state=0).fit(X, y)
+    assert plain.members_[0].history["learning_rate"][0] == pytest.approx(0.01)
+    given = DeepEnsembleRegressor(**{**TINY, "epochs": 2}, learning_rate=0.02).fit(X, y)
+    assert given.members_[0].history["learning_rate"][0] == pytest.approx(0.02)
+
+
+def test_other_optimisers_take_the_recipe_too(frame):
+    X, y = frame
+    model = DeepEnsembleRegressor(**TINY, optimizer="sgd", learning_rate=1e-3).fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"network_settings": {"depth": 3}}, "unknown decisions"),
+        ({"network_settings": {"width": 48}}, "must lie in"),
+        ({"network": None}, "network_settings"),
+        ({"network": None, "network_settings": None, "n_copies": 2}, "n_copies"),
+        ({"loss": "mse", "n_copies": 2}, "n_copies"),
+        ({"network": "tabulr"}, "network"),
+        ({"loss": "normal"}, "loss"),
+    ],
+)
+def test_settings_that_do_not_go_together(frame, settings, message):
+    with pytest.raises(ValueError, match=message):
+        DeepEnsembleRegressor(**{**TINY, **settings}).fit(*frame)
+
+
+def test_no_row_to_validate_on(frame):
+    X, y = frame
+    model = DeepEnsembleRegressor(**TINY, validation_fraction=None).fit(X, y)
+    assert model.members_[0].held_out is None or not len(model.members_[0].held_out)
+    assert np.isfinite(model.predict(X)).all()
+
+
+@pytest.mark.parametrize("embedding", ["piecewise-linear", "none"])
+def test_cross_validation_of_other_embeddings(frame, embedding):
+    settings = {**TINY, "network_settings": {**SMALL, "embedding": embedding}}
+    scores = cross_val_score(DeepEnsembleRegressor(**settings), *frame, cv=2)
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.slow
+def test_searches_of_the_space(frame):
+    X, y = frame
+    fixed = {"fixed_architecture": SMALL, "random_state": 0}
+    model = AutoDEUQRegressor(4, n_members=2, search_space="tabular", **fixed).fit(X, y)
+    assert {"frequency_scale", "width"} <= set(model.catalog_.to_frame().columns)
+    assert np.isfinite(model.predict(X, return_std=True)).all()
+    nes = NESClassifier(4, n_members=2, search_space="tabular", **fixed).fit(X, y > 0)
+    np.testing.assert_allclose(nes.predict_proba(X).sum(axis=1), 1)
+
+
+def _expected(estimator):
+    return {
+        "check_sample_weight_equivalence_on_dense_data": "training is stochastic, as in test_common"
+    }
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        DeepEnsembleRegressor(**{**TINY, "epochs": 40}),
+        DeepEnsembleClassifier(**{**TINY, "epochs": 40}, n_copies=2),
+    ],
+    expected_failed_checks=_expected,
+)
+def test_sklearn_contract(estimator, check):
+    check(estimator)

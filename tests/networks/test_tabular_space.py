@@ -1,0 +1,70 @@
+"""The space of modern networks for tables, and the recipe that its defaults are."""
+
+import numpy as np
+import pytest
+
+from skuq.networks import TabularSpace
+from skuq.training import Recipe
+
+
+def _inputs(n=200, d=3):
+    x = np.random.default_rng(0).normal(size=(n, d))
+    x[:, -1] = x[:, -1] > 0  # two values: nothing to embed
+    return x
+
+
+def _configuration(space, **changed):
+    architecture, hyperparameters = space.decisions()
+    return {**architecture.default(), **hyperparameters.default(), **changed}
+
+
+@pytest.mark.parametrize("embedding", ["periodic", "piecewise-linear", "none"])
+@pytest.mark.parametrize("n_copies", [1, 3])
+def test_builds_what_is_decided(embedding, n_copies):
+    space = TabularSpace(_inputs())
+    model = space.build(_configuration(space, embedding=embedding), (3,), 6, n_copies=n_copies)
+    assert model.output_shape == (None, 6)
+    layers = [layer.name for layer in model.layers]
+    assert ("embedding" in layers) == (embedding != "none")
+    assert not any(name.startswith("dropout") for name in layers)
+    if embedding != "none":
+        assert model.get_layer("embedding").columns == [0, 1]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_every_drawn_configuration_is_a_network_and_a_recipe(dropout):
+    space, rng = TabularSpace(_inputs()), np.random.default_rng(1)
+    architecture, hyperparameters = space.decisions()
+    for _ in range(5):
+        drawn = {**architecture.sample(rng), **hyperparameters.sample(rng), "dropout": dropout}
+        model, recipe = space.build(drawn, (3,), 2), Recipe(**space.recipe(drawn))
+        names = [variable.path for variable in model.trainable_variables]
+        assert len(recipe.factors_of(names)) == len(names)  # every factor is for some weight
+        assert (recipe.dropout is not None) == (dropout > 0)
+
+
+def test_columns_of_codes_are_embedded_as_such():
+    x = _inputs()
+    x[:, 1] = np.arange(len(x)) % 7
+    space = TabularSpace(x, {1: 7})
+    model = space.build(_configuration(space), (3,), 2)
+    assert model.get_layer("embedding").columns == [0]  # position among those that are no codes
+    assert model.get_layer("categories") is not None
+
+
+def test_nothing_to_embed():
+    space = TabularSpace(np.zeros((50, 2)))
+    configuration = _configuration(space)
+    model = space.build(configuration, (2,), 2)
+    assert "embedding" not in [layer.name for layer in model.layers]
+    names = [variable.path for variable in model.trainable_variables]
+    Recipe(**space.recipe(configuration)).factors_of(names)
+
+
+@pytest.mark.parametrize(("n_rows", "batch_size"), [(2, 32), (250, 32), (1000, 128), (10**6, 256)])
+def test_length_of_training_goes_by_rows(n_rows, batch_size):
+    space = TabularSpace(_inputs(), n_rows=n_rows)
+    recipe = space.recipe(_configuration(space))
+    assert recipe["batch_size"] == batch_size
+    assert 16 <= recipe["epochs"] <= 256
+    assert recipe["epochs"] * -(-n_rows // batch_size) <= max(6000, 16 * n_rows / batch_size + 16)
