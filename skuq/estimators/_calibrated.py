@@ -25,6 +25,7 @@ from skuq.predictive import (
     CategoricalMixture,
     ConformalMixture,
     GaussianMixture,
+    Mixture,
     RecalibratedMixture,
 )
 from skuq.predictive._calibration import fit_levels, fit_scale, fit_temperature, tempered
@@ -211,10 +212,12 @@ class CalibratedUncertaintyRegressor(
         model, X = innermost(estimator, X)
         if hasattr(model, "predict_distribution"):
             distribution = model.predict_distribution(X)
-            if not isinstance(distribution, GaussianMixture):
+            kind = Mixture if self.method == "scale" else GaussianMixture
+            if not isinstance(distribution, kind):
                 raise TypeError(
-                    "`estimator` must predict a GaussianMixture. "
-                    f"{type(model).__name__} predicts a {type(distribution).__name__}."
+                    f"With method={self.method!r} `estimator` must predict a {kind.__name__}. "
+                    f"{type(model).__name__} predicts a {type(distribution).__name__}, which "
+                    'method="scale" may calibrate.'
                 )
             return distribution
         mean, std = predict_normal(model, X)

@@ -67,7 +67,7 @@ class ImageInputsMixin:
     @property
     def _sees_images(self):
         """Whether networks get images; dense ones get flat rows."""
-        takes = getattr(self._space(), "takes_images", None)
+        takes = False if self._is_tabular else getattr(self._space(), "takes_images", None)
         if takes and self.image_shape_ is None:
             raise ValueError(
                 f"`search_space={self.search_space!r}` is for images: X of shape "

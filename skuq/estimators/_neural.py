@@ -201,12 +201,12 @@ class NeuralEstimator(BaseEstimator):
         """What is estimated after training."""
 
     def member_estimators(self):
-        """Each member as a fitted ensemble of one: a pool to choose from.
+        """Each network as a fitted ensemble of one (of its copies, with `n_copies`).
 
         Returns
         -------
         list of (str, estimator) tuples
-            For example for ``HQEnsembleSelector(pool, cv="prefit")``.
+            Of classifiers a pool for ``HQEnsembleSelector(pool, cv="prefit")``.
         """
         check_is_fitted(self)
         pool = []

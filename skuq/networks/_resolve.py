@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from skuq.networks._dense import DenseSkipSpace
 from skuq.networks._search_space import SearchSpace
+from skuq.networks._tabular_space import TabularSpace
 
 __all__ = ["NES_SPACES", "resolve_nes_space", "resolve_search_space"]
 
@@ -31,6 +32,11 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
     """
     if space is None:
         return DenseSkipSpace(n_nodes, max_batch_size)
+    if isinstance(space, TabularSpace):
+        raise ValueError(
+            "A TabularSpace is made of the preprocessed rows of a fit: give "
+            '`search_space="tabular"`.'
+        )
     if isinstance(space, str) and space in _PRESETS:
         return _PRESETS[space]()
     if isinstance(space, SearchSpace) and not isinstance(space, type):

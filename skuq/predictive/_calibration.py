@@ -49,7 +49,7 @@ def fit_scale(mixtures: list[GaussianMixture], ys: list, weights: list) -> float
     moment = _root_mean_square(errors, weight)
     if moment == 0:
         return 1.0
-    if max(len(m.weights) for m in mixtures) == 1:
+    if all(len(m.weights) == 1 and isinstance(m, GaussianMixture) for m in mixtures):
         return moment
 
     def nll(log_c):

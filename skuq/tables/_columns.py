@@ -119,6 +119,7 @@ class Columns:
     def _kind(self, column, k):
         dtype = column.dtype
         if isinstance(dtype, pd.CategoricalDtype):
+            self._refuse_times(infer_dtype(dtype.categories, skipna=True), k)
             return CATEGORY
         if is_numeric_dtype(dtype) and not is_complex_dtype(dtype):
             return NUMBER
@@ -127,15 +128,18 @@ class Columns:
             raise ValueError(
                 f"Complex data not supported. Column {self.name(k)!r} has complex numbers."
             )
+        self._refuse_times(inferred, k)
+        if inferred in _NUMBERS or (inferred.startswith("mixed") and _all_numbers(column)):
+            return NUMBER
+        return CATEGORY
+
+    def _refuse_times(self, inferred, k):
         if inferred in _TIMES:
             raise ValueError(
                 f"Column {self.name(k)!r} holds dates or times ({inferred}). Make numbers of it "
                 "first: year, month, weekday, or days since some day; skrub.DatetimeEncoder "
                 "does so."
             )
-        if inferred in _NUMBERS or (inferred.startswith("mixed") and _all_numbers(column)):
-            return NUMBER
-        return CATEGORY
 
     def numbers(self, positions) -> np.ndarray:
         """Columns in float64, NaN where values are missing.
@@ -156,8 +160,7 @@ class Columns:
         if not np.isfinite(numbers).all() and np.isinf(numbers).any():
             wrong = [self.name(positions[i]) for i in np.flatnonzero(np.isinf(numbers).any(axis=0))]
             raise ValueError(
-                f"X has infinite numbers (inf), in columns {wrong}. Make them missing (NaN) or "
-                "finite."
+                f"X contains infinity, in columns {wrong}. Make it missing (NaN), or finite."
             )
         return numbers
 
@@ -166,6 +169,11 @@ class Columns:
         self._kind(column, k)  # dates would pass for numbers
         try:
             return column.to_numpy(dtype="float64", na_value=np.nan)
+        except OverflowError as error:
+            raise ValueError(
+                f"Column {self.name(k)!r} has a whole number beyond the range of floats. Rescale "
+                "it, or make it missing (NaN)."
+            ) from error
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"Column {self.name(k)!r} held numbers in fit, and now holds what is none: {error}."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from numbers import Integral
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils.validation import check_is_fitted
@@ -144,6 +145,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         labels = [columns.labels(k) for k in self.categorical_columns_]
         for own, k in zip(labels, self.categorical_columns_):
             self._warn_of_identifier(own, columns.name(k))
+            self._warn_of_numbers(own, columns.name(k))
         self.categories_ = [own.vocabulary for own in labels]
         small = np.array([own.n <= self.max_one_hot for own in labels], dtype=bool)
         large = np.flatnonzero(~small)
@@ -168,6 +170,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             warnings.warn(
                 f"Column {name!r} has as many categories as rows ({n}): what tells rows apart "
                 "says nothing of other rows. Leave it out, or make numbers of it.",
+                stacklevel=5,
+            )
+
+    def _warn_of_numbers(self, labels, name):
+        if len(labels.names) > self.max_one_hot and not _numbers_of(labels.names).isna().any():
+            warnings.warn(
+                f"Column {name!r} holds numbers as text, and is taken for {len(labels.names)} "
+                "categories. If they are numbers, convert them first, with pandas.to_numeric.",
                 stacklevel=5,
             )
 
@@ -323,3 +333,8 @@ class _Codes:
 
     def names(self, columns, vocabularies):
         return columns[self.columns]
+
+
+def _numbers_of(names):
+    """What numbers texts are, NaN for those that are none."""
+    return pd.Series(pd.to_numeric(pd.Series(names, dtype=object), errors="coerce"))

@@ -104,9 +104,10 @@ class Scaling:
 class RobustScaling(Scaling):
     """Zero median and unit interquartile range for columns of X, smoothly bounded by 3.
 
-    A column whose quartiles coincide has half its range in their place, and a constant one
-    is 0, whatever it is later. One outlier, however far, moves nothing else. y as in
-    `Scaling`; weights count for y only.
+    Where a column's quartiles coincide, half the median distance of its other values from the
+    median is in their place: of two values half the range, as in the paper. A constant column
+    is 0, whatever it is later. One outlier among several values, however far, moves nothing
+    else. y as in `Scaling`; weights count for y only.
 
     References
     ----------
@@ -117,9 +118,13 @@ class RobustScaling(Scaling):
     clip = staticmethod(smooth_clip)
 
     def _fit_inputs(self, columns, weight):
-        low, first, median, third, high = np.quantile(columns, [0, 0.25, 0.5, 0.75, 1], axis=0)
+        first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
         with np.errstate(over="ignore"):
-            scale = np.where(third > first, third - first, high / 2 - low / 2)
+            scale = third - first
+        for k in np.flatnonzero(scale == 0):
+            others = columns[columns[:, k] != median[k], k]
+            # Halved first: the distance of two numbers may overflow.
+            scale[k] = np.median(abs(others / 2 - median[k] / 2)) if len(others) else 0.0
         if not np.isfinite(scale).all():
             raise ValueError(_TOO_LARGE)
         # By infinity, so that a column constant in training says nothing afterwards either.

@@ -115,6 +115,8 @@ def _learn(kind, y, weight):
         return _Line(y[0], 1.0)
     with np.errstate(over="ignore", invalid="ignore"):  # seen below
         line = _Line(*_moments(y, weight))
+    if line.scale == 0:  # values differ by less than squares can say
+        return _Line(line.mean, np.ptp(y))
     if not np.isfinite([line.mean, line.scale]).all():
         raise ValueError(
             "y has values so large that their variance overflows float64. Rescale them, or "
@@ -142,6 +144,9 @@ class _Line:
 
     def log_derivative(self, y):
         return np.full(np.shape(y), -np.log(self.scale))
+
+
+_NOTICEABLE = 1e-6  # nats a row
 
 
 class _Power:
@@ -176,9 +181,15 @@ class _Power:
                 method="bounded",
                 options={"xatol": 1e-8},
             )
+        # Where powers hardly bend y, the likelihoods of all are equal but for rounding.
+        rounding = 4 * np.finfo(float).eps * abs(y).max() / _moments(y, weight)[1]
+        if not loss(found.x) < loss(1.0) - _NOTICEABLE - rounding:
+            return _Line(*_moments(y, weight))  # what the power 1 is
         power = float(found.x)
         reach = np.ptp(y)
         mean, scale = _moments(_power(y, power), weight)
+        if not (np.isfinite([mean, scale]).all() and scale > 0):
+            return _Line(*_moments(y, weight))
         return cls(power, mean, scale, y.min() - reach, y.max() + reach)
 
     def forward(self, y):

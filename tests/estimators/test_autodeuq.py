@@ -391,7 +391,6 @@ def test_progress_and_log(tiny, wave, capsys, caplog):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda X, y: (np.where(X > 0.9, np.nan, X), y), "contains NaN"),
         (lambda X, y: (np.where(X > 0.9, np.inf, X), y), "infinity"),
         (lambda X, y: (X, np.where(y > 10, np.nan, y)), "y contains NaN"),
         (lambda X, y: (X, np.where(y > 10, np.inf, y)), "y contains infinity"),
@@ -401,12 +400,20 @@ def test_progress_and_log(tiny, wave, capsys, caplog):
         (lambda X, y: (X[:, 0], y), "Expected 2D array"),
         (lambda X, y: (X, y[:-1]), "inconsistent numbers of samples"),
         (lambda X, y: (X, np.array(["a"] * len(y))), "could not convert|Unable to convert"),
-        (lambda X, y: (np.array([["a", "b"]] * len(y)), y), "could not convert|Unable to convert"),
     ],
 )
 def test_bad_arrays(tiny, wave, spoil, message):
     with pytest.raises(ValueError, match=message):
         tiny.fit(*spoil(*wave))
+
+
+def test_bad_numbers_without_preprocessing(tiny, wave):
+    X, y = wave
+    tiny.set_params(preprocess=None)
+    with pytest.raises(ValueError, match="contains NaN"):
+        tiny.fit(np.where(X > 0.9, np.nan, X), y)
+    with pytest.raises(ValueError, match="could not convert|Unable to convert"):
+        tiny.fit(np.array([["a", "b"]] * len(y)), y)
 
 
 @pytest.mark.parametrize(

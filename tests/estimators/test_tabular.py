@@ -7,8 +7,14 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, DeepEnsembleRegressor, NESClassifier
-from skuq.networks import PackedHead
+from skuq import (
+    AutoDEUQRegressor,
+    CalibratedUncertaintyRegressor,
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    NESClassifier,
+)
+from skuq.networks import PackedHead, TabularSpace
 from skuq.predictive import (
     GaussianMixture,
     NestedGaussianMixture,
@@ -158,15 +164,51 @@ def test_cross_validation_of_other_embeddings(frame, embedding):
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.slow
-def test_searches_of_the_space(frame):
+@pytest.fixture
+def short(monkeypatch):
+    """Searches of networks that are trained for two epochs."""
+    monkeypatch.setattr("skuq.networks._tabular_space._FEWEST_EPOCHS", 2)
+    monkeypatch.setattr("skuq.networks._tabular_space._MOST_EPOCHS", 2)
+
+
+SEARCH = {
+    "n_members": 2,
+    "search_space": "tabular",
+    "fixed_architecture": {**SMALL, "activation": "silu", "residual": False, "embedding": "none"},
+    "fixed_hyperparameters": {"dropout": 0.0},
+    "random_state": 0,
+}
+
+
+def test_autodeuq_searches_the_space(frame, short):
     X, y = frame
-    fixed = {"fixed_architecture": SMALL, "random_state": 0}
-    model = AutoDEUQRegressor(4, n_members=2, search_space="tabular", **fixed).fit(X, y)
+    model = AutoDEUQRegressor(3, **SEARCH).fit(X, y)
     assert {"frequency_scale", "width"} <= set(model.catalog_.to_frame().columns)
+    assert isinstance(model.scaling_, RobustScaling)
     assert np.isfinite(model.predict(X, return_std=True)).all()
-    nes = NESClassifier(4, n_members=2, search_space="tabular", **fixed).fit(X, y > 0)
-    np.testing.assert_allclose(nes.predict_proba(X).sum(axis=1), 1)
+
+
+def test_nes_searches_the_space(frame, short):
+    X, y = frame
+    model = NESClassifier(3, **SEARCH).fit(X, y > 0)
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
+def test_a_space_of_other_rows_is_refused(frame):
+    space = TabularSpace(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match='search_space="tabular"'):
+        AutoDEUQRegressor(2, search_space=space).fit(*frame)
+
+
+@pytest.mark.parametrize("loss", ["student-t", "gaussian-mixture", "quantiles"])
+def test_scale_of_every_head_can_be_calibrated(frame, loss):
+    X, y = frame
+    inner = DeepEnsembleRegressor(**TINY, loss=loss).fit(X[:100], y[:100])
+    model = CalibratedUncertaintyRegressor(inner, "scale", cv="prefit").fit(X[100:], y[100:])
+    before, after = inner.predict_distribution(X[100:]), model.predict_distribution(X[100:])
+    assert after.log_prob(y[100:]).sum() >= before.log_prob(y[100:]).sum() - 1e-6
+    with pytest.raises(TypeError, match="scale"):
+        CalibratedUncertaintyRegressor(inner, "isotonic", cv="prefit").fit(X[100:], y[100:])
 
 
 def _expected(estimator):

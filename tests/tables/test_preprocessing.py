@@ -223,10 +223,10 @@ def test_an_array_of_dates_is_refused():
 def test_infinite_numbers_are_refused_by_name():
     X = pd.DataFrame({"a": [1.0, 2.0], "b": [np.inf, 0.0], "c": [0.0, -np.inf]})
     for table in (X, X.astype(object), X.assign(word="w")):
-        with pytest.raises(ValueError, match=r"infinite numbers \(inf\), in columns \['b', 'c'\]"):
+        with pytest.raises(ValueError, match=r"contains infinity, in columns \['b', 'c'\]"):
             TablePreprocessor().fit(table)
     encoder = TablePreprocessor().fit([[1.0, 2.0], [3.0, 4.0]])
-    with pytest.raises(ValueError, match=r"infinite numbers \(inf\), in columns \['x1'\]"):
+    with pytest.raises(ValueError, match=r"contains infinity, in columns \['x1'\]"):
         encoder.transform([[1.0, np.inf]])
 
 

@@ -1,0 +1,59 @@
+"""Columns that broke preprocessing, scaling or transforms once."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skuq.tables import RobustScaling, TablePreprocessor, TargetTransform
+
+
+def test_an_outlier_moves_nothing_in_a_column_of_zeros():
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(400) < 0.2, 3 * rng.normal(size=400), 0.0)[:, None]
+    spoilt = x.copy()
+    spoilt[0] = 1e30
+    clean = RobustScaling().fit(x, None).inputs(x)[1:]
+    np.testing.assert_allclose(
+        RobustScaling().fit(spoilt, None).inputs(spoilt)[1:], clean, rtol=0.1, atol=0.05
+    )
+
+
+def test_two_values_are_scaled_by_half_their_range():
+    x = np.zeros((50, 1))
+    x[:5] = 4.0
+    z = 4.0 / 2.0
+    scaled = RobustScaling().fit(x, None).inputs(x)
+    np.testing.assert_allclose(scaled[0], z / np.sqrt(1 + (z / 3) ** 2))
+
+
+@pytest.mark.parametrize(("offset", "spread"), [(1e12, 10.0), (1e14, 10.0), (1.6e18, 1e3)])
+def test_targets_far_from_zero_survive_a_power(offset, spread):
+    y = offset + spread * np.random.default_rng(0).normal(size=(500, 1))
+    transform = TargetTransform("yeo-johnson").fit(y)
+    back = transform.inverse(transform.forward(y))
+    assert abs(back - y).max() < 1e-2 * spread + 4 * np.spacing(offset)
+    assert np.isfinite(transform.log_derivative(y)).all()
+
+
+@pytest.mark.parametrize("kind", ["standard", "yeo-johnson", "quantile"])
+def test_targets_whose_squares_vanish(kind):
+    y = np.array([[0.0], [1e-300], [0.5e-300], [0.0]])
+    assert np.isfinite(TargetTransform(kind).fit(y).forward(y)).all()
+
+
+def test_a_whole_number_beyond_floats():
+    table = pd.DataFrame({"huge": [10**400, 1, 2]}, dtype=object)
+    with pytest.raises(ValueError, match="'huge'.*beyond the range"):
+        TablePreprocessor().fit(table)
+
+
+def test_dates_as_categories():
+    dates = pd.Categorical(pd.date_range("2020", periods=3))
+    with pytest.raises(ValueError, match="'day'.*dates"):
+        TablePreprocessor().fit(pd.DataFrame({"day": dates}))
+
+
+def test_numbers_as_text_are_warned_of():
+    texts = pd.DataFrame({"x": [f"{k / 4}" for k in range(40)] * 2})
+    with pytest.warns(UserWarning, match="numbers as text"):
+        TablePreprocessor().fit(texts)
