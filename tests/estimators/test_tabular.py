@@ -219,10 +219,7 @@ def _expected(estimator):
 
 @pytest.mark.slow
 @parametrize_with_checks(
-    [
-        DeepEnsembleRegressor(**{**TINY, "epochs": 40}),
-        DeepEnsembleClassifier(**{**TINY, "epochs": 40}, n_copies=2),
-    ],
+    [DeepEnsembleRegressor(**{**TINY, "epochs": 40}, n_copies=2)],
     expected_failed_checks=_expected,
 )
 def test_sklearn_contract(estimator, check):

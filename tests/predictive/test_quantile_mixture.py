@@ -107,11 +107,11 @@ def test_ties_and_scales_leave_everything_finite_and_in_order(members, unit, lev
     m = QuantileMixture(levels, unit * np.array(members)[:, :, None])
     found = m.quantile([level / 2, level, 1 - (1 - level) / 2])[0]
     assert np.isfinite(found).all() and (np.diff(found) >= 0).all()
-    # A member whose values are all one number is narrower than the finder is exact: the cdf
-    # then jumps across the level.
+    # Between tied values a member is narrower than the finder is exact: the cdf then jumps
+    # across the level.
     near = 1e-8 * unit * max(np.abs(members).max(), 1e-3)
     assert m.cdf(found[1] - near) <= level + 1e-9 and m.cdf(found[1] + near) >= level - 1e-9
-    if (np.ptp(members, axis=1) > 1).all():
+    if (np.diff(members, axis=1) > 1e-6 * np.abs(members).max()).all():  # nothing is that steep
         assert_allclose(m.cdf(found[1]), level, atol=1e-6)
     assert np.isfinite(m.log_prob(found[:1])).all() and np.isfinite(m.log_prob([0.0])).all()
     assert (m.std > 0).all() and np.isfinite(m.std).all()
