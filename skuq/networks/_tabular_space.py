@@ -123,7 +123,7 @@ class TabularSpace:
         batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
         n_steps = -(-n_rows // batch_size)
         factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
-        if self._embedding(configuration) is not None:
+        if configuration["embedding"] != "none" and self._numbers:
             factors.insert(0, ("embedding", 0.1))
         return {
             "optimizer": "adam",

@@ -337,4 +337,4 @@ class _Codes:
 
 def _numbers_of(names):
     """What numbers texts are, NaN for those that are none."""
-    return pd.Series(pd.to_numeric(pd.Series(names, dtype=object), errors="coerce"))
+    return pd.to_numeric(pd.Series(names, dtype=object), errors="coerce")
