@@ -194,8 +194,8 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     network : "tabular" or callable, optional
         "tabular" is a modern network for tables with a recipe of its own (see
         `skuq.networks.TabularSpace`): ahead of the plain one on four of the five UCI sets measured,
-        slower to train. Or ``network(input_shape, n_outputs) -> keras.Model``, where `n_outputs` raw
-        numbers are the means, then numbers that a softplus makes standard deviations. With
+        slower to train. Or ``network(input_shape, n_outputs) -> keras.Model``, where `n_outputs`
+        raw numbers are the means, then numbers that a softplus makes standard deviations. With
         either `hidden_units`, `activation`, `dropout` and `scale_l2` have no effect.
     network_settings : dict, optional
         With ``network="tabular"``: decisions of `skuq.networks.TabularSpace` by name that are to
