@@ -1,6 +1,7 @@
 """Small things every test may use."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -110,3 +111,8 @@ def data_dir():
     if not (folder / "uci_regression").is_dir():
         pytest.skip(f"no benchmark data in {folder} (set SKUQ_DATA_DIR)")
     return folder
+
+
+def pytest_make_parametrize_id(config, val, argname):
+    """Settings as they are, but for addresses: they differ between the processes tests run in."""
+    return re.sub(" at 0x[0-9a-f]+", "", str(val)) if isinstance(val, dict) else None

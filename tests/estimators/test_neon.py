@@ -246,7 +246,6 @@ def test_learning_rates_fall_as_in_the_paper(monkeypatch):
         ({"batch_size": None, "batch_over": "functions"}, 120, 100),
         ({"batch_size": 1000}, 1000, 100),
     ],
-    ids=str,
 )
 def test_steps_are_whole_epochs(monkeypatch, changes, batch_size, epochs):
     _, recipe, _ = trained(monkeypatch, small(steps=100, **changes), n=10, q=12)

@@ -98,7 +98,6 @@ def gap():
         {"noise": 0.5},
         {"connect_layers": 0},
     ],
-    ids=str,
 )
 def test_bounds_lie_around_the_prediction(changes, table, elsewhere):
     """D1, which holds exactly."""
@@ -264,7 +263,6 @@ def _fold_seed(model):
         ({**NUMBERS, "cv": 3}, 1),
         ({**NUMBERS, "noise": "learned"}, 2),
     ],
-    ids=str,
 )
 def test_nothing_is_trained_in_vain(changes, n_trained, table, monkeypatch):
     train, trained = skuq.training.train_stack, []
@@ -540,7 +538,6 @@ def test_uncertainty_may_move_the_prediction(table):
         {"pretrained": "nested"},
         {"pretrained": "forest"},
     ],
-    ids=str,
 )
 def test_other_networks_know_where_the_rows_are(changes, gap):
     X, _ = gap
@@ -792,7 +789,6 @@ def test_sources_of_the_users_own_are_in_units_of_X(table):
         ({"noise": lambda X: np.full(len(X), np.inf)}, "`noise` must be.*some not such"),
         ({"noise": lambda X: np.full(len(X), np.nan)}, "`noise` must be.*some not such"),
     ],
-    ids=str,
 )
 def test_bad_settings_are_refused(changes, message, table):
     with pytest.raises(ValueError, match=message):
@@ -1051,7 +1047,7 @@ def test_settings_of_the_paper_follow_the_dimension(table):
         NOMURegressor.from_paper("toy", epoch=3)
 
 
-@pytest.mark.parametrize("changes", [{}, {"c": 2.0, "l_min": 0.1, "l_max": 1.0}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"c": 2.0, "l_min": 0.1, "l_max": 1.0}])
 @pytest.mark.slow
 def test_defaults_work_on_a_real_table(changes):
     """120 rows of a noisy function of five inputs: better than a line, and honest."""
@@ -1149,7 +1145,7 @@ def test_models_side_by_side_in_two_steps_are_separate_fits(long_table):
         assert model.l_min_ == alone.l_min_
 
 
-@pytest.mark.parametrize("changes", [{}, {"noise": "learned"}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"noise": "learned"}])
 def test_more_layers_connect_in_two_steps_too(changes, long_table):
     settings = {**EARLY, "hidden_units": (8, 12), "epochs": 2}
     model = NOMURegressor(**settings, connect_layers=2, **changes).fit(*long_table)
