@@ -16,6 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "exceptions",
         "metrics",
         "networks",
+        "persistence",
         "plotting",
         "predictive",
         "search",
@@ -40,6 +41,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "NESRegressor",
             "NOMURegressor",
             "OperatorEnsembleRegressor",
-        ]
+        ],
+        "persistence": ["load", "save"],
     },
 )

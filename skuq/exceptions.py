@@ -1,6 +1,16 @@
 """Errors and warnings that are skuq's own."""
 
-__all__ = ["SearchFailedError", "SearchSpaceError", "SmallValidationWarning"]
+__all__ = [
+    "CatalogLockedError",
+    "CatalogMismatchError",
+    "FileFormatError",
+    "FileVersionError",
+    "MissingPartError",
+    "SearchFailedError",
+    "SearchSpaceError",
+    "SmallValidationWarning",
+    "UnsavableError",
+]
 
 
 class SearchSpaceError(ValueError):
@@ -26,3 +36,27 @@ class SearchFailedError(RuntimeError):
 
 class SmallValidationWarning(UserWarning):
     """Members are chosen on so few rows that the choice is mostly chance."""
+
+
+class CatalogLockedError(RuntimeError):
+    """The folder of a search is in use by another process or thread."""
+
+
+class CatalogMismatchError(ValueError):
+    """The folder of a search holds the trials of another one."""
+
+
+class FileFormatError(ValueError):
+    """A file is broken, was not written by skuq, or asks for what loading never does."""
+
+
+class FileVersionError(FileFormatError):
+    """A file was written by a newer skuq."""
+
+
+class UnsavableError(TypeError):
+    """A part of what is to be saved has no safe form; the message names it."""
+
+
+class MissingPartError(RuntimeError):
+    """A part that was not saved is needed; give it to ``skuq.load(path, parts={...})``."""

@@ -58,6 +58,29 @@ class Catalog(Sequence):
         self.records = tuple(sorted(records, key=lambda record: record.trial_number))
         self.held_out = held_out
 
+    @classmethod
+    def load(cls, path) -> Catalog:
+        """The catalog of a search in a folder, as `catalog_dir` keeps it.
+
+        Parameters
+        ----------
+        path : path
+            The `catalog_dir`, or the folder in it if it holds several searches. The search may
+            still be going on.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no search.
+        ValueError
+            If there are several.
+        FileFormatError
+            If what describes the search is broken. Broken trials are left out with a warning.
+        """
+        from skuq.catalog._folder import load_catalog
+
+        return load_catalog(path)
+
     def __len__(self):
         return len(self.records)
 

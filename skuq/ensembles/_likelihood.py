@@ -20,6 +20,7 @@ from skuq.ensembles._selection import (
 
 __all__ = [
     "SELECTORS",
+    "brier_statistics",
     "choose_size",
     "class_log_likelihood",
     "likelihood_statistics",
@@ -43,6 +44,17 @@ def class_log_likelihood(y, proba) -> np.ndarray:
     """
     with np.errstate(divide="ignore"):  # `likelihood_statistics` knows what to make of -inf
         return np.log(proba[:, np.arange(len(y)), y])
+
+
+def brier_statistics(y, proba):
+    """What an ensemble averages, and its Brier score: for `select_forward`.
+
+    From codes (n_samples,) and probabilities (n_candidates, n_samples, n_classes); the score
+    is the squared distance from the true class, summed over classes.
+    """
+    error = np.array(proba, dtype=float)
+    error[:, np.arange(len(y)), y] -= 1
+    return (error,), lambda mean: (mean**2).sum(axis=-1)
 
 
 def likelihood_statistics(log_likelihood):

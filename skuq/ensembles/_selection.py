@@ -14,7 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from skuq.metrics._regression import crps_normal
+
 __all__ = [
+    "MOMENT_LOSSES",
     "Selection",
     "check_selection",
     "ensemble_of",
@@ -185,7 +188,23 @@ def normal_nll(error, second_moment):
     return 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
 
 
-def select_greedy(y, loc, scale, n_members, *, sample_weight=None, k_init=1, min_members=2):
+def normal_crps(error, second_moment):
+    """CRPS of y under a normal with the mixture's mean and variance."""
+    return crps_normal(error, np.sqrt(second_moment - error**2))
+
+
+def squared_error(error, second_moment):
+    """Of the mixture's mean."""
+    return error**2
+
+
+#: Losses of the mixture's first two moments about y, by name.
+MOMENT_LOSSES = {"nll": normal_nll, "crps": normal_crps, "mse": squared_error}
+
+
+def select_greedy(
+    y, loc, scale, n_members, *, sample_weight=None, k_init=1, min_members=2, loss="nll"
+):
     """AutoDEUQ's selection: greedy, with repeats as weights.
 
     Parameters
@@ -202,11 +221,13 @@ def select_greedy(y, loc, scale, n_members, *, sample_weight=None, k_init=1, min
     min_members : int, default=2
         Fewest distinct members; 1 is the paper's rule to the letter, which often keeps
         one member on small data, and then there is no epistemic part.
+    loss : {"nll", "crps", "mse"}, default="nll"
+        What falls: of the normal with the mixture's mean and variance, or of its mean.
 
     Returns
     -------
     Selection
-        Its loss is the NLL of the moment-matched mixture.
+        Its loss is that of the moment-matched mixture.
 
     References
     ----------
@@ -222,7 +243,7 @@ def select_greedy(y, loc, scale, n_members, *, sample_weight=None, k_init=1, min
     """
     return select_forward(
         normal_statistics(y, loc, scale),
-        normal_nll,
+        MOMENT_LOSSES[loss],
         n_members,
         k_init=k_init,
         min_members=min_members,
@@ -230,13 +251,13 @@ def select_greedy(y, loc, scale, n_members, *, sample_weight=None, k_init=1, min
     )
 
 
-def select_top(y, loc, scale, n_members, *, sample_weight=None):
-    """The candidates with the lowest NLL each on its own, equally weighted.
+def select_top(y, loc, scale, n_members, *, sample_weight=None, loss="nll"):
+    """The candidates with the lowest loss each on its own, equally weighted.
 
     Parameters and return value are those of `select_greedy`.
     """
     statistics = normal_statistics(y, loc, scale)
-    return select_best(statistics, normal_nll, n_members, sample_weight=sample_weight)
+    return select_best(statistics, MOMENT_LOSSES[loss], n_members, sample_weight=sample_weight)
 
 
 def select_best(statistics, loss, n_members, *, sample_weight=None):

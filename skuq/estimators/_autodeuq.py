@@ -17,14 +17,19 @@ from skuq._params import (
 )
 from skuq.ensembles import (
     check_selection,
-    select_by_likelihood,
     select_forward,
     select_greedy,
     select_hq,
     select_hq_proba,
     select_top,
 )
-from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
+from skuq.ensembles._likelihood import (
+    brier_statistics,
+    class_log_likelihood,
+    likelihood_statistics,
+)
+from skuq.ensembles._selection import MOMENT_LOSSES, select_best
+from skuq.estimators._durable import DURABLE_CONSTRAINTS
 from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
 from skuq.estimators._search import SearchEstimator
 from skuq.estimators._targets import (
@@ -64,6 +69,7 @@ class _AutoDEUQ(SearchEstimator):
         "max_batch_size": [Interval(Integral, 1, None, closed="left")],
         "selection": [StrOptions({"greedy", "top", "hq"}), callable],
         **PREPROCESS_CONSTRAINTS,
+        **DURABLE_CONSTRAINTS,
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -89,9 +95,20 @@ class _AutoDEUQ(SearchEstimator):
         -------
         self
         """
+        self._check_selection()
+        return self._fit(X, y, sample_weight, validation_data, groups)
+
+    _selection_parameters = (
+        "n_members",
+        "min_members",
+        "selection",
+        "selection_loss",
+        "epistemic_ddof",
+    )
+
+    def _check_selection(self):
         if self.selection == "hq" and self.n_members < 2:
             raise ValueError('`selection="hq"` makes teams: `n_members` must be at least 2. Got 1.')
-        return self._fit(X, y, sample_weight, validation_data, groups)
 
     def _space(self):
         return resolve_search_space(self.search_space, self.n_nodes, self.max_batch_size)
@@ -118,16 +135,17 @@ class _AutoDEUQ(SearchEstimator):
         )
 
     def _select(self, catalog):
-        """Members by their predictions of the validation rows, as a `Selection`."""
-        completed, held_out = catalog.completed, catalog.held_out
-        raw = np.stack([catalog.member(index).held_out for index in completed]).astype("float64")
+        return self._choose(*self._held_out_of(catalog.held_out.sets))
+
+    def _choose(self, raws, y, weight, groups):
+        """Members by their predictions, as a `Selection` of trials."""
         select = self.selection
         if isinstance(select, str):
             select = getattr(self, f"_{select}")
-        judged = self._judged(held_out.y.astype("float64"), raw)
-        chosen = select(*judged, self.n_members, sample_weight=held_out.weight)
-        check_selection(chosen, len(completed))
-        return replace(chosen, indices=completed[np.asarray(chosen.indices)])
+        judged = self._judged(y, np.stack(raws).astype("float64"))
+        chosen = select(*judged, self.n_members, sample_weight=weight)
+        check_selection(chosen, len(raws))
+        return replace(chosen, indices=self.catalog_.completed[np.asarray(chosen.indices)])
 
 
 class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
@@ -183,6 +201,10 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         teams by diversity (`skuq.ensembles.select_hq`) and weighs members equally. A callable
         gets ``(y, loc, scale, n_members, sample_weight=...)`` and returns a
         `skuq.ensembles.Selection`.
+    selection_loss : {"nll", "crps", "mse"}, default="nll"
+        What "greedy" and "top" minimise: the NLL (the paper's) or CRPS of the normal with the
+        mixture's mean and variance, or the squared error of the mean. "hq" has losses of its
+        own.
     epistemic_ddof : {0, 1}, default=0
         0 is the mixture's own variance of the means; 1 is the paper's Eq. 4 (K - 1),
         used by `predict` and `predict_uncertainty` but not by quantiles.
@@ -199,6 +221,17 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         Networks trained at the same time, each in a process with its share of the
         cores. With more than one, what is proposed depends on the order in which trials
         finish, so that only "rs-mixed" and "init" repeat exactly.
+    catalog_dir : str, path or None, default=None
+        Where the search is kept: each finished trial is on disk when it ends, and `fit` with
+        the same data and settings goes on with what is there. Each search has a folder of its
+        own in it, so that folds and clones can share it. See `from_catalog`.
+    max_time : float or None, default=None
+        Seconds after which the search ends with the first trial that finishes.
+    trial_timeout : float or None, default=None
+        Seconds after which a trial is given up and recorded as failed.
+    max_failures : int or None, default=None
+        Most failed trials; one more ends the search with an error that shows the reasons.
+        None ends it only if the first ten all fail.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -220,6 +253,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         Means and scales of X and y on the training rows.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
+    catalog_path_ : Path or None
+        The folder of this search in `catalog_dir`.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.
@@ -258,6 +293,7 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
 
     _parameter_constraints: dict = {
         **_AutoDEUQ._parameter_constraints,
+        "selection_loss": [StrOptions(set(MOMENT_LOSSES))],
         "epistemic_ddof": [Options(Integral, {0, 1})],
         **TARGET_CONSTRAINTS,
     }
@@ -280,10 +316,15 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         kappa=0.001,
         max_batch_size=256,
         selection="greedy",
+        selection_loss="nll",
         epistemic_ddof=0,
         preprocess="auto",
         target_transform="standard",
         n_jobs=None,
+        catalog_dir=None,
+        max_time=None,
+        trial_timeout=None,
+        max_failures=None,
         random_state=None,
         verbose=0,
     ):
@@ -302,10 +343,15 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         self.kappa = kappa
         self.max_batch_size = max_batch_size
         self.selection = selection
+        self.selection_loss = selection_loss
         self.epistemic_ddof = epistemic_ddof
         self.preprocess = preprocess
         self.target_transform = target_transform
         self.n_jobs = n_jobs
+        self.catalog_dir = catalog_dir
+        self.max_time = max_time
+        self.trial_timeout = trial_timeout
+        self.max_failures = max_failures
         self.random_state = random_state
         self.verbose = verbose
 
@@ -313,9 +359,16 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         return y, *self._head.distribution(raw)
 
     def _greedy(self, *candidates, sample_weight):
-        return select_greedy(*candidates, sample_weight=sample_weight, min_members=self.min_members)
+        return select_greedy(
+            *candidates,
+            sample_weight=sample_weight,
+            min_members=self.min_members,
+            loss=self.selection_loss,
+        )
 
-    _top = staticmethod(select_top)
+    def _top(self, *candidates, sample_weight):
+        return select_top(*candidates, sample_weight=sample_weight, loss=self.selection_loss)
+
     _hq = staticmethod(select_hq)
 
 
@@ -373,6 +426,9 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         callable gets ``(y, proba, n_members, sample_weight=...)``, codes (n_rows,) and
         probabilities (n_trials, n_rows, n_classes), and returns a
         `skuq.ensembles.Selection`.
+    selection_loss : {"nll", "brier"}, default="nll"
+        What "greedy" and "top" minimise: minus log of the averaged probability of the true
+        class, or the Brier score. "hq" has losses of its own.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label: in the training loss as in the selection, like sample
         weights. "balanced" is inversely proportional to their frequencies in y.
@@ -385,6 +441,17 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         Networks trained at the same time, each in a process with its share of the
         cores. With more than one, what is proposed depends on the order in which trials
         finish, so that only "rs-mixed" and "init" repeat exactly.
+    catalog_dir : str, path or None, default=None
+        Where the search is kept: each finished trial is on disk when it ends, and `fit` with
+        the same data and settings goes on with what is there. Each search has a folder of its
+        own in it, so that folds and clones can share it. See `from_catalog`.
+    max_time : float or None, default=None
+        Seconds after which the search ends with the first trial that finishes.
+    trial_timeout : float or None, default=None
+        Seconds after which a trial is given up and recorded as failed.
+    max_failures : int or None, default=None
+        Most failed trials; one more ends the search with an error that shows the reasons.
+        None ends it only if the first ten all fail.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -408,6 +475,8 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         Means and scales of X on the training rows.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
+    catalog_path_ : Path or None
+        The folder of this search in `catalog_dir`.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Only if X has string column names.
@@ -445,6 +514,7 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
 
     _parameter_constraints: dict = {
         **_AutoDEUQ._parameter_constraints,
+        "selection_loss": [StrOptions({"nll", "brier"})],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
@@ -466,9 +536,14 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         kappa=0.001,
         max_batch_size=256,
         selection="greedy",
+        selection_loss="nll",
         class_weight=None,
         preprocess="auto",
         n_jobs=None,
+        catalog_dir=None,
+        max_time=None,
+        trial_timeout=None,
+        max_failures=None,
         random_state=None,
         verbose=0,
     ):
@@ -487,25 +562,34 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         self.kappa = kappa
         self.max_batch_size = max_batch_size
         self.selection = selection
+        self.selection_loss = selection_loss
         self.class_weight = class_weight
         self.preprocess = preprocess
         self.n_jobs = n_jobs
+        self.catalog_dir = catalog_dir
+        self.max_time = max_time
+        self.trial_timeout = trial_timeout
+        self.max_failures = max_failures
         self.random_state = random_state
         self.verbose = verbose
 
     def _judged(self, y, raw):
         return y[:, 0].astype(int), self._head.probabilities(raw)
 
+    def _statistics(self, y, proba):
+        if self.selection_loss == "brier":
+            return brier_statistics(y, proba)
+        return likelihood_statistics(class_log_likelihood(y, proba))
+
     def _greedy(self, y, proba, n_members, *, sample_weight):
         return select_forward(
-            *likelihood_statistics(class_log_likelihood(y, proba)),
+            *self._statistics(y, proba),
             n_members,
             min_members=self.min_members,
             sample_weight=sample_weight,
         )
 
     def _top(self, y, proba, n_members, *, sample_weight):
-        likelihood = class_log_likelihood(y, proba)
-        return select_by_likelihood(likelihood, n_members, "top", sample_weight=sample_weight)
+        return select_best(*self._statistics(y, proba), n_members, sample_weight=sample_weight)
 
     _hq = staticmethod(select_hq_proba)

@@ -82,6 +82,17 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         Networks trained at the same time, each in a process with its share of the cores.
         With more than one, what evolution proposes depends on the order in which trials
         finish, so that only "rs" repeats exactly.
+    catalog_dir : str, path or None, default=None
+        Where the search is kept: each finished trial is on disk when it ends, and `fit` with
+        the same data and settings goes on with what is there. Each search has a folder of its
+        own in it, so that folds and clones can share it. See `from_catalog`.
+    max_time : float or None, default=None
+        Seconds after which the search ends with the first trial that finishes.
+    trial_timeout : float or None, default=None
+        Seconds after which a trial is given up and recorded as failed.
+    max_failures : int or None, default=None
+        Most failed trials; one more ends the search with an error that shows the reasons.
+        None ends it only if the first ten all fail.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -109,6 +120,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         Means and scales of the inputs on the training rows; of images one for each channel.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
+    catalog_path_ : Path or None
+        The folder of this search in `catalog_dir`.
     n_features_in_ : int
         Of images h * w * c.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -172,6 +185,10 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         validation_fraction=0.25,
         preprocess="auto",
         n_jobs=None,
+        catalog_dir=None,
+        max_time=None,
+        trial_timeout=None,
+        max_failures=None,
         random_state=None,
         verbose=0,
     ):
@@ -193,6 +210,10 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         self.validation_fraction = validation_fraction
         self.preprocess = preprocess
         self.n_jobs = n_jobs
+        self.catalog_dir = catalog_dir
+        self.max_time = max_time
+        self.trial_timeout = trial_timeout
+        self.max_failures = max_failures
         self.random_state = random_state
         self.verbose = verbose
 
@@ -270,6 +291,17 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         Networks trained at the same time, each in a process with its share of the cores.
         With more than one, what evolution proposes depends on the order in which trials
         finish, so that only "rs" repeats exactly.
+    catalog_dir : str, path or None, default=None
+        Where the search is kept: each finished trial is on disk when it ends, and `fit` with
+        the same data and settings goes on with what is there. Each search has a folder of its
+        own in it, so that folds and clones can share it. See `from_catalog`.
+    max_time : float or None, default=None
+        Seconds after which the search ends with the first trial that finishes.
+    trial_timeout : float or None, default=None
+        Seconds after which a trial is given up and recorded as failed.
+    max_failures : int or None, default=None
+        Most failed trials; one more ends the search with an error that shows the reasons.
+        None ends it only if the first ten all fail.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -297,6 +329,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         each channel.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
+    catalog_path_ : Path or None
+        The folder of this search in `catalog_dir`.
     n_features_in_ : int
         Of images h * w * c.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -362,6 +396,10 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         preprocess="auto",
         target_transform="standard",
         n_jobs=None,
+        catalog_dir=None,
+        max_time=None,
+        trial_timeout=None,
+        max_failures=None,
         random_state=None,
         verbose=0,
     ):
@@ -384,8 +422,14 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         self.preprocess = preprocess
         self.target_transform = target_transform
         self.n_jobs = n_jobs
+        self.catalog_dir = catalog_dir
+        self.max_time = max_time
+        self.trial_timeout = trial_timeout
+        self.max_failures = max_failures
         self.random_state = random_state
         self.verbose = verbose
+
+    _also_reselected = ("selection_loss",)  # evolution looks at it, too
 
     def _statistics(self, y, raws):
         if self.selection_loss == "mixture":

@@ -14,6 +14,7 @@ from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator, trial_seed
 from skuq.ensembles import SELECTORS, check_selection, select_by
 from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.estimators._durable import DURABLE_CONSTRAINTS
 from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
 from skuq.estimators._search import SearchEstimator
 from skuq.networks._resolve import NES_SPACES, resolve_nes_space
@@ -26,7 +27,7 @@ from skuq.search import (
     pin,
     run_together,
 )
-from skuq.training import Recipe, predict_members
+from skuq.training import Recipe
 
 __all__ = ["NeuralEnsembleSearch"]
 
@@ -69,6 +70,7 @@ class NeuralEnsembleSearch(SearchEstimator):
         "epochs": [Interval(Integral, 1, None, closed="left"), None],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         **PREPROCESS_CONSTRAINTS,
+        **DURABLE_CONSTRAINTS,
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -116,22 +118,24 @@ class NeuralEnsembleSearch(SearchEstimator):
         SearchFailedError
             If no network could be trained; it shows the reasons.
         """
-        self._check_size(self.n_members)
-        if self.use_best and self.selection not in SELECTORS:
-            raise ValueError(
-                f"`use_best=True` is for `selection` in {SELECTORS}. Got {self.selection!r}."
-            )
+        self._check_selection()
         shifted = _named_sets(shift_validation)
         if self.evolve_on == "shift" and not shifted:
             raise ValueError('`evolve_on="shift"` needs `shift_validation`.')
         return self._fit(X, y, sample_weight, validation_data, groups, shifted)
 
-    def _check_size(self, n_members):
+    _selection_parameters = ("n_members", "selection", "use_best")
+
+    def _check_selection(self):
         least = 2 if self.selection == "hq" else 1  # HQ makes teams
-        if not isinstance(n_members, Integral) or n_members < least:
+        if self.n_members < least:
             raise ValueError(
                 f"With `selection={self.selection!r}`, `n_members` must be an integer >= {least}. "
-                f"Got {n_members!r}."
+                f"Got {self.n_members!r}."
+            )
+        if self.use_best and self.selection not in SELECTORS:
+            raise ValueError(
+                f"`use_best=True` is for `selection` in {SELECTORS}. Got {self.selection!r}."
             )
 
     # ----------------------------------------------------------------- search
@@ -179,7 +183,7 @@ class NeuralEnsembleSearch(SearchEstimator):
         mutation = Mutation(*pinned, getattr(space, "mutate", None))
         return EnsembleEvolution(both.sample, mutation, judges, p, m)
 
-    def _train(self, trainer, proposer, entropy):
+    def _train(self, trainer, proposer, entropy, store):
         """Networks of one architecture whose settings are known beforehand make stacks."""
         if self.vary in _ONE_ARCHITECTURE:
             # A baseline splits the rows as its search did, but repeats none of its networks.
@@ -189,9 +193,14 @@ class NeuralEnsembleSearch(SearchEstimator):
                 configurations = [proposer.ask([], [], rng) for rng in rngs]
                 if trainer.fit_together(configurations):
                     return run_together(
-                        trainer.together, configurations, entropy, verbose=self.verbose
+                        trainer.together,
+                        configurations,
+                        entropy,
+                        store=store,
+                        limits=self._limits(),
+                        verbose=self.verbose,
                     )
-        return super()._train(trainer, proposer, entropy)
+        return super()._train(trainer, proposer, entropy, store)
 
     # -------------------------------------------------------------- selection
 
@@ -202,27 +211,9 @@ class NeuralEnsembleSearch(SearchEstimator):
             return self.selections_[-1]
         return self._choose(*self._held_out_of(self._judged_on()))
 
-    def _judged_on(self):
-        """The held-out sets that the ensemble is for: the shifted ones, if there are any."""
-        clean, *shifted = self.catalog_.held_out.sets
-        return shifted or [clean]
-
-    def _held_out_of(self, sets):
-        """What trials gave on some of the held-out sets, and targets, weights and groups.
-
-        Each set counts the same. Sets are often versions of the same rows, in the same order:
-        rows of one position are a group.
-        """
-        self._check_catalog_is_whole()
-        members = [self.catalog_.member(k) for k in self.catalog_.completed]
-        raws = [np.concatenate([m.held_out[part] for part, _, _ in sets]) for m in members]
-        y = np.concatenate([y for _, y, _ in sets]).astype("float64")
-        weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
-        return raws, y, weight, np.concatenate([np.arange(len(y)) for _, y, _ in sets])
-
-    def _choose(self, raws, y, weight, groups, n_members=None):
+    def _choose(self, raws, y, weight, groups):
         """An ensemble of trials, from the raw outputs (n_rows, n_raw) of each."""
-        n_members = self.n_members if n_members is None else n_members
+        n_members = self.n_members
         if self.selection == "hq":
             chosen = self._choose_hq(y, raws, weight, n_members)
         elif isinstance(self.selection, str):
@@ -247,45 +238,6 @@ class NeuralEnsembleSearch(SearchEstimator):
     def _statistics(self, y, raws):
         """What an ensemble averages, and its loss, for targets and raw outputs."""
         return likelihood_statistics(self._log_likelihood(y, raws))
-
-    def reselect(self, X=None, y=None, sample_weight=None, *, n_members=None):
-        """Choose another ensemble out of the networks there are: nothing is trained.
-
-        Parameters
-        ----------
-        X, y, sample_weight : optional
-            Rows to choose on, as in `fit`: not those trained on, and best from where the
-            model is used now. By default the rows that were held out in `fit`.
-        n_members : int, optional
-            Instead of the parameter.
-
-        Returns
-        -------
-        self
-            With another `selection_`.
-
-        Raises
-        ------
-        ValueError
-            If the estimator was pickled, which keeps the members alone, or the arguments
-            cannot be used.
-        """
-        check_is_fitted(self)
-        if n_members is not None:
-            self._check_size(n_members)
-        if (X is None) != (y is None) or (X is None and sample_weight is not None):
-            raise ValueError("`reselect` needs both X and y, or neither and no weights.")
-        if X is None:
-            held_out = self._held_out_of(self._judged_on())
-        else:
-            self._check_catalog_is_whole()
-            data = (X, y) if sample_weight is None else (X, y, sample_weight)
-            x, targets, weight = self._scaled(self._check_rows_beside(data, "X, y"))
-            members = [self.catalog_.member(k) for k in self.catalog_.completed]
-            raws = [predict_members([member], x, once=True)[0] for member in members]
-            held_out = raws, targets, weight, np.arange(len(x))
-        self.selection_ = self._choose(*held_out, n_members)
-        return self
 
     def at_severity(self, severity):
         """The same networks with the ensemble chosen for one held-out set.

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._seeds import draw_entropy, generator
 from skuq.catalog import Catalog, HeldOut
+from skuq.estimators._durable import DurableSearchMixin
 from skuq.estimators._rows import (
     check_groups,
     check_validation_data,
@@ -27,7 +28,7 @@ from skuq.training import MemberTrainer, predict_members
 __all__ = ["SearchEstimator"]
 
 
-class SearchEstimator(BaseEstimator):
+class SearchEstimator(DurableSearchMixin, BaseEstimator):
     """Many networks of a search, and an ensemble of some of them."""
 
     def _fit(self, X, y, sample_weight, validation_data, groups, shifted=()):
@@ -39,27 +40,41 @@ class SearchEstimator(BaseEstimator):
         rows = self._encoded_rows(X, y, sample_weight)
         self._weigh_classes(rows)
         rows = rows._replace(weight=self._weight(rows))
-        train, valid, positions = self._split(rows, validation_data, groups)
+        groups = check_groups(groups, rows.X)
+        beside = None
+        if validation_data is not None:
+            beside = self._check_rows_beside(validation_data, "validation_data")
         shifted = [self._check_rows_beside(part, name) for name, part in shifted]
-        self._head = self._make_head(rows.y.shape[1])
-        self.scaling_ = self._fit_scaling(train)
-        data = TrainingData(*self._scaled(train), *self._scaled(valid))
-        held_out, inputs = self._held_out(positions, data, shifted)
-        records = self._run_search(data, held_out, inputs)
+        store = self._open_store(
+            X=rows.X,
+            y=rows.y,
+            sample_weight=rows.weight,
+            groups=groups,
+            validation_data=beside,
+            shift_validation=shifted,
+        )
+        with store as store:
+            self.catalog_path_ = None if store is None else store.path
+            if store is not None:
+                self.entropy_ = store.entropy or self.entropy_
+            train, valid, positions = self._split(rows, beside, groups)
+            self._head = self._make_head(rows.y.shape[1])
+            self.scaling_ = self._fit_scaling(train)
+            data = TrainingData(*self._scaled(train), *self._scaled(valid))
+            held_out, inputs = self._held_out(positions, data, shifted)
+            records = self._run_search(data, held_out, inputs, store)
         self.catalog_ = Catalog(records, held_out)
         self.selection_ = self._select(self.catalog_)
         return self
 
-    def _split(self, rows, validation_data, groups):
+    def _split(self, rows, beside, groups):
         """Rows to train on, rows to validate on, and the positions of the latter."""
-        groups = check_groups(groups, rows.X)
-        if validation_data is None:
+        if beside is None:
             rng = generator(self.entropy_, "split")
             train, valid = split(rows, self.validation_fraction, rng, groups, self._labels(rows.y))
             parts = rows.take(train), rows.take(valid), valid
         else:
-            valid = self._check_rows_beside(validation_data, "validation_data")
-            parts = rows.take(rows.weight > 0), valid, None
+            parts = rows.take(rows.weight > 0), beside, None
         warn_of_few_rows(len(parts[1].X))
         return parts
 
@@ -93,20 +108,108 @@ class SearchEstimator(BaseEstimator):
         held_out = HeldOut(positions, data.y_valid, data.weight_valid, tuple(sets))
         return held_out, np.concatenate(inputs) if shifted else None
 
-    def _run_search(self, data, held_out, inputs):
+    def _run_search(self, data, held_out, inputs, store):
         space = self._tabular_space(data.x, len(data.x)) if self._is_tabular else self._space()
         self.decisions_ = space.decisions(data.x.shape[1:], self._head.n_raw)
         proposer = self._proposer(space, self.decisions_, held_out)
         epochs = self._epochs(space, len(data.x))
-        trainer = MemberTrainer(space, data, self._head, epochs, inputs)
-        return self._train(trainer, proposer, self.entropy_)
+        trainer = MemberTrainer(space, data, self._head, epochs, inputs, timeout=self.trial_timeout)
+        if store is not None:
+            self._begin(store, held_out)
+        return self._train(trainer, proposer, self.entropy_, store)
 
     def _epochs(self, space, n_train):
         return self.epochs
 
-    def _train(self, trainer, proposer, entropy):
+    def _train(self, trainer, proposer, entropy, store):
         with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
-            return run_search(proposer, slots, self.n_trials, entropy, verbose=self.verbose)
+            return run_search(
+                proposer,
+                slots,
+                self.n_trials,
+                entropy,
+                store=store,
+                limits=self._limits(),
+                verbose=self.verbose,
+            )
+
+    # -------------------------------------------------------------- selection
+
+    def _check_selection(self):
+        """Raise where parameters of the selection contradict each other."""
+
+    def _judged_on(self):
+        """The held-out sets that the ensemble is for: the shifted ones, if there are any."""
+        clean, *shifted = self.catalog_.held_out.sets
+        return shifted or [clean]
+
+    def _held_out_of(self, sets):
+        """What trials gave on some of the held-out sets, and targets, weights and groups.
+
+        Each set counts the same. Sets are often versions of the same rows, in the same order:
+        rows of one position are a group.
+        """
+        self._check_catalog_is_whole()
+        members = [self.catalog_.member(k) for k in self.catalog_.completed]
+        raws = [np.concatenate([m.held_out[part] for part, _, _ in sets]) for m in members]
+        y = np.concatenate([y for _, y, _ in sets]).astype("float64")
+        weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
+        return raws, y, weight, np.concatenate([np.arange(len(y)) for _, y, _ in sets])
+
+    def reselect(self, X=None, y=None, sample_weight=None, **settings):
+        """Choose another ensemble out of the networks there are: nothing is trained.
+
+        Parameters
+        ----------
+        X, y, sample_weight : optional
+            Rows to choose on, as in `fit`: not those trained on, and best from where the
+            model is used now. By default the rows that were held out in `fit`.
+        **settings : dict
+            Instead of the parameters of the same names, which stay what they are:
+            `n_members`, `selection`, and what else decides on the ensemble.
+
+        Returns
+        -------
+        self
+            With another `selection_`.
+
+        Raises
+        ------
+        ValueError
+            If the estimator was pickled, which keeps the members alone, or the arguments
+            cannot be used.
+        """
+        check_is_fitted(self)
+        if (X is None) != (y is None) or (X is None and sample_weight is not None):
+            raise ValueError("`reselect` needs both X and y, or neither and no weights.")
+        chooser = self._with_settings(settings)
+        self._check_catalog_is_whole()
+        if X is None:
+            held_out = self._held_out_of(self._judged_on())
+        else:
+            data = (X, y) if sample_weight is None else (X, y, sample_weight)
+            x, targets, weight = self._scaled(self._check_rows_beside(data, "X, y"))
+            members = [self.catalog_.member(k) for k in self.catalog_.completed]
+            raws = [predict_members([member], x, once=True)[0] for member in members]
+            held_out = raws, targets, weight, np.arange(len(x))
+        self.selection_ = chooser._choose(*held_out)
+        return self
+
+    def _with_settings(self, settings):
+        """The same estimator with other parameters of the selection, checked."""
+        allowed = (*self._selection_parameters, *self._also_reselected)
+        unknown = sorted(set(settings) - set(allowed))
+        if unknown:
+            raise ValueError(f"`reselect` knows {list(allowed)}. Got {unknown}.")
+        other = self._with_selection(self.selection_)
+        other.__dict__.update(settings)
+        other._validate_params()
+        other._check_selection()
+        return other
+
+    _also_reselected: tuple = ()
+
+    # ------------------------------------------------------------- prediction
 
     _dropout_mask = None  # predictions drop nothing
 

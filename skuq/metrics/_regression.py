@@ -123,8 +123,12 @@ def crps_loss(y_true, mean, std, *, sample_weight=None):
     0.2337
     """
     y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
-    losses = _mean_distance(y - mean, std) - std / np.sqrt(np.pi)
-    return float(average(losses, sample_weight).mean())
+    return float(average(crps_normal(y - mean, std), sample_weight).mean())
+
+
+def crps_normal(error, std):
+    """Of normals with these errors of the mean: each element's score, without checks."""
+    return _mean_distance(error, std) - std / np.sqrt(np.pi)
 
 
 def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):

@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_evolution": ["AgeingEvolution"],
         "_forest": ["ForestOptimizer", "ForestSurrogate"],
         "_keras_tuner": ["AgEBOOracle", "OracleProposer"],
+        "_limits": ["Limits"],
         "_loop": ["run_search"],
         "_nes": ["EnsembleEvolution", "Mutation", "ensemble_population"],
         "_proposers": ["Fixed", "Joint", "Proposer", "RandomProposer"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import threading
 
@@ -17,6 +18,7 @@ __all__ = ["AgEBOOracle", "OracleProposer"]
 
 # Keras-Tuner ends a search after a few failures in a row; we record them and go on.
 _NEVER = 10**9
+_STATUS = keras_tuner.engine.trial.TrialStatus
 
 
 class AgEBOOracle(keras_tuner.Oracle):
@@ -95,14 +97,14 @@ class AgEBOOracle(keras_tuner.Oracle):
         running = [
             self._configuration(trial, space)
             for key, trial in self.trials.items()
-            if trial.status == keras_tuner.engine.trial.TrialStatus.RUNNING and key != trial_id
+            if trial.status == _STATUS.RUNNING and key != trial_id
         ]
         rng = generator(self._entropy, "ask", len(self.trials))
         values = proposer.ask(history, running, rng)
-        return {"status": keras_tuner.engine.trial.TrialStatus.RUNNING, "values": values}
+        return {"status": _STATUS.RUNNING, "values": values}
 
     def _record(self, number, trial, space, sign):
-        completed = trial.status == keras_tuner.engine.trial.TrialStatus.COMPLETED
+        completed = trial.status == _STATUS.COMPLETED
         return TrialRecord(
             trial_number=number,
             configuration=self._configuration(trial, space),
@@ -138,7 +140,7 @@ class OracleProposer:
     def __init__(self, oracle, decisions: Decisions, n_trials: int = 1):
         self._oracle = oracle
         self._folder = tempfile.TemporaryDirectory(prefix="skuq-oracle-")
-        self._trials = []  # Keras-Tuner's trials, by our trial number
+        self._trials = {}  # Keras-Tuner's trials, by our trial number
         self._n_told = 0
         self._space = decisions.architecture + decisions.hyperparameters
         if oracle.max_trials is not None and oracle.max_trials < n_trials:
@@ -154,30 +156,38 @@ class OracleProposer:
     def ask(self, history, running, rng):
         """Tell the oracle what has finished, then take its next trial."""
         self.tell(history)
+        # The loop asks for the lowest number that there is no trial of.
+        number = next(k for k in itertools.count() if k not in self._trials)
+        trial = self._trials[number] = self._create()
+        return self._space.restrict(trial.hyperparameters.values)
+
+    def _create(self):
         tuner_id = f"skuq-{threading.get_ident()}-{len(self._trials)}"
         trial = self._oracle.create_trial(tuner_id)
-        values = trial.hyperparameters.values
-        if trial.status != keras_tuner.engine.trial.TrialStatus.RUNNING or not values:
+        if trial.status != _STATUS.RUNNING or not trial.hyperparameters.values:
             raise RuntimeError(
                 f"The oracle proposed nothing (status {trial.status}) at trial "
                 f"{len(self._trials)}: has the space fewer configurations than n_trials?"
             )
-        self._trials.append(trial)
-        return self._space.restrict(values)
+        return trial
 
     def tell(self, history):
-        """Tell the oracle what it has not heard of yet."""
+        """Tell the oracle what it has not heard of yet, of an earlier search too."""
         for record in history[self._n_told :]:
+            if record.trial_number not in self._trials:
+                # Proposing moves an oracle's state on; what was evaluated is then put in.
+                trial = self._trials[record.trial_number] = self._create()
+                trial.hyperparameters.values.update(record.configuration)
             self._tell(record)
         self._n_told = len(history)
 
     def _tell(self, record):
-        trial, status = self._trials[record.trial_number], keras_tuner.engine.trial.TrialStatus
+        trial = self._trials[record.trial_number]
         if record.completed:
             sign = -1 if self._oracle.objective.direction == "max" else 1
             metrics = {self._oracle.objective.name: sign * record.score}
             self._oracle.update_trial(trial.trial_id, metrics)
         trial = self._oracle.trials[trial.trial_id]
-        trial.status = status.COMPLETED if record.completed else status.FAILED
+        trial.status = _STATUS.COMPLETED if record.completed else _STATUS.FAILED
         trial.message = record.message
         self._oracle.end_trial(trial)

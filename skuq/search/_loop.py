@@ -3,30 +3,55 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
-from collections import Counter
+from collections import deque
 from concurrent.futures import FIRST_COMPLETED, wait
+from typing import Protocol
 
 from tqdm.auto import tqdm
 
 from skuq._seeds import generator, trial_seed
 from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SearchFailedError
+from skuq.search._limits import Limits
 from skuq.search._proposers import Proposer
 
-__all__ = ["run_search"]
+__all__ = ["Store", "known_records", "run_search"]
 
 _logger = logging.getLogger("skuq")
 
-# A search whose first trials all fail has something wrong with it, not with them.
-_HOPELESS = 10
+
+class Store(Protocol):
+    """Where finished trials are kept, for example a `skuq.catalog.CatalogFolder`.
+
+    Attributes
+    ----------
+    records : sequence of TrialRecord
+        Of earlier searches, in the order in which they finished.
+    """
+
+    def add(self, record: TrialRecord):
+        """Keep a trial; when this returns it is safe."""
+
+
+def known_records(store: Store | None, n_trials: int) -> list[TrialRecord]:
+    """Trials of the store that belong to a budget of so many."""
+    return [] if store is None else [r for r in store.records if r.trial_number < n_trials]
 
 
 def run_search(
-    proposer: Proposer, slots, n_trials: int, entropy: int, *, verbose: int = 0
+    proposer: Proposer,
+    slots,
+    n_trials: int,
+    entropy: int,
+    *,
+    store: Store | None = None,
+    limits: Limits | None = None,
+    verbose: int = 0,
 ) -> list[TrialRecord]:
-    """Evaluate `n_trials` configurations.
+    """Evaluate `n_trials` configurations, or as many of them as a store has not yet.
 
     Parameters
     ----------
@@ -36,76 +61,125 @@ def run_search(
     n_trials : int
     entropy : int
         Decides the proposals' generators and the trials' seeds, by trial number.
+    store : Store, optional
+        Trials that it has are not evaluated again; each that finishes is added before the
+        next is asked for.
+    limits : Limits, optional
     verbose : int, default=0
         1 shows a progress bar.
 
     Returns
     -------
     list of TrialRecord
-        In the order in which the trials finished. After a keyboard interrupt those that
-        had finished, with a warning.
+        In the order in which the trials finished, those of the store first. After a keyboard
+        interrupt, or if the slots are lost, those that had finished, with a warning.
 
     Raises
     ------
     SearchFailedError
-        If no trial succeeded, none of the first ten, or the proposer raised.
+        If no trial succeeded, none of the first ten, more than `limits` allow failed, or the
+        proposer raised.
     """
-    history, running = [], {}
+    limits = limits or Limits()
+    history, running = known_records(store, n_trials), {}
+    if history:
+        _logger.info("going on with %d of %d trials", len(history), n_trials)
+    known = {record.trial_number for record in history}
+    waiting = deque(number for number in range(n_trials) if number not in known)
     free = list(range(slots.n_slots))
-    n_asked = 0
-    with tqdm(total=n_trials, desc="search", unit="trial", disable=not verbose) as bar:
+    with tqdm(
+        total=n_trials, initial=len(history), desc="search", unit="trial", disable=not verbose
+    ) as bar:
         try:
-            while n_asked < n_trials or running:
-                while free and n_asked < n_trials:
-                    slot = free.pop(0)
-                    asked = [trial["configuration"] for _, trial in running.values()]
-                    try:
-                        configuration = proposer.ask(
-                            history, asked, generator(entropy, "ask", n_asked)
-                        )
-                    except Exception as error:
-                        raise SearchFailedError(
-                            f"The search could not propose trial {n_asked}: {error}\n"
-                            f"{len(history)} trials had finished (the exception's `records`).",
-                            history,
-                        ) from error
-                    seed = trial_seed(entropy, n_asked)
-                    trial = {
-                        "trial_number": n_asked,
-                        "configuration": configuration,
-                        "seed": seed,
-                        "seconds": -time.perf_counter(),
-                    }
-                    n_asked += 1
-                    running[slots.submit(slot, configuration, seed)] = slot, trial
-                finished, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in sorted(finished, key=lambda f: running[f][1]["trial_number"]):
-                    slot, trial = running.pop(future)
-                    record = _record(slots, slot, future, trial)
+            while (waiting or running) and not limits.out_of_time(history):
+                while free and waiting:
+                    slot, number = free.pop(0), waiting.popleft()
+                    trial = _propose(proposer, number, history, running, entropy)
+                    trial["deadline"] = limits.deadline()
+                    future = slots.submit(slot, trial["configuration"], trial["seed"])
+                    running[future] = slot, trial
+                for slot, record in _finished(slots, running, limits):
                     history.append(record)
+                    if store is not None:
+                        store.add(record)
                     free.append(slot)
                     _report(bar, record, history)
-                _stop_if_hopeless(history, n_trials)
-        except KeyboardInterrupt:
+                limits.check_failures(history, n_trials)
+        except (KeyboardInterrupt, ConnectionError) as error:
             if not any(record.completed for record in history):
                 raise
+            why = f": {error}" if str(error) else "."
             warnings.warn(
-                f"Search interrupted: going on with {len(history)} of {n_trials} trials.",
+                f"Search interrupted: going on with {len(history)} of {n_trials} trials{why}",
                 stacklevel=2,
             )
+    limits.check_failures(history, n_trials)
     if hasattr(proposer, "tell"):
         proposer.tell(history)
     return history
 
 
-def _record(slots, slot, future, trial) -> TrialRecord:
+def _propose(proposer, number, history, running, entropy):
+    asked = [trial["configuration"] for _, trial in running.values()]
+    try:
+        configuration = proposer.ask(history, asked, generator(entropy, "ask", number))
+    except Exception as error:
+        raise SearchFailedError(
+            f"The search could not propose trial {number}: {error}\n"
+            f"{len(history)} trials had finished (the exception's `records`).",
+            history,
+        ) from error
+    return {
+        "trial_number": number,
+        "configuration": configuration,
+        "seed": trial_seed(entropy, number),
+        "submitted": time.monotonic(),
+    }
+
+
+def _finished(slots, running, limits):
+    """Wait for some trial to be over; pairs (slot, record) of those that are."""
+    patience = min(trial["deadline"] for _, trial in running.values()) - time.monotonic()
+    finished, _ = wait(
+        running, None if patience == math.inf else max(0, patience), return_when=FIRST_COMPLETED
+    )
+    over = []
+    for future in sorted(finished, key=lambda f: running[f][1]["trial_number"]):
+        slot, trial = running.pop(future)
+        over.append((slot, _record(trial, *_outcome(slots, slot, future))))
+    overdue = [f for f, (_, trial) in running.items() if trial["deadline"] <= time.monotonic()]
+    for future in overdue:
+        slot, trial = running[future]
+        trial["deadline"] = math.inf  # where it cannot be stopped it has to end itself
+        if slots.stop(slot):
+            del running[future]
+            reason = f"TimeoutError: stopped after trial_timeout={limits.trial_timeout:g} s."
+            over.append((slot, _record(trial, None, reason)))
+    return over
+
+
+def _outcome(slots, slot, future):
+    """What an evaluation gave, and why it failed if it did."""
     try:
         result = slots.result(slot, future)
     except Exception as error:
-        outcome = {"status": "failed", "message": f"{type(error).__name__}: {error}"}
-    else:
-        outcome = {"status": "completed", "score": result.score, "result": result}
-    return TrialRecord(**{**trial, "seconds": trial["seconds"] + time.perf_counter()}, **outcome)
+        return None, f"{type(error).__name__}: {error}"
+    if not math.isfinite(result.score):
+        return None, f"The evaluation gave a score of {result.score}."
+    return result, ""
+
+
+def _record(trial, result, reason) -> TrialRecord:
+    return TrialRecord(
+        trial["trial_number"],
+        trial["configuration"],
+        trial["seed"],
+        status="failed" if reason else "completed",
+        score=float("nan") if reason else result.score,
+        seconds=time.monotonic() - trial["submitted"],
+        message=reason,
+        result=result,
+    )
 
 
 def _report(bar, record, history):
@@ -117,15 +191,3 @@ def _report(bar, record, history):
     else:
         # Not a warning: in a wide space some networks diverge, and the catalog says so.
         _logger.info("trial %d failed: %s", record.trial_number, record.message)
-
-
-def _stop_if_hopeless(history, n_trials):
-    if any(r.completed for r in history) or len(history) < min(n_trials, _HOPELESS):
-        return
-    reasons = Counter(record.message for record in history).most_common(3)
-    listed = "\n".join(f"  {count} x {message}" for message, count in reasons)
-    raise SearchFailedError(
-        f"All {len(history)} trials so far failed, most often with:\n{listed}\n"
-        "Check the search space and the data (the exception's `records` hold every trial).",
-        history,
-    )

@@ -9,7 +9,8 @@ from tqdm.auto import tqdm
 
 from skuq._seeds import trial_seed
 from skuq.catalog._records import TrialRecord
-from skuq.exceptions import SearchFailedError
+from skuq.search._limits import Limits
+from skuq.search._loop import Store, known_records
 
 __all__ = ["run_together"]
 
@@ -17,7 +18,13 @@ _LARGEST_STACK = 16
 
 
 def run_together(
-    together: Callable, configurations: Sequence[dict], entropy: int, *, verbose: int = 0
+    together: Callable,
+    configurations: Sequence[dict],
+    entropy: int,
+    *,
+    store: Store | None = None,
+    limits: Limits | None = None,
+    verbose: int = 0,
 ) -> list[TrialRecord]:
     """Evaluate configurations in a few stacks of equal size.
 
@@ -28,6 +35,8 @@ def run_together(
     configurations : sequence of dict
     entropy : int
         Decides the trials' seeds, as in `run_search`.
+    store, limits : optional
+        As in `run_search`; what they say of a trial holds for a stack.
     verbose : int, default=0
         1 shows a progress bar.
 
@@ -39,33 +48,41 @@ def run_together(
     Raises
     ------
     SearchFailedError
-        If none could be trained.
+        If none could be trained, or more than `limits` allow failed.
     """
     n = len(configurations)
     n_stacks = -(-n // _LARGEST_STACK)
     size = -(-n // n_stacks)  # equal, so that stacks share one compiled program
-    records = []
-    with tqdm(total=n, desc="training", unit="trial", disable=not verbose) as bar:
+    limits = limits or Limits()
+    records = known_records(store, n)
+    known = {record.trial_number for record in records}
+    waiting = [number for number in range(n) if number not in known]
+    with tqdm(
+        total=n, initial=len(records), desc="training", unit="trial", disable=not verbose
+    ) as bar:
         try:
-            for first in range(0, n, size):
-                numbers = range(first, min(first + size, n))
+            for first in range(0, len(waiting), size):
+                if limits.out_of_time(records):
+                    break
+                numbers = waiting[first : first + size]
                 seeds = [trial_seed(entropy, k) for k in numbers]
-                results = together([configurations[k] for k in numbers], seeds)
-                records += [
-                    _record(k, configurations[k], seed, result)
-                    for k, seed, result in zip(numbers, seeds, results)
-                ]
+                try:
+                    results = together([configurations[k] for k in numbers], seeds)
+                except TimeoutError as error:
+                    results = [error] * len(numbers)
+                for k, seed, result in zip(numbers, seeds, results):
+                    records.append(_record(k, configurations[k], seed, result))
+                    if store is not None:
+                        store.add(records[-1])
                 bar.update(len(numbers))
+                limits.check_failures(records, n)
         except KeyboardInterrupt:
             if not any(record.completed for record in records):
                 raise
             warnings.warn(
                 f"Training interrupted: going on with {len(records)} of {n} trials.", stacklevel=2
             )
-    if not any(record.completed for record in records):
-        raise SearchFailedError(
-            f"All {n} trials failed, the first with: {records[0].message}", records
-        )
+    limits.check_failures(records, n)
     return records
 
 

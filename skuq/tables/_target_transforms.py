@@ -238,8 +238,19 @@ class _Scores:
         beyond = [2 * scores[-1] - scores[-2], 2 * values[-1] - values[-2]]
         self.scores = np.concatenate([ends[:1], scores, beyond[:1]])
         self.values = np.concatenate([ends[1:], values, beyond[1:]])
+        self._interpolate()
+
+    def _interpolate(self):
         self._curve = PchipInterpolator(self.scores, self.values)
         self._slope = self._curve.derivative()
+
+    def __getstate__(self):
+        # The curve follows from its knots, and the state of SciPy's objects is its own affair.
+        return {"scores": self.scores, "values": self.values}
+
+    def __setstate__(self, state):
+        self.scores, self.values = state["scores"], state["values"]
+        self._interpolate()
 
     @classmethod
     def learn(cls, y, weight):

@@ -6,6 +6,9 @@ often used only in its workers.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from collections.abc import Mapping, Sequence
 
 from skuq.catalog._records import Member
@@ -34,16 +37,26 @@ class MemberTrainer:
     held_out : ndarray of shape (n_held_out, ...), optional
         Standardised inputs that each member predicts once it is trained, instead of the
         validation rows.
+    timeout : float, optional
+        Seconds one call may take, of `together` for all its members. Training looks at the
+        clock about once a second; compilation does not.
     """
 
     def __init__(
-        self, search_space: SearchSpace, data: TrainingData, head, epochs: int, held_out=None
+        self,
+        search_space: SearchSpace,
+        data: TrainingData,
+        head,
+        epochs: int,
+        held_out=None,
+        timeout: float | None = None,
     ):
         self.search_space = search_space
         self.data = data
         self.head = head
         self.epochs = epochs
         self.held_out = held_out
+        self.timeout = timeout
         self._padded = None  # the data as tensors, made once a process
         self._cancelled = False
 
@@ -65,22 +78,39 @@ class MemberTrainer:
             If the space gives no usable network or recipe.
         FloatingPointError
             If training diverged before its first epoch had ended.
+        TimeoutError
+            If it took longer than `timeout`.
         """
         from skuq.training._engine import pad, train_member
 
-        model, recipe = self.build(configuration), self.recipe(configuration)
-        if self._padded is None:
-            self._padded = pad(self.data)
-        return train_member(
-            model,
-            self.head,
-            recipe,
-            self.data,
-            seed,
-            padded=self._padded,
-            cancelled=lambda: self._cancelled,
-            held_out=self.held_out,
-        )
+        with self._in_time() as cancelled:
+            model, recipe = self.build(configuration), self.recipe(configuration)
+            if self._padded is None:
+                self._padded = pad(self.data)
+            return train_member(
+                model,
+                self.head,
+                recipe,
+                self.data,
+                seed,
+                padded=self._padded,
+                cancelled=cancelled,
+                held_out=self.held_out,
+            )
+
+    @contextlib.contextmanager
+    def _in_time(self):
+        """Gives what training asks between slices: whether to end, by the clock or `cancel`."""
+        # The clock of this process, hence not kept: a trainer is pickled.
+        deadline = math.inf if self.timeout is None else time.monotonic() + self.timeout
+        try:
+            yield lambda: self._cancelled or time.monotonic() > deadline
+        except InterruptedError:
+            if self._cancelled or time.monotonic() <= deadline:
+                raise
+            raise TimeoutError(
+                f"The trial took longer than trial_timeout={self.timeout:g} s."
+            ) from None
 
     def fit_together(self, configurations: Sequence[Mapping]) -> bool:
         """Whether these configurations of one architecture can be trained `together`.
@@ -105,17 +135,21 @@ class MemberTrainer:
         ------
         ValueError
             If the configurations differ in more than the members of a stack may.
+        TimeoutError
+            If the stack took longer than `timeout`.
         """
         from skuq.training._engine import train_stack
 
-        return train_stack(
-            self.build(configurations[0]),
-            self.head,
-            [self.recipe(configuration) for configuration in configurations],
-            self.data,
-            seeds,
-            held_out=self.held_out,
-        )
+        with self._in_time() as cancelled:
+            return train_stack(
+                self.build(configurations[0]),
+                self.head,
+                [self.recipe(configuration) for configuration in configurations],
+                self.data,
+                seeds,
+                cancelled=cancelled,
+                held_out=self.held_out,
+            )
 
     def recipe(self, configuration: Mapping) -> Recipe:
         """The training recipe of a configuration."""

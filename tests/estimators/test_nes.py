@@ -476,7 +476,7 @@ def test_bad_reselections(iris, fitted):
     X, y = iris
     model = fitted.at_severity(0)
     for n_members in (0, -1, 1.5, "a"):
-        with pytest.raises(ValueError, match="`n_members` must be an integer >= 1"):
+        with pytest.raises(ValueError, match="'n_members' parameter"):
             model.reselect(X, y, n_members=n_members)
     for arguments in ((X,), (None, y), (None, None, np.ones(150))):
         with pytest.raises(ValueError, match="needs both X and y, or neither"):

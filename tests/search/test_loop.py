@@ -15,7 +15,7 @@ import pytest
 import skuq
 from skuq._space import Integer, Real, Space
 from skuq.exceptions import SearchFailedError, SearchSpaceError
-from skuq.search import RandomProposer, open_slots, run_search
+from skuq.search import Limits, RandomProposer, open_slots, run_search
 from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
@@ -94,8 +94,8 @@ def test_processes_share_the_cores_and_stay_warm():
 
 
 def test_a_process_is_replaced_after_many_trials(monkeypatch):
-    monkeypatch.setattr("skuq.search._slots._MAX_JOBS", 4)
-    monkeypatch.setattr("skuq.search._slots._idle", [])
+    monkeypatch.setattr("skuq.search._process_slots._MAX_JOBS", 4)
+    monkeypatch.setattr("skuq.search._process_slots._idle", [])
     records = run(ProcessSlots(Evaluate(), 1), n_trials=9)
     assert all(r.completed for r in records)
     assert len({r.result.pid for r in records}) == 3
@@ -295,3 +295,137 @@ def test_a_proposer_that_raises_does_not_lose_what_has_finished():
     with pytest.raises(SearchFailedError, match="propose trial 3: nothing left") as error:
         run(InlineSlots(Evaluate()), proposer=Fails(SPACE))
     assert len(error.value.records) == 3
+
+
+class Kept:
+    """A store in memory."""
+
+    def __init__(self, records=()):
+        self.records, self.added = list(records), []
+
+    def add(self, record):
+        self.added.append(record)
+
+
+class Learning(RandomProposer):
+    """Its proposals depend on all that has finished."""
+
+    def ask(self, history, running, rng):
+        drawn = super().ask(history, running, rng)
+        return {**drawn, "x": drawn["x"] * (1 + sum(r.score for r in history if r.completed))}
+
+
+def contents(records):
+    return [(r.trial_number, r.configuration, r.seed, r.score, r.message) for r in records]
+
+
+@pytest.mark.parametrize("n_first", [0, 1, 5, 12])
+def test_a_search_goes_on_where_a_store_ends(n_first):
+    evaluate = Evaluate(fail=(1, 2))
+    with InlineSlots(evaluate) as slots:
+        whole = run_search(Learning(SPACE), slots, 12, 3)
+        kept = Kept(whole[:n_first])
+        again = run_search(Learning(SPACE), slots, 12, 3, store=kept)
+    # The NaN of a failed trial is itself where the record is.
+    assert repr(contents(again)) == repr(contents(whole))
+    assert again[n_first:] == kept.added and again[:n_first] == kept.records
+
+
+def test_a_store_may_hold_more_trials_than_are_asked_for_or_have_gaps():
+    with InlineSlots(Evaluate()) as slots:
+        whole = run_search(RandomProposer(SPACE), slots, 8, 3)
+        fewer = run_search(RandomProposer(SPACE), slots, 5, 3, store=Kept(whole))
+        gaps = Kept([whole[6], whole[1]])
+        filled = run_search(RandomProposer(SPACE), slots, 8, 3, store=gaps)
+    assert fewer == whole[:5]
+    assert [r.trial_number for r in filled] == [6, 1, 0, 2, 3, 4, 5, 7]
+    assert contents(sorted(filled, key=lambda r: r.trial_number)) == contents(whole)
+
+
+def test_each_trial_is_kept_before_the_next_is_asked_for():
+    class Watching(RandomProposer):
+        def ask(self, history, running, rng):
+            assert kept.added == history
+            return super().ask(history, running, rng)
+
+    kept = Kept()
+    with InlineSlots(Evaluate()) as slots:
+        run_search(Watching(SPACE), slots, 5, 3, store=kept)
+    assert len(kept.added) == 5
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
+def test_scores_that_are_no_numbers_are_failures(score):
+    with InlineSlots(lambda configuration, seed: Result(score if seed % 2 else 1.0)) as slots:
+        records = run_search(RandomProposer(SPACE), slots, 20, 1)
+    failed = [r for r in records if not r.completed]
+    assert 0 < len(failed) < 20
+    assert {r.message for r in failed} == {f"The evaluation gave a score of {score}."}
+    assert all(r.result is None for r in failed)
+
+
+def test_too_many_failures_end_a_search():
+    with InlineSlots(Evaluate(fail=range(5))) as slots:
+        with pytest.raises(
+            SearchFailedError, match="3 of .* trials failed.*max_failures=2"
+        ) as error:
+            run_search(RandomProposer(SPACE), slots, 100, 1, limits=Limits(max_failures=2))
+        assert "ArithmeticError: k is" in str(error.value)
+        failed = [r for r in error.value.records if not r.completed]
+        assert len(failed) == 3 and not error.value.records[-1].completed
+        run_search(RandomProposer(SPACE), slots, 20, 1, limits=Limits(max_failures=20))
+
+
+def test_time_ends_a_search_with_the_trial_that_is_running(slots_of):
+    started = time.monotonic()
+    with slots_of(Evaluate(sleep=0.2)) as slots:
+        # Starting a process is part of the time, and there has to be one trial.
+        records = run_search(RandomProposer(SPACE), slots, 1000, 1, limits=Limits(max_time=1.0))
+    assert 1 <= len(records) <= 12 and time.monotonic() - started < 30
+    assert all(r.completed for r in records)
+
+
+def test_no_time_at_all_still_gives_one_success():
+    with InlineSlots(Evaluate(fail=range(5))) as slots:
+        records = run_search(RandomProposer(SPACE), slots, 40, 1, limits=Limits(max_time=1e-9))
+    assert [r.completed for r in records] == [False] * (len(records) - 1) + [True]
+
+
+class Stuck(Evaluate):
+    """Some trials never end."""
+
+    def __call__(self, configuration, seed):
+        if configuration["k"] == 4:
+            time.sleep(600)
+        return super().__call__(configuration, seed)
+
+
+def test_a_trial_that_does_not_end_costs_itself_only(monkeypatch):
+    monkeypatch.setattr("skuq.search._limits._GRACE", 9.0)  # a new process takes a while
+    started = time.monotonic()
+    with ProcessSlots(Stuck(), 2) as slots:
+        limits = Limits(trial_timeout=1.0)
+        records = run_search(RandomProposer(SPACE), slots, 12, 3, limits=limits)
+    stuck = [r for r in records if r.configuration["k"] == 4]
+    assert len(records) == 12 and stuck and time.monotonic() - started < 100
+    assert {r.message for r in stuck} == {"TimeoutError: stopped after trial_timeout=1 s."}
+    assert all(10 < r.seconds < 40 for r in stuck)
+    assert all(r.completed for r in records if r.configuration["k"] != 4)
+
+
+def test_what_has_finished_is_kept_when_the_slots_are_lost():
+    class Lost(InlineSlots):
+        n_submitted = 0
+
+        def submit(self, slot, configuration, seed):
+            self.n_submitted += 1
+            if self.n_submitted > n_before:
+                raise ConnectionError("The cluster is gone.")
+            return super().submit(slot, configuration, seed)
+
+    n_before = 3
+    with pytest.warns(UserWarning, match="going on with 3 of 9 trials: The cluster is gone."):
+        assert len(run(Lost(Evaluate()), n_trials=9)) == 3
+    n_before = 0
+    with pytest.raises(ConnectionError, match="is gone"):
+        run(Lost(Evaluate()), n_trials=9)

@@ -1,0 +1,333 @@
+"""Plain trees as checked zip files: JSON for the structure, npy for the arrays.
+
+A tree is made of None, bool, int, float, str, NumPy scalars, lists, tuples, dicts and arrays.
+Objects come in and go out through two hooks, so that this module makes none itself. Nothing
+in a file is trusted: each check below is made before what it guards is used, and memory is
+only taken for bytes that are there.
+
+A file holds ``header.json`` (format, versions, sizes and SHA-256 of the others), ``tree.json``,
+``arrays/0.npy``, ``arrays/1.npy`` and so on, and long strings as ``texts/0.txt`` and so on. In
+``tree.json`` a JSON object with the key "@" is something that JSON has no word for; its value
+says what.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import re
+import stat
+import struct
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+import skuq
+from skuq._files import atomic_write
+from skuq._npy import npy
+from skuq._trees import MAX_TEXT, TreeDecoder, TreeEncoder, read_json
+from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
+
+__all__ = ["from_bytes", "read", "to_bytes", "write"]
+
+FORMAT_VERSION = 1
+# What may be compressed takes at most MAX_TEXT plus this many times the length of the file.
+MAX_RATIO = 200
+_HEADER, _TREE = "header.json", "tree.json"
+_ARRAY = re.compile(r"arrays/(0|[1-9][0-9]{0,8})\.npy")
+_TEXT = re.compile(r"texts/(0|[1-9][0-9]{0,8})\.txt")
+_LOCAL = struct.Struct("<4s5H3L2H")  # what stands before a member's bytes
+_WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklearn"}
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def write(path, tree, *, kind: str, describe=None) -> None:
+    """Write a tree to a file, whole or not at all; see `to_bytes`."""
+    atomic_write(path, to_bytes(tree, kind=kind, describe=describe))
+
+
+def to_bytes(tree, *, kind: str, describe=None) -> bytes:
+    """A tree as the bytes of a file: equal for equal trees under equal versions.
+
+    Parameters
+    ----------
+    tree : object
+    kind : str
+        What it is, asked for on reading.
+    describe : callable, optional
+        ``describe(object, where) -> (name, state) or None`` for objects that are not plain;
+        `state` is again a tree, which may hold such objects. ``str(where)`` is a path for
+        people: ``estimator.catalog_.records[3]``.
+
+    Raises
+    ------
+    UnsavableError
+        If a part is not plain, holds itself, or lies too deep; it names the part.
+    """
+    encoder = TreeEncoder(describe)
+    encoded = encoder.encode(tree, kind)
+    text = json.dumps(
+        {"tree": encoded, "objects": encoder.objects}, allow_nan=False, separators=(",", ":")
+    ).encode()
+    if len(text) > MAX_TEXT:
+        raise UnsavableError(
+            f"The {kind} takes {len(text) / 2**20:.0f} MiB without its arrays; at most "
+            f"{MAX_TEXT // 2**20} MiB can be saved."
+        )
+    members = {_TREE: text}
+    for index, array in enumerate(encoder.arrays):
+        members[f"arrays/{index}.npy"] = npy(array)
+    for index, long in enumerate(encoder.texts):
+        members[f"texts/{index}.txt"] = long
+    header = {
+        "format": "skuq",
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "versions": _versions(),
+        "members": {
+            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in members.items()
+        },
+    }
+    members = {_HEADER: json.dumps(header, indent=1).encode(), **members}
+    data = _zipped(members, packed=(".json", ".txt"))
+    if sum(map(len, [text, *encoder.texts])) > _most_packed(data):
+        data = _zipped(members, packed=(".json",))  # texts so alike that they look like a bomb
+    return data
+
+
+def _zipped(members, packed):
+    """Members with these endings are compressed. Arrays of weights hardly shrink."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name)  # its date is 1980, so that the bytes repeat
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            is_packed = name.endswith(packed)
+            info.compress_type = zipfile.ZIP_DEFLATED if is_packed else zipfile.ZIP_STORED
+            archive.writestr(info, data)
+    return buffer.getvalue()
+
+
+def _most_packed(data):
+    """Bytes that what is compressed in a file may take in all."""
+    return MAX_TEXT + MAX_RATIO * len(data)
+
+
+@functools.cache
+def _version(package):
+    return importlib.metadata.version(package)
+
+
+def _versions():
+    versions = {
+        "skuq": skuq.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    for package, module in _WATCHED.items():
+        if module in sys.modules:
+            versions[package] = _version(package)
+    return versions
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def read(path, *, kind: str, restore=None):
+    """The tree of a file; see `from_bytes`. What opening raises (OSError) passes through."""
+    path = Path(path)
+    with open(path, "rb", opener=_open_regular) as file:
+        data = file.read()
+    return from_bytes(data, kind=kind, restore=restore, source=str(path))
+
+
+def _open_regular(path, flags):
+    """Open without waiting for the other end of a pipe, and read no endless device."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # open() refuses folders itself
+        os.close(descriptor)
+        raise FileFormatError(f"{path} is a device or a pipe, not a file.")
+    return descriptor
+
+
+def from_bytes(data: bytes, *, kind: str, restore=None, source: str = "the file"):
+    """The tree of `to_bytes`.
+
+    Parameters
+    ----------
+    data : bytes
+    kind : str or tuple of str
+        As it was written; any of several.
+    restore : callable, optional
+        ``restore(name, state, where) -> object``, for objects, innermost first.
+    source : str
+        How errors call the data.
+
+    Raises
+    ------
+    FileFormatError
+        If anything at all is not as `to_bytes` writes it.
+    FileVersionError
+        If a newer skuq wrote it.
+    """
+    try:
+        members, header = _checked_members(data)
+        _check_header(header, kind)
+        _check_contents(members, header)
+        document = read_json(members[_TREE], _TREE)
+        return TreeDecoder(members, restore).decode_all(document, header["kind"])
+    except FileFormatError as error:
+        message = f"{source} cannot be read: {str(error)[:2000]}"
+        raise type(error)(message if message.endswith(".") else message + ".") from error.__cause__
+    except RecursionError:
+        raise FileFormatError(f"{source} cannot be read: it is nested too deeply.") from None
+
+
+def _checked_members(data):
+    """``({name: bytes}, header)`` of a zip file; only its header has been decoded."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos, comment, end = archive.infolist(), archive.comment, archive.start_dir
+    # What zipfile lets out for broken directories, seen under mutation.
+    except (zipfile.BadZipFile, ValueError, OverflowError, OSError, struct.error) as error:
+        raise FileFormatError(f"it is no zip file, or a broken one ({error})") from error
+    except (NotImplementedError, EOFError, LookupError) as error:
+        raise FileFormatError(f"it is a zip file of another kind ({error})") from error
+    infos = sorted(infos, key=lambda info: info.header_offset)
+    if comment or (infos and infos[0].header_offset):
+        raise FileFormatError("it holds more than its parts")
+    seen = set()
+    for info in infos:
+        _check_info(info)
+        if info.filename in seen:
+            raise FileFormatError(f"it holds {info.filename!r} twice")
+        seen.add(info.filename)
+    for name in (_HEADER, _TREE):
+        if name not in seen:
+            raise FileFormatError(f"it holds no {name}: it was not written by skuq")
+    packed = sum(info.file_size for info in infos if info.compress_type == zipfile.ZIP_DEFLATED)
+    if packed > _most_packed(data):
+        raise FileFormatError(f"it would grow to {packed} bytes from {len(data)}")
+    ends = [info.header_offset for info in infos[1:]] + [end]
+    view = memoryview(data)
+    members = {info.filename: _raw(view, info, end) for info, end in zip(infos, ends)}
+    return members, read_json(members[_HEADER], _HEADER)
+
+
+def _check_info(info):
+    name = info.filename
+    allowed = _allowed_methods(name)
+    if info.orig_filename != name or not allowed:
+        raise FileFormatError(f"it holds {info.orig_filename!r:.200}, which does not belong there")
+    mode = info.external_attr >> 16
+    if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+        raise FileFormatError(f"its {name} is a link or another thing that is no file")
+    if info.flag_bits:
+        raise FileFormatError(
+            f"its {name} is encrypted or uses another feature of zip (flags {info.flag_bits:#x})"
+        )
+    if info.compress_type not in allowed:
+        raise FileFormatError(f"its {name} is compressed by method {info.compress_type}")
+    if info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size:
+        raise FileFormatError(f"its {name} is stored, but in two sizes")
+    if not name.endswith(".npy") and info.file_size > MAX_TEXT:
+        raise FileFormatError(
+            f"its {name} is {info.file_size} bytes long; at most {MAX_TEXT} are read"
+        )
+
+
+def _allowed_methods(name):
+    """How a member of this name may be compressed; none for other names."""
+    if name in (_HEADER, _TREE):
+        return (zipfile.ZIP_DEFLATED,)
+    if _TEXT.fullmatch(name):
+        return (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED)
+    return (zipfile.ZIP_STORED,) if _ARRAY.fullmatch(name) else ()
+
+
+def _raw(view, info, end):
+    """A member's bytes. They end before the next member begins, so none counts twice."""
+    name, start = info.filename, info.header_offset
+    begin = start + _LOCAL.size
+    if begin > end:
+        raise FileFormatError(f"its {name} overlaps another part")
+    fields = _LOCAL.unpack(view[start:begin])
+    signature, method, n_name, n_extra = fields[0], fields[3], fields[9], fields[10]
+    if signature != b"PK\x03\x04" or method != info.compress_type:
+        raise FileFormatError(f"its {name} is described in two ways")
+    if bytes(view[begin : begin + n_name]) != name.encode():
+        raise FileFormatError(f"its {name} has another name where its bytes are")
+    begin += n_name + n_extra
+    if begin + info.compress_size > end:
+        raise FileFormatError(f"its {name} is cut off, or overlaps another part")
+    raw = view[begin : begin + info.compress_size]
+    if info.compress_type == zipfile.ZIP_DEFLATED:
+        raw = _inflated(raw, info)
+    if zlib.crc32(raw) != info.CRC:
+        raise FileFormatError(f"its {name} is damaged (its CRC-32 does not fit)")
+    return raw
+
+
+def _inflated(raw, info):
+    """At most as many bytes as declared, whatever the stream would give."""
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        data = inflater.decompress(raw, info.file_size + 1)
+    except zlib.error as error:
+        raise FileFormatError(f"its {info.filename} is damaged ({error})") from error
+    if len(data) != info.file_size or not inflater.eof or inflater.unused_data:
+        raise FileFormatError(f"its {info.filename} is not as long as declared")
+    return data
+
+
+def _check_header(header, kind):
+    """It is one of ours, of a version that we know, and what was asked for."""
+    if type(header) is not dict or header.get("format") != "skuq":
+        raise FileFormatError("it was not written by skuq")
+    version, versions = header.get("format_version"), header.get("versions")
+    if type(version) is not int or version < 1 or not _is_text_dict(versions):
+        raise FileFormatError("its header is broken")
+    if version > FORMAT_VERSION:
+        listed = ", ".join(f"{package} {text}" for package, text in versions.items())
+        raise FileVersionError(
+            f"it has format version {version} and was written by a newer skuq ({listed}); this "
+            f"one, {skuq.__version__}, reads up to {FORMAT_VERSION}. Upgrade skuq"
+        )
+    kinds = (kind,) if isinstance(kind, str) else kind
+    if header.get("kind") not in kinds:
+        raise FileFormatError(
+            f"it holds a {header.get('kind')!r:.50}, not a {' or a '.join(map(repr, kinds))}"
+        )
+
+
+def _is_text_dict(value):
+    return type(value) is dict and all(type(text) is str for text in value.values())
+
+
+def _check_contents(members, header):
+    """The members are exactly those of the header, byte by byte."""
+    declared = header.get("members")
+    if type(declared) is not dict or set(declared) != set(members) - {_HEADER}:
+        raise FileFormatError("its parts are not those that its header lists")
+    n_arrays = sum(name.startswith("arrays/") for name in members)
+    numbered = [f"arrays/{i}.npy" for i in range(n_arrays)]
+    numbered += [f"texts/{i}.txt" for i in range(len(members) - 2 - n_arrays)]
+    if set(numbered) != set(members) - {_HEADER, _TREE}:
+        raise FileFormatError("its arrays or texts are not numbered one after the other")
+    for name, facts in declared.items():
+        data = members[name]
+        digest = hashlib.sha256(data).hexdigest()
+        if facts != {"size": len(data), "sha256": digest}:
+            raise FileFormatError(f"its {name} is damaged (size or SHA-256 does not fit)")

@@ -1,0 +1,314 @@
+"""Plain trees as JSON, and back from JSON that is not trusted.
+
+Trees and their hooks are as in `_archive`. Arrays and long strings are kept beside the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+
+from skuq._npy import array_of, checked_dtype, checked_values, is_plain_dtype, reshaped
+from skuq.exceptions import FileFormatError, UnsavableError
+
+__all__ = ["MAX_DEPTH", "MAX_TEXT", "TreeDecoder", "TreeEncoder", "read_json"]
+
+MAX_DEPTH = 100
+MAX_TEXT = 64 * 2**20  # bytes of JSON: 1.5 GB of Python objects at the very worst
+_LONG = 4096  # characters of a string that is worth a member of its own
+
+
+class _Place:
+    """Where a part stands in its tree: a path for people, made only when it is asked for."""
+
+    __slots__ = ("attribute", "key", "parent")
+
+    def __init__(self, parent, key, attribute=False):
+        self.parent, self.key, self.attribute = parent, key, attribute
+
+    def __str__(self):
+        steps, place = [], self
+        while type(place) is _Place:
+            if place.attribute:
+                steps.append(f".{place.key[:80]}")
+            else:
+                key = place.key[:80] if type(place.key) is str else place.key
+                steps.append(f"[{key!r:.80}]")
+            place = place.parent
+        return place + "".join(reversed(steps))
+
+
+class TreeEncoder:
+    """Makes JSON of a tree, and collects its arrays, each once."""
+
+    def __init__(self, describe):
+        self.describe = describe
+        self.arrays, self.objects = [], []
+        self.texts = {}  # as bytes -> its place
+        self._places = {}  # id of an array -> (the array, its reference)
+        self._open = set()  # ids of what encloses the current part
+
+    def encode(self, value, where):
+        kind = type(value)
+        if value is None or kind is bool:
+            return value
+        if kind is str:
+            return value if len(value) < _LONG else self._text(value)
+        if kind is int:
+            return value if -(2**63) <= value < 2**63 else {"@": "int", "hex": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"@": "float", "value": repr(value)}
+        if kind in (np.ndarray, np.memmap) and _is_plain_array(value):
+            return self._array(value, where)
+        if isinstance(value, np.generic) and is_plain_dtype(value.dtype):
+            if not value.dtype.itemsize:  # an empty string
+                return {"@": "scalar", "dtype": "<U1", "hex": "00000000"}
+            return {"@": "scalar", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
+        return self._enclosing(value, where)
+
+    def _text(self, value):
+        try:
+            data = value.encode()
+        except UnicodeEncodeError:  # half a character, which JSON can write
+            return value
+        if len(data) > MAX_TEXT:
+            return value  # and the tree is refused as too long
+        return {"@": "text", "index": self.texts.setdefault(data, len(self.texts))}
+
+    def _enclosing(self, value, where):
+        if id(value) in self._open:
+            raise UnsavableError(f"{where} holds itself; what is saved must be a tree.")
+        if len(self._open) >= MAX_DEPTH:
+            raise UnsavableError(f"{where} lies more than {MAX_DEPTH} levels deep.")
+        self._open.add(id(value))
+        try:
+            return self._contents(value, where)
+        finally:
+            self._open.discard(id(value))
+
+    def _contents(self, value, where):
+        kind = type(value)
+        if kind is list or kind is tuple:
+            items = [self.encode(item, _Place(where, i)) for i, item in enumerate(value)]
+            return items if kind is list else {"@": "tuple", "items": items}
+        if kind is dict:
+            return self._dict(value, where, attribute=False)
+        described = self.describe(value, where) if self.describe else None
+        if described is None:
+            of = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
+            raise UnsavableError(
+                f"{where} is a {kind.__module__}.{kind.__qualname__}{of}, which cannot be saved."
+            )
+        name, state = described
+        if type(state) is dict:
+            return {"@": "object", "name": name, "state": self._dict(state, where, attribute=True)}
+        return {"@": "object", "name": name, "state": self.encode(state, where)}
+
+    def _dict(self, value, where, attribute):
+        if all(type(key) is str for key in value) and "@" not in value:
+            return {
+                key: self.encode(item, _Place(where, key, attribute)) for key, item in value.items()
+            }
+        items = []
+        for key, item in value.items():
+            if not _is_key(key):
+                raise UnsavableError(f"{where} has a key of type {type(key).__name__}: {key!r}.")
+            place = _Place(where, key)
+            items.append([self.encode(key, place), self.encode(item, place)])
+        return {"@": "dict", "items": items}
+
+    def _array(self, array, where):
+        if id(array) not in self._places:
+            if array.dtype == object:
+                items = [self.encode(item, where) for item in array.ravel()]
+                tag, stored, part = "objects", self.objects, [list(array.shape), items]
+            else:
+                tag, stored, part = "array", self.arrays, array
+            stored.append(part)
+            # The array is kept with its reference: a freed one's id may come again.
+            self._places[id(array)] = array, {"@": tag, "index": len(stored) - 1}
+        return self._places[id(array)][1]
+
+
+def _is_plain_scalar(value):
+    return value is None or type(value) in (bool, int, float, str) or isinstance(value, np.generic)
+
+
+def _is_key(value):
+    if type(value) is tuple:
+        return all(map(_is_key, value))
+    return _is_plain_scalar(value)
+
+
+def _is_plain_array(array):
+    if array.dtype == object:
+        return all(map(_is_plain_scalar, array.ravel()))
+    return is_plain_dtype(array.dtype)
+
+
+def read_json(text, name):
+    try:
+        return json.loads(bytes(text).decode("ascii"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"its {name} is not the JSON that skuq writes ({error})") from error
+
+
+def _refuse_constant(text):
+    raise ValueError(f"{text} is no number of JSON")
+
+
+class TreeDecoder:
+    """Makes a tree of JSON whose shape is not known to be right."""
+
+    def __init__(self, members, restore):
+        self.members, self.restore = members, restore
+        self.arrays, self.objects, self.texts = {}, {}, {}  # made, by index
+        self.stored = []  # object arrays as JSON
+
+    def decode_all(self, document, kind):
+        if type(document) is not dict or set(document) != {"tree", "objects"}:
+            raise FileFormatError("its tree is not what skuq writes")
+        self.stored = document["objects"]
+        if type(self.stored) is not list:
+            raise FileFormatError("its tree has no list of object arrays")
+        tree = self.decode(document["tree"], kind, 0)
+        n_used = len(self.arrays) + len(self.texts)
+        if n_used != len(self.members) - 2 or len(self.objects) != len(self.stored):
+            raise FileFormatError("it holds arrays or texts that belong to nothing")
+        return tree
+
+    def decode(self, value, where, depth):
+        kind = type(value)
+        if kind is float and not math.isfinite(value):  # "1e999"
+            raise FileFormatError(f"{where} is a number beyond floats")
+        if kind is not list and kind is not dict:
+            return value
+        if depth > MAX_DEPTH:
+            raise FileFormatError(f"{where} is nested more than {MAX_DEPTH} levels deep")
+        if kind is list:
+            return self._list(value, where, depth + 1)
+        if "@" not in value:
+            return self._fields(value, where, depth + 1)
+        tag = value["@"]
+        fields, method = _TAGS.get(tag, (None, None)) if type(tag) is str else (None, None)
+        if set(value) != fields:
+            raise FileFormatError(f"{where} is not as skuq writes a {str(tag)[:50]!r}")
+        return method(self, value, where, depth + 1)
+
+    def _list(self, value, where, depth):
+        if type(value) is not list:
+            raise FileFormatError(f"{where} has no list of items")
+        return [self.decode(item, _Place(where, i), depth) for i, item in enumerate(value)]
+
+    def _fields(self, value, where, depth, attribute=False):
+        return {
+            key: self.decode(item, _Place(where, key, attribute), depth)
+            for key, item in value.items()
+        }
+
+    def _tuple(self, value, where, depth):
+        return tuple(self._list(value["items"], where, depth))
+
+    def _dict(self, value, where, depth):
+        if type(value["items"]) is not list:
+            raise FileFormatError(f"{where} has no list of items")
+        decoded = {}
+        for i, pair in enumerate(value["items"]):
+            if type(pair) is not list or len(pair) != 2:
+                raise FileFormatError(f"{where} has an item that is not a key and a value")
+            place = _Place(where, i)
+            key = self.decode(pair[0], place, depth)
+            if not _is_key(key) or key in decoded:
+                raise FileFormatError(f"{where} has a key twice, or one that is none")
+            decoded[key] = self.decode(pair[1], place, depth)
+        return decoded
+
+    def _object(self, value, where, depth):
+        name, state = value["name"], value["state"]
+        if type(name) is not str:
+            raise FileFormatError(f"{where} has no name of a class")
+        if self.restore is None:
+            raise FileFormatError(f"{where} is an object ({name[:100]!r}); none are read here")
+        if type(state) is dict and "@" not in state:
+            state = self._fields(state, where, depth, attribute=True)
+        else:
+            state = self.decode(state, where, depth)
+        return self.restore(name, state, where)
+
+    def _int(self, value, where, depth):
+        if type(value["hex"]) is not str or not re.fullmatch("-?0x[0-9a-f]+", value["hex"]):
+            raise FileFormatError(f"{where} is no whole number")
+        return int(value["hex"], 16)
+
+    def _float(self, value, where, depth):
+        if value["value"] not in ("nan", "inf", "-inf"):
+            raise FileFormatError(f"{where} is no number")
+        return float(value["value"])
+
+    def _scalar(self, value, where, depth):
+        dtype = checked_dtype(value["dtype"], where)
+        try:
+            data = bytes.fromhex(value["hex"])
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(f"{where} is no scalar ({error})") from error
+        if len(data) != dtype.itemsize:
+            raise FileFormatError(f"{where} has {len(data)} bytes, its type {dtype.itemsize}")
+        return checked_values(np.frombuffer(data, dtype), where)[0]
+
+    def _array(self, value, where, depth):
+        index = value["index"]
+        if type(index) is not int or f"arrays/{index}.npy" not in self.members:
+            raise FileFormatError(f"{where} is an array that is not there")
+        if index not in self.arrays:
+            self.arrays[index] = array_of(self.members[f"arrays/{index}.npy"], where)
+        return self.arrays[index]
+
+    def _text(self, value, where, depth):
+        index = value["index"]
+        if type(index) is not int or f"texts/{index}.txt" not in self.members:
+            raise FileFormatError(f"{where} is a text that is not there")
+        if index not in self.texts:
+            try:
+                self.texts[index] = bytes(self.members[f"texts/{index}.txt"]).decode()
+            except UnicodeDecodeError as error:
+                raise FileFormatError(f"{where} is no text ({error})") from error
+        return self.texts[index]
+
+    def _object_array(self, value, where, depth):
+        index = value["index"]
+        if type(index) is not int or not 0 <= index < len(self.stored):
+            raise FileFormatError(f"{where} is an array that is not there")
+        if index not in self.objects:
+            self.objects[index] = self._object_array_of(self.stored[index], where)
+        return self.objects[index]
+
+    def _object_array_of(self, stored, where):
+        if type(stored) is not list or [type(part) for part in stored] != [list, list]:
+            raise FileFormatError(f"{where} is no array of objects")
+        shape, items = stored
+        if not all(type(n) is int and n >= 0 for n in shape) or math.prod(shape) != len(items):
+            raise FileFormatError(f"{where} has not as many elements as its shape says")
+        array = np.empty(len(items), dtype=object)
+        for i, item in enumerate(items):
+            if type(item) is dict and item.get("@") not in ("int", "float", "scalar", "text"):
+                raise FileFormatError(f"{where} has elements that are more than scalars")
+            array[i] = self.decode(item, _Place(where, i), 0)
+            if not _is_plain_scalar(array[i]):
+                raise FileFormatError(f"{where} has elements that are more than scalars")
+        return reshaped(array, shape, "C", where)
+
+
+_TAGS = {
+    "int": ({"@", "hex"}, TreeDecoder._int),
+    "float": ({"@", "value"}, TreeDecoder._float),
+    "scalar": ({"@", "dtype", "hex"}, TreeDecoder._scalar),
+    "tuple": ({"@", "items"}, TreeDecoder._tuple),
+    "dict": ({"@", "items"}, TreeDecoder._dict),
+    "object": ({"@", "name", "state"}, TreeDecoder._object),
+    "array": ({"@", "index"}, TreeDecoder._array),
+    "text": ({"@", "index"}, TreeDecoder._text),
+    "objects": ({"@", "index"}, TreeDecoder._object_array),
+}

@@ -1,0 +1,255 @@
+"""A search on disk: a folder of its own, with a file for each finished trial."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import warnings
+from dataclasses import fields
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from skuq import _archive
+from skuq._files import atomic_write
+from skuq.catalog._catalog import Catalog, HeldOut
+from skuq.catalog._records import Member, TrialRecord
+from skuq.exceptions import CatalogLockedError, CatalogMismatchError, FileFormatError
+
+__all__ = ["CatalogFolder", "find_search", "load_catalog"]
+
+_SEARCH = "search.skuq"  # what the search is; written once all else is there to begin
+_FRONT = "estimator.skuq"
+_LOCK, _HOLDER = "lock", "lock-holder.json"
+_TRIALS = "trial-*.skuq"
+
+
+class CatalogFolder:
+    """The trials of one search, each durable the moment it has ended; a context manager.
+
+    Parameters
+    ----------
+    catalog_dir : path
+        Holds a folder for each search, named after what it is. Or such a folder itself.
+    parts : dict of str to str, int, float, bool, None, list or dict
+        What the search is: data, settings, by name. Searches of equal parts are the same one.
+
+    Attributes
+    ----------
+    path : Path
+    records : list of TrialRecord
+        In the order in which they finished.
+    entropy : int or None
+        Of the search that is there already; None for a new one.
+
+    Raises
+    ------
+    CatalogMismatchError
+        If `catalog_dir` is the folder of another search; it names the parts that differ.
+    CatalogLockedError
+        If another process, or thread, is at this search.
+    FileFormatError
+        If the description of the search is broken.
+    """
+
+    def __init__(self, catalog_dir, parts: dict):
+        catalog_dir = Path(catalog_dir)
+        is_search = (catalog_dir / _SEARCH).is_file()
+        self.path = catalog_dir if is_search else catalog_dir / _fingerprint(parts)
+        self._parts = json.loads(json.dumps(parts))  # as it is when it is read again
+        self._lock = FileLock(self.path / _LOCK)
+
+    def __enter__(self):
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._acquire()
+        try:
+            self._read()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *exception):
+        (self.path / _HOLDER).unlink(missing_ok=True)
+        self._lock.release()
+        return False
+
+    def _acquire(self):
+        holder = self.path / _HOLDER
+        try:
+            # The system frees the lock of a process that has ended, however it did.
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise CatalogLockedError(
+                f"Another process or thread is at the search in {self.path} "
+                f"({_read_text(holder) or 'it does not say which'}). Wait for it, or give another "
+                "`catalog_dir`."
+            ) from None
+        who = {"pid": os.getpid(), "host": socket.gethostname()}
+        atomic_write(holder, json.dumps(who).encode())
+
+    def _read(self):
+        self.records, self.entropy, self._space = [], None, None
+        for left_over in self.path.glob(".*.tmp"):
+            left_over.unlink()  # of a process that was killed while it wrote
+        if not (self.path / _SEARCH).is_file():
+            return
+        search = _archive.read(self.path / _SEARCH, kind="search")
+        there = search["parts"]
+        names = sorted({*there, *self._parts})
+        differ = [name for name in names if there.get(name) != self._parts.get(name)]
+        if differ:
+            raise CatalogMismatchError(
+                f"{self.path} holds another search. What differs:\n"
+                + "\n".join(f"  {_difference(n, there, self._parts)}" for n in differ)
+                + "\nGive the folder above it as `catalog_dir`, and this one gets its own."
+            )
+        self.entropy, self._space = search["entropy"], search["space"]
+        self.records = _read_trials(self.path, broken="move")
+
+    def begin(self, entropy: int, space: dict, held_out: HeldOut, front: bytes):
+        """Say what is searched, before the first trial.
+
+        Parameters
+        ----------
+        entropy : int
+        space : dict
+            The decisions, by name; those of an earlier search must be the same.
+        held_out : HeldOut
+        front : bytes
+            The estimator without its trials, to load all from the folder alone.
+
+        Raises
+        ------
+        CatalogMismatchError
+            If trials that are there have decided something else.
+        """
+        if self._space is None:
+            atomic_write(self.path / _FRONT, front)
+            tree = {
+                "parts": self._parts,
+                "entropy": entropy,
+                "space": space,
+                "held_out": _plain_held_out(held_out),
+            }
+            _archive.write(self.path / _SEARCH, tree, kind="search")
+        elif self._space != space:
+            names = sorted({*self._space, *space})
+            differ = [n for n in names if self._space.get(n) != space.get(n)]
+            raise CatalogMismatchError(
+                f"The trials in {self.path} are of another search space. What differs:\n"
+                + "\n".join(f"  {_difference(n, self._space, space)}" for n in differ)
+                + "\nGive another `catalog_dir`, or delete this folder."
+            )
+
+    def add(self, record: TrialRecord):
+        """Write a trial; when this returns it is safe."""
+        tree = {field.name: getattr(record, field.name) for field in fields(TrialRecord)}
+        if record.result is not None:
+            tree["result"] = _plain_member(record.result)
+        tree["finished"] = len(self.records)
+        name = f"trial-{record.trial_number:06d}.skuq"
+        _archive.write(self.path / name, tree, kind="trial")
+        self.records.append(record)
+
+
+def find_search(path) -> Path:
+    """The folder of a search: this one, or the only one in it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    ValueError
+        If there are several.
+    """
+    path = Path(path)
+    found = (
+        [path]
+        if (path / _SEARCH).is_file()
+        else sorted(p.parent for p in path.glob(f"*/{_SEARCH}"))
+    )
+    if not found:
+        raise FileNotFoundError(
+            f"{path} holds no search: neither it nor a folder in it has a file {_SEARCH!r}."
+        )
+    if len(found) > 1:
+        listed = "\n".join(f"  {p} ({len(list(p.glob(_TRIALS)))} trials)" for p in found)
+        raise ValueError(f"{path} holds {len(found)} searches. Give one of them:\n{listed}")
+    return found[0]
+
+
+def load_catalog(path) -> Catalog:
+    """The catalog of `find_search`'s folder; it may be written to meanwhile."""
+    path = find_search(path)
+    search = _archive.read(path / _SEARCH, kind="search")
+    return Catalog(_read_trials(path, broken="skip"), _held_out(search["held_out"]))
+
+
+def front_of(path) -> bytes:
+    """The estimator of `find_search`'s folder, without its trials."""
+    return (find_search(path) / _FRONT).read_bytes()
+
+
+def _read_trials(path, broken):
+    read = []
+    for file in sorted(path.glob(_TRIALS)):
+        try:
+            read.append(_read_trial(file))
+        except FileFormatError as error:
+            what = "It is left out."
+            if broken == "move":
+                file.rename(file.with_suffix(".broken"))
+                what = f"It is now {file.stem}.broken, and the trial is run again."
+            warnings.warn(f"{file} cannot be read: {error} {what}", stacklevel=2)
+    return [record for _, record in sorted(read, key=lambda pair: pair[0])]
+
+
+def _read_trial(file):
+    tree = _archive.read(file, kind="trial")
+    try:
+        finished, result = tree.pop("finished"), tree.pop("result")
+        member = None if result is None else Member(**result)
+        return finished, TrialRecord(**tree, result=member)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise FileFormatError(f"{file} is no record of a trial: {error}") from error
+
+
+def _plain_member(member):
+    return {field.name: getattr(member, field.name) for field in fields(Member)}
+
+
+def _plain_held_out(held_out):
+    return {
+        "rows": held_out.rows,
+        "y": held_out.y,
+        "weight": held_out.weight,
+        "shifted": [_plain_held_out(part) for part in held_out.shifted],
+    }
+
+
+def _held_out(tree):
+    shifted = tuple(_held_out(part) for part in tree["shifted"])
+    return HeldOut(tree["rows"], tree["y"], tree["weight"], shifted)
+
+
+def _fingerprint(parts):
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _difference(name, there, here):
+    """One line; of data, which are there as digests, only that they differ."""
+    values = [parts.get(name) for parts in (there, here)]
+    if any(isinstance(value, str) and value.startswith("sha256:") for value in values):
+        return f"{name}: other values"
+    return f"{name}: {values[0]!r} there, {values[1]!r} here"
+
+
+def _read_text(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,164 @@
+"""A search in a folder: what makes it the same search, and an estimator out of the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from numbers import Integral, Real
+
+import numpy as np
+
+from skuq._params import Interval
+from skuq.catalog import CatalogFolder, find_search, load_catalog
+from skuq.catalog._folder import front_of
+from skuq.exceptions import SearchFailedError
+from skuq.search import Limits
+
+__all__ = ["DURABLE_CONSTRAINTS", "DurableSearchMixin"]
+
+#: Of the parameters that say where a search is kept and when it ends.
+DURABLE_CONSTRAINTS: dict = {
+    "catalog_dir": [str, os.PathLike, None],
+    "max_time": [Interval(Real, 0, None, closed="neither"), None],
+    "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
+    "max_failures": [Interval(Integral, 0, None, closed="left"), None],
+}
+
+
+class DurableSearchMixin:
+    """The parameters `catalog_dir`, `max_time`, `trial_timeout` and `max_failures`.
+
+    A subclass names its `_selection_parameters`, which decide on the ensemble alone, and has
+    ``_select(catalog)``.
+    """
+
+    _selection_parameters: tuple = ()
+    # What a search does without changing any trial: it may differ from one fit to the next.
+    _running_parameters = ("n_trials", "n_jobs", "verbose", *DURABLE_CONSTRAINTS)
+
+    def _limits(self):
+        return Limits(self.max_time, self.trial_timeout, self.max_failures)
+
+    def _open_store(self, **data):
+        """The folder of this search, entered; None where trials stay in memory.
+
+        `data` are arrays, rows, lists of them, or None, by what they are.
+        """
+        if self.catalog_dir is None:
+            return contextlib.nullcontext()
+        parts = {name: _digest(value) for name, value in data.items()}
+        fixed = {*self._selection_parameters, *self._running_parameters, "random_state"}
+        for name, value in self.get_params(deep=False).items():
+            if name not in fixed:
+                parts[name] = _plain(value)
+        # None asks for any random numbers: for those of the search that is there, if one is.
+        parts["random_state"] = None if self.random_state is None else self.entropy_
+        parts["estimator"] = type(self).__name__
+        return CatalogFolder(self.catalog_dir, parts)
+
+    def _begin(self, store, held_out):
+        """Write down what is searched, and the estimator as it is before its first trial."""
+        from skuq.persistence import dumps
+
+        halves = self.decisions_._asdict()
+        space = {d.name: f"{half}: {d}" for half, own in halves.items() for d in own.decisions}
+        store.begin(self.entropy_, space, held_out, dumps(self))
+
+    @classmethod
+    def from_catalog(cls, path, **params):
+        """A fitted estimator from the folder of a search, finished or not.
+
+        Nothing is trained, and no data are needed: the ensemble is selected anew from the
+        trials that are there. To go on with the search, call `fit` with the same data and the
+        same `catalog_dir`.
+
+        Parameters
+        ----------
+        path : path
+            The `catalog_dir` of the search, or the folder in it if it holds several.
+        **params : dict
+            Parameters that do not change trials: those of the selection, such as `n_members`,
+            and of how a search runs, such as `n_trials`. And functions or objects of your own,
+            a `search_space` for example, which files do not hold: needed to fit again.
+
+        Returns
+        -------
+        estimator
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no search.
+        ValueError
+            If there are several, or a parameter cannot be changed afterwards.
+        TypeError
+            If the search is another estimator's.
+        SearchFailedError
+            If no trial has succeeded yet.
+        FileFormatError
+            If a file is broken.
+        """
+        from skuq.persistence import loads
+
+        path = find_search(path)
+        estimator = loads(front_of(path))
+        if type(estimator) is not cls:
+            name = type(estimator).__name__
+            raise TypeError(f"{path} is a search of {name}: call {name}.from_catalog.")
+        estimator._set_harmless(params)
+        catalog = load_catalog(path)
+        if not len(catalog.completed):
+            raise SearchFailedError(
+                f"None of the {len(catalog)} trials in {path} has succeeded.", catalog.records
+            )
+        estimator.catalog_, estimator.catalog_path_ = catalog, path
+        estimator.selection_ = estimator._select(catalog)
+        return estimator
+
+    def _set_harmless(self, params):
+        from skuq.persistence import MissingPart
+
+        missing = [
+            name
+            for name, value in self.get_params(deep=False).items()
+            if isinstance(value, MissingPart)
+        ]
+        allowed = {*self._selection_parameters, *self._running_parameters, *missing}
+        wrong = sorted(set(params) - allowed)
+        if wrong:
+            raise ValueError(
+                f"{wrong} cannot be changed for trials that are there. Can be: {sorted(allowed)}."
+            )
+        self.set_params(**params)._validate_params()
+
+
+def _digest(data):
+    if data is None:
+        return None
+    if isinstance(data, list | tuple):
+        return [_digest(part) for part in data]
+    data = np.asarray(data)
+    data = np.ascontiguousarray(data if data.dtype.kind in "biufc" else data.astype(str))
+    found = hashlib.sha256(f"{data.dtype.str} {data.shape}".encode())
+    found.update(data)
+    return f"sha256:{found.hexdigest()}"
+
+
+def _plain(value):
+    """A parameter in JSON; objects by what they say of themselves, functions by name."""
+    try:
+        return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
+    except (TypeError, ValueError):
+        pass
+    if isinstance(value, np.ndarray):
+        return _digest(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(own) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(own) for own in value]
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    text = "" if " at 0x" in repr(value) else repr(value)
+    return f"{name} {text}".strip()

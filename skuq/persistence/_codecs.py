@@ -1,0 +1,193 @@
+"""Objects of libraries that files may hold, each in a form of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from skuq._npy import checked_dtype
+from skuq.exceptions import FileFormatError, UnsavableError
+
+__all__ = ["DECODERS", "encoded"]
+
+
+class _Codec(NamedTuple):
+    """How objects are told, made a state (of the object and its place), and made of one."""
+
+    name: str
+    matches: Callable
+    encode: Callable
+    decode: Callable
+
+
+def encoded(value, where):
+    """``(name, state)`` of such an object, or None."""
+    for codec in _CODECS:
+        if codec.matches(value):
+            return codec.name, codec.encode(value, where)
+    return None
+
+
+def _is_frame(value):
+    # A frame can only come from pandas, which is not imported to find that out.
+    return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pandas")
+
+
+def _encode_frame(frame, where):
+    columns = {}
+    for position, label in enumerate(frame.columns):
+        column = frame.iloc[:, position]
+        dtype = column.dtype
+        values = column.to_numpy() if dtype.kind in "biufcmM" else column.tolist()
+        columns[str(position)] = {"label": label, "dtype": str(dtype), "values": values}
+        if str(dtype) not in _FRAME_DTYPES and not isinstance(values, np.ndarray):
+            raise UnsavableError(f"{where} has a column {label!r} of {dtype}.")
+    return {"columns": columns, "index": frame.index.tolist()}
+
+
+# Those of columns that are lists in a file.
+_FRAME_DTYPES = ("object", "str", "string")
+
+
+def _decode_frame(state):
+    import pandas as pd
+
+    labels, series = [], []
+    for column in state["columns"].values():
+        values, dtype = column["values"], column["dtype"]
+        if isinstance(values, np.ndarray):
+            series.append(pd.Series(values))
+        elif isinstance(values, list) and dtype in _FRAME_DTYPES:
+            whole = np.empty(len(values), dtype=object)
+            whole[:] = values
+            series.append(pd.Series(whole, dtype=dtype))
+        else:
+            raise FileFormatError("a column is no column")
+        labels.append(column["label"])
+    index = state["index"]
+    if index == list(range(len(index))):
+        index = pd.RangeIndex(len(index))
+    frame = pd.DataFrame(dict(enumerate(series)))
+    frame.index = index
+    frame.columns = labels
+    return frame
+
+
+def _encode_generator(generator, where):
+    return generator.bit_generator.state
+
+
+def _encode_random_state(generator, where):
+    return generator.get_state(legacy=False)
+
+
+# Where C reads at a position that it takes from the state: the first position not there.
+_ENDS = {"MT19937": ("state", "pos", 625), "Philox": (None, "buffer_pos", 5)}
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+def _bit_generator(state):
+    name = state["bit_generator"]
+    if name not in _BIT_GENERATORS:
+        raise FileFormatError(f"{str(name)[:50]!r} is no bit generator of NumPy")
+    if name in _ENDS:
+        inner, key, end = _ENDS[name]
+        position = (state[inner] if inner else state)[key]
+        if type(position) is not int or not 0 <= position < end:
+            raise FileFormatError("a bit generator stands beside its numbers")
+    made = getattr(np.random, name)(0)
+    made.state = state
+    return made
+
+
+def _decode_generator(state):
+    return np.random.Generator(_bit_generator(state))
+
+
+def _decode_random_state(state):
+    below = {key: part for key, part in state.items() if key not in ("has_gauss", "gauss")}
+    made = np.random.RandomState(_bit_generator(below))
+    made.set_state(state)
+    return made
+
+
+def _decode_slice(state):
+    parts = [state[name] for name in ("start", "stop", "step")]
+    if not all(part is None or type(part) is int for part in parts):
+        raise FileFormatError("a slice is no slice")
+    return slice(*parts)
+
+
+def _is_dtype(value):
+    is_type = isinstance(value, type) and issubclass(value, np.generic)
+    return is_type or isinstance(value, np.dtype)
+
+
+def _encode_dtype(value, where):
+    return {"dtype": np.dtype(value).str, "type": isinstance(value, type)}
+
+
+def _decode_dtype(state):
+    text = state["dtype"]
+    dtype = np.dtype(object) if text == "|O" else checked_dtype(text, "a type")
+    return dtype.type if state["type"] else dtype
+
+
+def _decode_scaling(state):
+    from skuq.tables._scaling import NoScaling, Scaling
+
+    return {"Scaling": Scaling, "NoScaling": NoScaling}[state["name"]]
+
+
+def _is_scaling(value):
+    return isinstance(value, type) and value.__module__ == "skuq.tables._scaling"
+
+
+_CODECS = (
+    _Codec(
+        "numpy.RandomState",
+        lambda value: type(value) is np.random.RandomState,
+        _encode_random_state,
+        _decode_random_state,
+    ),
+    _Codec(
+        "numpy.Generator",
+        lambda value: type(value) is np.random.Generator,
+        _encode_generator,
+        _decode_generator,
+    ),
+    _Codec("numpy.dtype", _is_dtype, _encode_dtype, _decode_dtype),
+    _Codec(
+        "sklearn.Bunch",
+        lambda value: type(value) is Bunch,
+        lambda bunch, where: dict(bunch),
+        lambda state: Bunch(**state),
+    ),
+    _Codec("pandas.DataFrame", _is_frame, _encode_frame, _decode_frame),
+    _Codec(
+        "pathlib.Path",
+        lambda value: isinstance(value, Path),
+        lambda path, where: {"path": os.fspath(path)},
+        lambda state: Path(state["path"]),
+    ),
+    _Codec(
+        "slice",
+        lambda value: type(value) is slice,
+        lambda own, where: {"start": own.start, "stop": own.stop, "step": own.step},
+        _decode_slice,
+    ),
+    # A setting of FunctionScaling.
+    _Codec(
+        "tables.ScalingKind",
+        _is_scaling,
+        lambda own, where: {"name": own.__name__},
+        _decode_scaling,
+    ),
+)
+
+DECODERS = {codec.name: codec.decode for codec in _CODECS}

@@ -1,0 +1,92 @@
+"""Objects of scikit-learn as bytes, by skops: it has a list of what is safe to load."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import zipfile
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from skuq.exceptions import FileFormatError, UnsavableError
+
+__all__ = ["dump_foreign", "is_foreign", "load_foreign"]
+
+
+def is_foreign(value) -> bool:
+    """Whether an object is scikit-learn's, or looks like one of those."""
+    if isinstance(value, type) or type(value).__module__.startswith("skuq."):
+        return False
+    return isinstance(value, BaseEstimator) or type(value).__module__.startswith("sklearn.")
+
+
+def dump_foreign(value, where) -> np.ndarray | None:
+    """The object as bytes; None if skops cannot write it.
+
+    Raises
+    ------
+    UnsavableError
+        If skops is not installed, or the object holds one of skuq.
+    """
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    if importlib.util.find_spec("skops") is None:
+        raise UnsavableError(
+            f'{where} is a {name}, which is saved with skops: pip install "skuq[skops]".'
+        )
+    import skops.io
+
+    try:
+        data = skops.io.dumps(value)
+        untrusted = skops.io.get_untrusted_types(data=data)
+    except Exception:  # of whatever kind the object's own parts raise
+        return None
+    if own := [kind for kind in untrusted if kind.startswith("skuq.")]:
+        raise UnsavableError(
+            f"{where} is a {name} that holds {', '.join(own)}. Save that by itself (of a search "
+            "its best_estimator_), or put it in a sklearn.pipeline.Pipeline."
+        )
+    return np.frombuffer(data, np.uint8)
+
+
+def load_foreign(data, trusted, name):
+    """The object of `dump_foreign`.
+
+    Raises
+    ------
+    FileFormatError
+        If it is broken, or holds what is neither on skops' list nor in `trusted`.
+    """
+    if importlib.util.find_spec("skops") is None:
+        raise FileFormatError(f'`{name}` was saved with skops: pip install "skuq[skops]"')
+    import skops.io
+
+    if type(data) is not np.ndarray or data.dtype != np.uint8:
+        raise FileFormatError(f"`{name}` is not what skops writes")
+    data = data.tobytes()
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = archive.infolist()
+        # As skops writes by default: nothing in it grows.
+        if any(i.compress_type or i.file_size != i.compress_size for i in infos):
+            raise FileFormatError(f"`{name}` is compressed")
+        if sum(info.file_size for info in infos) > len(data):
+            raise FileFormatError(f"`{name}` overlaps itself")
+        untrusted = set(skops.io.get_untrusted_types(data=data))
+    except FileFormatError:
+        raise
+    except Exception as error:  # skops checks little before it reads
+        raise FileFormatError(f"`{name}` is broken ({type(error).__name__}: {error})") from error
+    allowed = {k if isinstance(k, str) else f"{k.__module__}.{k.__qualname__}" for k in trusted}
+    if unknown := sorted(untrusted - allowed):
+        raise FileFormatError(
+            f"`{name}` holds objects of types that are not known to be safe: {unknown}. If you "
+            f"trust them, load(path, trusted={unknown}) makes them; or give the part itself, "
+            f"load(path, parts={{{name!r}: ...}})"
+        )
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return skops.io.loads(data, trusted=list(trusted))
+    except Exception as error:
+        raise FileFormatError(f"`{name}` is broken ({type(error).__name__}: {error})") from error

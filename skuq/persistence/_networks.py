@@ -1,0 +1,213 @@
+"""Configurations of networks: only of layers that compute, and nothing else.
+
+Keras has a safe mode of its own. It refuses lambdas, but finds classes by names in the
+configuration, and some of its own layers read files. So every class that a configuration names
+must be on a list here before Keras sees it. Text is all that is looked at: no backend is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+
+import numpy as np
+
+from skuq.exceptions import FileFormatError
+from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._operator import OperatorNetwork
+from skuq.networks._plan import make_plan
+
+__all__ = ["check_member", "check_network"]
+
+_MAX_DEPTH = 60
+
+
+def _names(text):
+    return frozenset(text.split())
+
+
+# Class names by the module that Keras writes with them.
+_KERAS = {
+    "keras": _names("DTypePolicy Functional Sequential Model"),
+    "keras.layers": _names(
+        "Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average "
+        "AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Bidirectional "
+        "CategoryEncoding CenterCrop Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose "
+        "Conv3D Conv3DTranspose Cropping1D Cropping2D Cropping3D Dense DepthwiseConv1D "
+        "DepthwiseConv2D Dot Dropout ELU EinsumDense Embedding Flatten GRU GRUCell "
+        "GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D "
+        "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D "
+        "GroupNormalization GroupQueryAttention Identity InputLayer LSTM LSTMCell "
+        "LayerNormalization LeakyReLU Masking MaxPooling1D MaxPooling2D MaxPooling3D Maximum "
+        "Minimum MultiHeadAttention Multiply Normalization PReLU Permute RMSNormalization ReLU "
+        "RepeatVector Rescaling Reshape Resizing SeparableConv1D SeparableConv2D SimpleRNN "
+        "SimpleRNNCell Softmax SpatialDropout1D SpatialDropout2D SpatialDropout3D "
+        "SpectralNormalization Subtract TimeDistributed UnitNormalization UpSampling1D "
+        "UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D"
+    ),
+    "keras.initializers": _names(
+        "Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal "
+        "LecunUniform Ones Orthogonal RandomNormal RandomUniform TruncatedNormal "
+        "VarianceScaling Zeros"
+    ),
+    "keras.regularizers": _names("L1 L2 L1L2 OrthogonalRegularizer"),
+    "keras.constraints": _names("MaxNorm MinMaxNorm NonNeg UnitNorm"),
+    "keras.optimizers": _names(
+        "Adadelta Adafactor Adagrad Adam AdamW Adamax Ftrl Lion Nadam RMSprop SGD"
+    ),
+    "keras.losses": _names("Huber LogCosh MeanAbsoluteError MeanSquaredError"),
+    "keras.src.models.functional": _names("Functional"),
+    "keras.src.models.sequential": _names("Sequential"),
+    "keras.src.ops.numpy": _names(
+        "Absolute Add Arctan Average BroadcastTo Clip Concatenate Cos Divide Einsum Exp "
+        "ExpandDims Expm1 Flip GetItem Log Log1p LogicalAnd LogicalNot LogicalOr Matmul Max "
+        "Maximum Mean Min Minimum Moveaxis Multiply Negative OnesLike Power Prod Ravel Repeat "
+        "Reshape Sign Sin Sqrt Square Squeeze Stack Std Subtract Sum Swapaxes Tan Tanh Tile "
+        "Transpose TrueDivide Var Where ZerosLike"
+    ),
+    "keras.src.ops.nn": _names(
+        "Elu Gelu HardSigmoid LeakyRelu LogSigmoid LogSoftmax Relu Relu6 Selu Sigmoid Silu Softmax "
+        "Softplus Softsign"
+    ),
+    "keras.src.ops.core": _names("Cast StopGradient"),
+}
+# Layers and initialisers of this package, as they are registered with Keras.
+_OWN = frozenset(
+    f"skuq>{name}"
+    for name in _names(
+        "CategoryEmbedding EnsembleDense FeatureScale FirstRowZero NTKDense NumericEmbedding "
+        "ParametricActivation RandomSigns Repeat SameRows"
+    )
+)
+# Functions, which Keras writes by name: activations, initialisers and losses.
+_FUNCTIONS = _names(
+    "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_tanh leaky_relu linear "
+    "log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus "
+    "softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink threshold "
+    "glorot_normal glorot_uniform he_normal he_uniform lecun_normal lecun_uniform ones "
+    "orthogonal random_normal random_uniform zeros mean_absolute_error mean_squared_error"
+)
+# What Keras writes for values that JSON has no word for, without a module.
+_VALUES = _names("__ellipsis__ __keras_tensor__ __numpy__ __slice__ __tensor__ __tuple__")
+_DTYPE = re.compile("b?float(16|32|64)|u?int(8|16|32|64)|bool")
+
+
+def check_member(state: dict, where) -> None:
+    """Refuse the fields of a `Member` whose network is not safe, or not that of its weights."""
+    network, weights, held = (state[name] for name in ("network", "weights", "state"))
+    if type(network) is not str:
+        raise FileFormatError(f"{where} has no network")
+    shapes, n_state = check_network(network, where)
+    if not (type(held) is tuple and all(type(part) is np.ndarray for part in held)):
+        raise FileFormatError(f"{where} has a state that is no tuple of arrays")
+    if weights is None:
+        return
+    if type(weights) is not np.ndarray or weights.ndim != 1 or weights.dtype != np.float32:
+        raise FileFormatError(f"{where} has weights that are no vector of float32")
+    if shapes is not None:
+        wanted = sum(math.prod(shape) for shape in shapes)
+        if len(weights) != wanted:
+            raise FileFormatError(f"{where} has {len(weights)} weights, its network {wanted}")
+    if n_state is not None and len(held) != n_state:
+        raise FileFormatError(
+            f"{where} has a state of {len(held)} arrays for a network of {n_state}"
+        )
+
+
+def check_network(network: str, where):
+    """Refuse a network's JSON unless all that it names is known to compute and no more.
+
+    Returns
+    -------
+    shapes : list of tuple of int, or None
+        Of its weights, where they can be told without building it.
+    n_state : int or None
+
+    Raises
+    ------
+    FileFormatError
+    """
+    try:
+        config = json.loads(network)
+        if type(config) is dict and config.get("class_name") == EpistemicNetwork.__name__:
+            return _check_epistemic(network, config, where)
+        _check(config, where, 0)
+        if type(config) is not dict or "class_name" not in config:
+            raise FileFormatError(f"{where} has a network that is no model")
+        plan = make_plan(network)
+    except FileFormatError:
+        raise
+    # A configuration may be wrong in any way, and so may what reads it.
+    except Exception as error:
+        raise FileFormatError(
+            f"{where} has a network that cannot be read ({type(error).__name__}: {error})"
+        ) from error
+    return (None, None) if plan is None else ([w.shape for w in plan.weights], plan.n_state)
+
+
+def _check_epistemic(network, config, where):
+    """A base network and an EpiNet: ours are plain numbers, the base may be Keras'."""
+    base = config["base"]
+    if type(base) is dict and "class_name" in base:
+        _check(base, where, 0)
+    read = EpistemicNetwork.from_json(network)
+    if read.base is None or isinstance(read.base, OperatorNetwork):
+        parts = [part for part in (read.base, read.epinet) if part is not None]
+        return [shape for part in parts for shape in part.shapes], None
+    return None, None
+
+
+def _check(item, where, depth):
+    if depth > _MAX_DEPTH:
+        raise FileFormatError(f"{where} has a network that is nested too deeply")
+    if type(item) is list:
+        for part in item:
+            if type(part) in (list, dict):
+                _check(part, where, depth + 1)
+    elif type(item) is dict:
+        if "class_name" in item:
+            _check_class(item, where)
+        for part in item.values():
+            if type(part) in (list, dict):
+                _check(part, where, depth + 1)
+
+
+def _check_class(item, where):
+    name, module = item["class_name"], item.get("module")
+    registered = item.get("registered_name")
+    if not _is_allowed(name, module, registered, item.get("config")):
+        raise FileFormatError(
+            f"{where} has a network with {str(name)[:60]!r} of {str(module)[:60]!r}, which is not "
+            "among the layers that are loaded. A class of your own has to be registered with "
+            "keras.saving.register_keras_serializable before"
+        )
+
+
+def _is_allowed(name, module, registered, config):
+    if any(type(text) is not str and text is not None for text in (name, module, registered)):
+        return False
+    if name in _VALUES:
+        # A constant's type is the only word in it that Keras looks up.
+        is_constant = name in ("__numpy__", "__tensor__")
+        return not is_constant or _DTYPE.fullmatch(str(config.get("dtype"))) is not None
+    if name == "function":
+        is_known = type(config) is str and config in _FUNCTIONS
+        return (
+            is_known and module in ("builtins", None) and registered in ("function", None, config)
+        )
+    if registered in _OWN:
+        return name == registered.partition(">")[2]
+    if module in _KERAS and registered in (None, name):
+        return name in _KERAS[module]
+    return _is_registered(registered)
+
+
+def _is_registered(name):
+    """Whether the user has told Keras of this class, in this process."""
+    # Asked only where Keras is loaded: nothing can have been registered otherwise.
+    keras = sys.modules.get("keras")
+    if keras is None or name is None or ">" not in name:
+        return False
+    return keras.saving.get_registered_object(name) is not None

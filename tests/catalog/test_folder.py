@@ -1,0 +1,244 @@
+"""A search on disk, without networks: what is written, found again and refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import skuq
+from skuq.catalog import Catalog, CatalogFolder, HeldOut, Member, TrialRecord, find_search
+from skuq.exceptions import CatalogLockedError, CatalogMismatchError, FileFormatError
+
+PARTS = {"X": "sha256:00", "epochs": 10, "search_space": None, "random_state": 7}
+SPACE = {"units": "Integer(1, 8)"}
+HELD_OUT = HeldOut(
+    np.arange(3), np.ones((3, 1)), np.ones(3), (HeldOut(None, np.zeros((2, 1)), np.ones(2)),)
+)
+
+
+def member(number, n_weights=50):
+    rng = np.random.default_rng(number)
+    return Member(
+        network='{"class_name": "Functional"}',
+        weights=rng.normal(size=n_weights).astype("float32"),
+        state=(rng.normal(size=4).astype("float32"), np.zeros((), "float32")),
+        history={"loss": rng.normal(size=5), "val_loss": rng.normal(size=5)},
+        best_epoch=int(rng.integers(5)),
+        held_out=rng.normal(size=(5, 2)).astype("float32"),
+        seed=number + 1,
+        seconds=0.1 * number,
+        tier="graph",
+    )
+
+
+def trial(number):
+    own = member(number)
+    configuration = {"units": number, "activation": None, "rate": 0.1 / 3, "skip": True}
+    return TrialRecord(number, configuration, own.seed, score=own.score, seconds=1.5, result=own)
+
+
+def failure(number):
+    return TrialRecord(number, {"units": 0}, 3, "failed", message="ValueError: näh\n", seconds=0.1)
+
+
+def begun(path, records=(), parts=PARTS):
+    with CatalogFolder(path, parts) as folder:
+        folder.begin(11, SPACE, HELD_OUT, b"front")
+        for record in records:
+            folder.add(record)
+    return folder.path
+
+
+def assert_same(one, other):
+    for field in fields(TrialRecord):
+        if field.name not in ("result", "score"):
+            assert getattr(one, field.name) == getattr(other, field.name)
+            assert type(getattr(one, field.name)) is type(getattr(other, field.name))
+    assert_array_equal(one.score, other.score)
+    if one.result is None:
+        assert other.result is None
+        return
+    for field in fields(Member):
+        a, b = (getattr(record.result, field.name) for record in (one, other))
+        assert type(a) is type(b)
+        if field.name == "state":
+            assert all(p.dtype == q.dtype and (p == q).all() for p, q in zip(a, b, strict=True))
+        elif field.name == "history":
+            assert list(a) == list(b) and all((a[key] == b[key]).all() for key in a)
+        else:
+            assert_array_equal(a, b)
+
+
+def test_trials_come_back_to_the_bit_in_the_order_they_finished(tmp_path):
+    records = [trial(2), failure(0), trial(5), trial(1)]
+    path = begun(tmp_path, records)
+    assert path.parent == tmp_path
+    with CatalogFolder(tmp_path, PARTS) as again:
+        assert again.path == path and again.entropy == 11 and len(again.records) == 4
+        for one, other in zip(records, again.records):
+            assert_same(one, other)
+        again.begin(99, SPACE, HELD_OUT, b"another front")
+        again.add(trial(7))
+    with CatalogFolder(tmp_path, PARTS) as third:
+        assert [r.trial_number for r in third.records] == [2, 0, 5, 1, 7] and third.entropy == 11
+
+
+def test_the_catalog_alone(tmp_path):
+    begun(tmp_path, [trial(2), failure(0), trial(1)])
+    catalog = Catalog.load(tmp_path)
+    assert [r.trial_number for r in catalog] == [0, 1, 2] and catalog.completed.tolist() == [1, 2]
+    assert_array_equal(catalog.held_out.rows, HELD_OUT.rows)
+    assert len(catalog.held_out.sets) == 2 and catalog.held_out.shifted[0].rows is None
+    assert catalog.to_frame().shape[0] == 3
+
+
+def test_each_search_has_a_folder_of_its_own(tmp_path):
+    first = begun(tmp_path, [trial(0)])
+    other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 11})
+    assert first != other and first.parent == other.parent == tmp_path
+    assert find_search(first) == first
+    with pytest.raises(ValueError, match=r"holds 2 searches.*\n.*1 trials\)|2 trials\)"):
+        find_search(tmp_path)
+    with pytest.raises(FileNotFoundError, match="holds no search"):
+        find_search(tmp_path / "nothing")
+
+
+def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
+    path = begun(tmp_path, [trial(0)])
+    other = {**PARTS, "epochs": 11, "X": "sha256:11", "new": [1]}
+    with pytest.raises(CatalogMismatchError) as error, CatalogFolder(path, other):
+        pass
+    message = str(error.value)
+    assert "epochs: 10 there, 11 here" in message and "X: other values" in message
+    assert "new: None there, [1] here" in message and "random_state" not in message
+    with CatalogFolder(path, PARTS) as same:  # the lock is free again
+        assert same.path == path and len(same.records) == 1
+
+
+def test_another_space_is_refused(tmp_path):
+    begun(tmp_path, [trial(0)])
+    with CatalogFolder(tmp_path, PARTS) as folder:
+        with pytest.raises(CatalogMismatchError, match=r"units: 'Integer\(1, 8\)' there, None"):
+            folder.begin(11, {"width": "Integer(1, 8)"}, HELD_OUT, b"")
+
+
+def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
+    with CatalogFolder(tmp_path, PARTS):
+        with pytest.raises(CatalogLockedError, match=f'"pid": {os.getpid()}'):
+            CatalogFolder(tmp_path, PARTS).__enter__()
+        with CatalogFolder(tmp_path, {**PARTS, "epochs": 12}):  # another search may go on
+            pass
+    with CatalogFolder(tmp_path, PARTS):
+        pass
+
+
+HOLD = """
+import sys, time
+from skuq.catalog import CatalogFolder
+with CatalogFolder(sys.argv[1], {"a": 1}):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_another_process_is_refused_until_it_is_killed(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(Path(skuq.__file__).parents[1])}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, env=env, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(CatalogLockedError, match=f'"pid": {holder.pid}'):
+            CatalogFolder(tmp_path, {"a": 1}).__enter__()
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    with CatalogFolder(tmp_path, {"a": 1}) as folder:  # a stale lock is none
+        assert folder.records == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK not a zip", None])
+def test_a_broken_trial_is_put_aside_and_said(tmp_path, damage):
+    path = begun(tmp_path, [trial(0), trial(1), trial(2)])
+    file = path / "trial-000001.skuq"
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    file.write_bytes(bytes(flipped) if damage is None else damage)
+    with pytest.warns(UserWarning, match="trial-000001.skuq cannot be read.*left out"):
+        assert [r.trial_number for r in Catalog.load(path)] == [0, 2]
+    assert file.exists()  # looking changes nothing
+    with (
+        pytest.warns(UserWarning, match="trial-000001.broken, and the trial is run again"),
+        CatalogFolder(tmp_path, PARTS) as folder,
+    ):
+        assert [r.trial_number for r in folder.records] == [0, 2]
+        folder.add(trial(1))
+    assert [r.trial_number for r in Catalog.load(path)] == [0, 1, 2]
+    assert (path / "trial-000001.broken").exists()
+
+
+def test_a_broken_description_is_an_error(tmp_path):
+    path = begun(tmp_path, [trial(0)])
+    (path / "search.skuq").write_bytes(b"what?")
+    with pytest.raises(FileFormatError):
+        CatalogFolder(tmp_path, PARTS).__enter__()
+    with pytest.raises(FileFormatError):
+        Catalog.load(path)
+
+
+def test_a_beginning_that_was_cut_off_is_a_new_search(tmp_path):
+    with CatalogFolder(tmp_path, PARTS) as folder:
+        pass  # killed before `begin`
+    (folder.path / ".left-over.tmp").write_bytes(b"half")
+    with CatalogFolder(tmp_path, PARTS) as again:
+        assert again.entropy is None and again.records == []
+        again.begin(5, SPACE, HELD_OUT, b"")
+    assert not list(folder.path.glob(".*.tmp"))
+
+
+def test_disk_use_is_little_more_than_the_numbers(tmp_path):
+    """Of members the size that searches train: 1.2 times the weights."""
+    big = member(0, n_weights=20_000)
+    record = TrialRecord(0, {"units": 3}, 1, score=1.0, result=big)
+    path = begun(tmp_path, [record])
+    assert (path / "trial-000000.skuq").stat().st_size < 1.05 * big.weights.nbytes
+
+
+WRITE = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_folder import PARTS, SPACE, HELD_OUT, trial
+from skuq.catalog import CatalogFolder
+with CatalogFolder(sys.argv[1], PARTS) as folder:
+    folder.begin(11, SPACE, HELD_OUT, b"front")
+    for number in range(len(folder.records), 10_000):
+        folder.add(trial(number))
+        print(number, flush=True)
+"""
+
+
+def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(Path(skuq.__file__).parents[1])}
+    command = [sys.executable, "-c", WRITE, str(tmp_path), str(Path(__file__).parent)]
+    said = -1
+    for wait in (0.0, 0.05, 0.13):
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True)
+        first = int(writer.stdout.readline())
+        assert first >= said + 1 or said == -1
+        time.sleep(wait)
+        writer.send_signal(signal.SIGKILL)
+        numbers = [first, *map(int, writer.stdout.read().split())]
+        writer.wait()
+        said = numbers[-1]
+        catalog = Catalog.load(tmp_path)
+        there = [record.trial_number for record in catalog]
+        assert there == list(range(len(there))) and len(there) >= said + 1  # no warning: all whole
+        assert_same(catalog[said], trial(said))

@@ -1,0 +1,382 @@
+"""Searches in a folder: gone on with, taken out again, chosen from anew."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
+from skuq.catalog import Catalog, CatalogFolder
+from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
+from skuq.training import MemberTrainer
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Seeds of the networks that are trained, in their order."""
+    seeds = []
+    train, together = MemberTrainer.__call__, MemberTrainer.together
+
+    def one(self, configuration, seed):
+        seeds.append(seed)
+        return train(self, configuration, seed)
+
+    def several(self, configurations, own):
+        seeds.extend(own)
+        return together(self, configurations, own)
+
+    monkeypatch.setattr(MemberTrainer, "__call__", one)
+    monkeypatch.setattr(MemberTrainer, "together", several)
+    return seeds
+
+
+@pytest.fixture
+def search(tiny_space, tmp_path):
+    def make(n_trials=4, kind=AutoDEUQRegressor, **settings):
+        settings = {"search_space": tiny_space, "epochs": 3, "random_state": 0, **settings}
+        return kind(n_trials, **{"catalog_dir": tmp_path, **settings})
+
+    return make
+
+
+def table(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, X[:, 0] + 0.1 * rng.normal(size=n)
+
+
+def folders(path):
+    return sorted(p for p in path.iterdir() if p.is_dir())
+
+
+def test_what_is_there_is_not_trained_again(search, trained, tmp_path):
+    X, y = table()
+    model = search().fit(X, y)
+    assert len(trained) == 4 and folders(tmp_path) == [model.catalog_path_]
+    again = search().fit(X, y)
+    assert len(trained) == 4
+    assert_array_equal(again.predict(X), model.predict(X))
+    assert again.catalog_.to_frame().equals(model.catalog_.to_frame())
+
+
+@pytest.mark.parametrize("strategy", ["rs-mixed", "agebo", "bo-mixed"])
+def test_a_larger_budget_goes_on(search, trained, strategy):
+    X, y = table()
+    settings = {"search": strategy, "population_size": 3, "sample_size": 2}
+    search(3, **settings).fit(X, y)
+    more = search(6, **settings).fit(X, y)
+    whole = search(6, catalog_dir=None, **settings).fit(X, y)
+    assert len(trained) == 12 and trained[:6] == trained[6:]
+    assert [r.configuration for r in more.catalog_] == [r.configuration for r in whole.catalog_]
+    assert_array_equal(more.predict(X), whole.predict(X))
+    fewer = search(2, **settings).fit(X, y)
+    assert len(fewer.catalog_) == 2 and len(trained) == 12
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_search_that_was_cut_off_goes_on(search, trained, monkeypatch, error):
+    X, y = table()
+    train = MemberTrainer.__call__
+
+    def cut_off(self, configuration, seed):
+        if len(trained) == 2:
+            raise error
+        return train(self, configuration, seed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemberTrainer, "__call__", cut_off)
+        if error is KeyboardInterrupt:
+            with pytest.warns(UserWarning, match="interrupted: going on with 2 of 5"):
+                model = search(5).fit(X, y)
+            assert len(model.catalog_) == 2 and np.isfinite(model.predict(X)).all()
+        else:
+            with pytest.raises(SystemExit):
+                search(5).fit(X, y)
+    model = search(5).fit(X, y)
+    assert len(trained) == len(set(trained)) == 5
+    assert_array_equal(model.predict(X), search(5, catalog_dir=None).fit(X, y).predict(X))
+
+
+def test_without_a_random_state_the_search_that_is_there_is_the_one(search, trained):
+    X, y = table()
+    model = search(random_state=None).fit(X, y)
+    again = search(random_state=None).fit(X, y)
+    assert len(trained) == 4 and again.entropy_ == model.entropy_
+    assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_other_data_or_settings_are_another_search(search, trained, tmp_path):
+    X, y = table()
+    weights = np.linspace(1, 2, len(X))
+    search(2).fit(X, y)
+    search(2).fit(X, y + 1e-9)
+    search(2).fit(X[:-1], y[:-1])
+    search(2).fit(X, y, weights)
+    search(2).fit(X, y, groups=np.arange(60) // 2)
+    search(2).fit(X, y, validation_data=table(20, 1))
+    search(2, epochs=2).fit(X, y)
+    search(2, random_state=1).fit(X, y)
+    search(2, fixed_architecture={"units": 8}).fit(X, y)
+    assert len(trained) == 18 and len(folders(tmp_path)) == 9
+    # What does not change a trial does not make another search.
+    search(2, n_members=1, selection="top", verbose=1, max_time=1e9, min_members=1).fit(X, y)
+    search(2, trial_timeout=1e9, max_failures=3, selection_loss="crps").fit(X, y)
+    assert len(trained) == 18
+
+
+def test_the_folder_of_one_search_is_for_it_alone(search, tmp_path):
+    X, y = table()
+    path = search(2).fit(X, y).catalog_path_
+    assert search(2, catalog_dir=str(path)).fit(X, y).catalog_path_ == path
+    with pytest.raises(CatalogMismatchError, match=r"X: other values\n.*epochs: 3 there, 7 here"):
+        search(2, catalog_dir=path, epochs=7).fit(X + 1, y)
+
+
+def test_a_changed_search_space_is_noticed(search, trained):
+    X, y = table()
+
+    def build(hp, input_shape, n_outputs):
+        from skuq._keras import keras
+
+        units = hp.Int("units", 4, most)
+        return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(units, "tanh"),
+                                 keras.layers.Dense(n_outputs)])  # fmt: skip
+
+    most = 8
+    model = search(2, search_space=build).fit(X, y)
+    most = 16
+    with pytest.raises(CatalogMismatchError, match="units: .*high=8.* there, .*high=16.* here"):
+        search(2, search_space=build).fit(X, y)
+    loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    assert len(trained) == 2
+
+
+def test_only_one_at_a_time(search):
+    X, y = table()
+    model = search(1).fit(X, y)
+    description = model.catalog_path_ / "search.skuq"
+    from skuq import _archive
+
+    parts = _archive.read(description, kind="search")["parts"]
+    with (
+        CatalogFolder(model.catalog_path_, parts),
+        pytest.raises(CatalogLockedError, match="Another process or thread"),
+    ):
+        search(2).fit(X, y)
+    assert len(search(2).fit(X, y).catalog_) == 2
+
+
+def test_from_catalog_is_what_fit_gave(search, trained, tiny_space):
+    X, y = table()
+    model = search(6).fit(X, y)
+    loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
+    for name in ("mean", "aleatoric", "epistemic"):
+        one, other = (getattr(m.predict_uncertainty(X), name) for m in (model, loaded))
+        assert_array_equal(one, other)
+    assert loaded.get_params().keys() == model.get_params().keys()
+    assert loaded.entropy_ == model.entropy_ and loaded.n_features_in_ == 2
+    three = AutoDEUQRegressor.from_catalog(model.catalog_path_, n_members=3, selection="top")
+    assert len(three.selection_) == 3 and three.n_members == 3
+    assert_array_equal(model.reselect(n_members=3, selection="top").predict(X), three.predict(X))
+    assert len(trained) == 6
+    with pytest.raises(RuntimeError, match="`search_space`.*was not saved"):
+        clone(loaded).fit(X, y)
+    loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_, search_space=tiny_space)
+    assert len(clone(loaded).set_params(n_trials=7).fit(X, y).catalog_) == 7
+    assert len(trained) == 7
+
+
+def test_from_catalog_takes_a_search_that_goes_on(search, monkeypatch):
+    X, y = table()
+    seen = []
+    train = MemberTrainer.__call__
+
+    def look(self, configuration, seed):
+        if len(seen) < 2:
+            seen.append(None)
+        else:
+            seen.append(len(AutoDEUQRegressor.from_catalog(search().catalog_dir).catalog_))
+        return train(self, configuration, seed)
+
+    monkeypatch.setattr(MemberTrainer, "__call__", look)
+    search(4).fit(X, y)
+    assert seen == [None, None, 2, 3]
+
+
+def test_from_catalog_refuses_what_it_is_not(search, tmp_path, tiny_space):
+    X, y = table()
+    with pytest.raises(FileNotFoundError, match="holds no search"):
+        AutoDEUQRegressor.from_catalog(tmp_path)
+    path = search(2).fit(X, y).catalog_path_
+    with pytest.raises(TypeError, match="is a search of AutoDEUQRegressor: call AutoDEUQReg"):
+        NESRegressor.from_catalog(path)
+    with pytest.raises(ValueError, match=r"\['epochs'\] cannot be changed"):
+        AutoDEUQRegressor.from_catalog(path, epochs=5)
+    with pytest.raises(ValueError, match="'n_members' parameter"):
+        AutoDEUQRegressor.from_catalog(path, n_members=0)
+    for file in path.glob("trial-*"):
+        file.unlink()
+    with pytest.raises(SearchFailedError, match="None of the 0 trials"):
+        AutoDEUQRegressor.from_catalog(path)
+    search(2, epochs=4).fit(X, y)
+    with pytest.raises(ValueError, match="holds 2 searches"):
+        AutoDEUQRegressor.from_catalog(tmp_path)
+
+
+def test_frames_and_classes_come_back(search, trained):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.normal(size=80), "b": rng.choice(["u", "v", None], 80)})
+    labels = np.where(X["a"] > 0, "yes", "no")
+    model = search(3, kind=AutoDEUQClassifier, class_weight="balanced").fit(X, labels)
+    loaded = AutoDEUQClassifier.from_catalog(model.catalog_path_)
+    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    assert loaded.predict(X[:3]).tolist() == model.predict(X[:3]).tolist()
+    assert loaded.feature_names_in_.tolist() == ["a", "b"]
+    assert search(3, kind=AutoDEUQClassifier, class_weight="balanced").fit(X, labels) and (
+        len(trained) == 3
+    )
+
+
+@pytest.mark.parametrize("vary", ["both", "hyperparameters", "initialisation"])
+def test_neural_ensemble_search_is_durable_too(search, trained, iris, vary):
+    X, y = iris
+    shift = [(X + 0.1, y), (X + 0.2, y)]
+    settings = {"kind": NESClassifier, "vary": vary, "population_size": 3, "n_members": 2}
+    model = search(3, **settings).fit(X, y, shift_validation=shift)
+    again = search(3, **settings).fit(X, y, shift_validation=shift)
+    assert len(trained) == 3
+    loaded = NESClassifier.from_catalog(model.catalog_path_)
+    for other in (again, loaded):
+        assert_array_equal(other.predict_proba(X), model.predict_proba(X))
+        assert len(other.selections_) == 3
+        assert_array_equal(other.at_severity(2).predict(X), model.at_severity(2).predict(X))
+    assert len(search(5, **settings).fit(X, y, shift_validation=shift).catalog_) == 5
+    assert len(trained) == 5
+    search(3, **settings).fit(X, y, shift_validation=shift[:1])
+    assert len(trained) == 8
+
+
+def test_a_keras_tuner_oracle_goes_on(search, trained):
+    keras_tuner = pytest.importorskip("keras_tuner")
+    X, y = table()
+
+    def oracle():
+        return keras_tuner.oracles.BayesianOptimizationOracle(
+            objective=keras_tuner.Objective("score", "min"), max_trials=20, seed=1,
+            num_initial_points=3,
+        )  # fmt: skip
+
+    search(4, search=oracle()).fit(X, y)
+    more = search(7, search=oracle()).fit(X, y)
+    whole = search(7, search=oracle(), catalog_dir=None).fit(X, y)
+    assert len(trained) == 14
+    assert [r.configuration for r in more.catalog_] == [r.configuration for r in whole.catalog_]
+
+
+def test_folds_and_clones_share_a_folder(search, trained, tmp_path):
+    X, y = table(90)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = cross_val_score(search(2), X, y, cv=3)
+        assert len(trained) == 6 and len(folders(tmp_path)) == 3
+        assert_array_equal(cross_val_score(search(2), X, y, cv=3), first)
+        grid = GridSearchCV(search(2), {"n_members": [1, 2], "selection": ["top", "greedy"]}, cv=3)
+        grid.fit(X, y)
+    # The four candidates are chosen from the same networks; only the refit trains some.
+    assert len(trained) == 8
+
+
+def test_pickles_know_their_folder(search):
+    X, y = table()
+    model = search(3).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict(X), model.predict(X))
+    with pytest.raises(ValueError, match="lost the networks"):
+        again.reselect(n_members=1)
+    whole = AutoDEUQRegressor.from_catalog(again.catalog_path_)
+    assert len(whole.reselect(n_members=1, min_members=1).selection_) == 1
+
+
+@pytest.mark.parametrize("loss", ["nll", "crps", "mse"])
+def test_another_loss_chooses_the_best_by_it(search, loss):
+    X, y = table(200)
+    model = search(8, catalog_dir=None).fit(X, y)
+    kept = model.selection_
+    assert model.reselect(selection_loss=loss, selection="top", n_members=1) is model
+    held_out = model.catalog_.held_out
+    best = {}
+    for index in model.catalog_.completed:
+        mean, std = model._head.distribution(
+            model.catalog_.member(index).held_out.astype("float64")
+        )
+        error = held_out.y - mean
+        from scipy import stats
+        from scoringrules import crps_normal
+
+        best[index] = {
+            "nll": -stats.norm.logpdf(held_out.y, mean, std),
+            "crps": crps_normal(held_out.y, mean, std),
+            "mse": error**2,
+        }[loss].mean()
+    assert model.selection_.indices.tolist() == [min(best, key=best.get)]
+    np.testing.assert_allclose(model.selection_.loss, min(best.values()), rtol=1e-6)
+    assert_array_equal(model.reselect().selection_.indices, kept.indices)
+    with pytest.raises(ValueError, match="'selection_loss' parameter"):
+        model.reselect(selection_loss="best")
+    with pytest.raises(ValueError, match=r"`reselect` knows .*Got \['epochs'\]"):
+        model.reselect(epochs=3)
+
+
+def test_brier_score_of_an_ensemble(iris, search):
+    X, y = iris
+    model = search(6, kind=AutoDEUQClassifier, catalog_dir=None, selection_loss="brier").fit(X, y)
+    proba = model.predict_proba(X[model.catalog_.held_out.rows])
+    codes = model.catalog_.held_out.y[:, 0].astype(int)
+    expected = ((proba - np.eye(3)[codes]) ** 2).sum(axis=1).mean()
+    np.testing.assert_allclose(model.selection_.loss, expected, rtol=1e-5)
+
+
+def test_reselection_on_new_rows(search):
+    X, y = table(200)
+    model = search(6, catalog_dir=None).fit(X, y)
+    X_new, y_new = table(100, 1)
+    again = model.reselect(X_new, y_new, n_members=2)
+    raw = model.member_estimators(every_trial=True)
+    nll = [-m.log_prob(X_new, y_new).mean() for _, m in raw]
+    best = model.reselect(X_new, y_new, selection="top", n_members=1).selection_.indices
+    assert best.tolist() == [int(np.argmin(nll))] and again is model
+
+
+def test_limits_are_parameters(search, trained):
+    X, y = table()
+    model = search(40, max_time=1e-6).fit(X, y)
+    assert len(model.catalog_) == len(trained) == 1
+    with pytest.raises(SearchFailedError, match="3 of 3 trials failed, max_failures=2"):
+        search(20, trial_timeout=1e-9, max_failures=2, epochs=5).fit(X, y)
+    for name in ("max_time", "trial_timeout"):
+        with pytest.raises(ValueError, match=f"'{name}' parameter"):
+            search(2, **{name: 0}).fit(X, y)
+    with pytest.raises(ValueError, match="'max_failures' parameter"):
+        search(2, max_failures=-1).fit(X, y)
+    with pytest.raises(ValueError, match="'catalog_dir' parameter"):
+        search(2, catalog_dir=3).fit(X, y)
+
+
+def test_a_folder_that_cannot_be_is_said_before_anything_is_trained(search, trained, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        search(2, catalog_dir=tmp_path / "file").fit(*table())
+    assert not trained
+
+
+def test_the_catalog_of_a_folder_has_every_trial(search):
+    X, y = table()
+    model = search(3).fit(X, y)
+    catalog = Catalog.load(model.catalog_path_)
+    assert catalog.to_frame().equals(model.catalog_.to_frame())

@@ -1,0 +1,332 @@
+"""Slots that are stopped, killed or handed what cannot be pickled: a fault costs its own trial.
+
+Evaluations are local functions without anything of this module, so that worker processes need
+not import it.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import wait
+from types import SimpleNamespace
+
+import joblib
+import numpy as np
+import pytest
+
+from skuq._space import Integer, Space
+from skuq.networks import GaussianHead
+from skuq.search import RandomProposer, open_slots, run_search
+from skuq.search._parcel import Parcel, opened
+from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
+from skuq.tables import TrainingData
+from skuq.training import MemberTrainer
+
+SPACE = Space((Integer("k", 0, 9),))
+
+
+def sleeper(started):
+    """k is how long a trial takes; each says when it has begun, and where."""
+
+    def evaluate(configuration, seed):
+        with open(started, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(configuration["k"])
+        return SimpleNamespace(score=0.0, pid=os.getpid())
+
+    return evaluate
+
+
+def wait_for_lines(path, n=1):
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if path.exists() and len(lines := path.read_text().split()) >= n:
+            return [int(line) for line in lines]
+        time.sleep(0.02)
+    raise TimeoutError(f"{path} did not get {n} lines")
+
+
+def test_a_stopped_process_gives_its_slot_back(tmp_path):
+    with ProcessSlots(sleeper(tmp_path / "started"), 2) as slots:
+        other = slots.submit(1, {"k": 1}, 1)
+        slots.submit(0, {"k": 60}, 1)
+        pids = wait_for_lines(tmp_path / "started", 2)
+        started = time.monotonic()
+        assert slots.stop(0) is True
+        again = slots.submit(0, {"k": 0}, 1)
+        pid = slots.result(0, again).pid
+        assert time.monotonic() - started < 20 and pid not in pids
+        assert slots.result(1, other).pid in pids  # undisturbed
+
+
+def test_a_slot_can_be_stopped_before_its_first_trial_and_twice(tmp_path):
+    with ProcessSlots(sleeper(tmp_path / "started"), 1) as slots:
+        assert slots.stop(0) and slots.stop(0)
+        assert slots.result(0, slots.submit(0, {"k": 0}, 1)).score == 0
+
+
+@pytest.mark.parametrize("make", [InlineSlots, lambda evaluate: ThreadSlots(evaluate, 1)])
+def test_what_runs_in_the_caller_cannot_be_stopped(make, tmp_path):
+    with make(sleeper(tmp_path / "started")) as slots:
+        future = slots.submit(0, {"k": 0}, 1)
+        assert slots.stop(0) is False
+        assert slots.result(0, future).score == 0
+
+
+def test_ten_killed_processes_cost_ten_trials_at_most(tmp_path):
+    started, rng = tmp_path / "started", np.random.default_rng(0)
+
+    def evaluate(configuration, seed):
+        with open(started, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(0.1)
+        return SimpleNamespace(score=float(configuration["k"]))
+
+    def kill_ten():
+        killed = set()
+        wait_for_lines(started, 6)  # a search none of whose first ten trials succeeds ends
+        while len(killed) < 10 and not over.is_set():
+            alive = set(wait_for_lines(started)[-2:]) - killed
+            if alive:
+                pid = int(rng.choice(sorted(alive)))
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            time.sleep(rng.uniform(0.1, 0.4))
+        n_killed.append(len(killed))
+
+    over, n_killed = threading.Event(), []
+    killer = threading.Thread(target=kill_ten)
+    killer.start()
+    try:
+        with ProcessSlots(evaluate, 2) as slots:
+            records = run_search(RandomProposer(SPACE), slots, 60, 1)
+    finally:
+        over.set()
+        killer.join()
+    failed = [r for r in records if not r.completed]
+    assert n_killed == [10]
+    assert sorted(r.trial_number for r in records) == list(range(60))
+    assert 1 <= len(failed) <= 10
+    assert all("worker process died (SIGKILL" in r.message for r in failed)
+
+
+class Unpicklable(Exception):
+    def __init__(self, message):
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+def fault(configuration, seed):
+    kind = configuration["kind"]
+    if kind == "unpicklable error":
+        raise Unpicklable("here is a lock")
+    if kind == "unpicklable result":
+        return SimpleNamespace(score=0.0, lock=threading.Lock())
+    if kind == "memory":
+        raise MemoryError("no room for 1 TB")
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "die":
+        os._exit(1)
+    if kind == "segfault":
+        ctypes.string_at(0)
+    if kind == "huge":
+        return SimpleNamespace(score=0.0, array=np.arange(2e7))  # 160 MB
+    return SimpleNamespace(score=0.0)
+
+
+@pytest.fixture(scope="module")
+def one_process():
+    with ProcessSlots(fault, 1) as slots:
+        yield slots
+
+
+@pytest.mark.parametrize(
+    "kind, error, message",
+    [
+        ("unpicklable error", RuntimeError, "^Unpicklable: here is a lock$"),
+        ("unpicklable result", TypeError, "cannot pickle '_thread.lock'"),
+        ("memory", MemoryError, "no room for 1 TB"),
+        ("exit", RuntimeError, "^SystemExit: 3$"),
+        ("die", RuntimeError, r"^The worker process died \(EXIT\(1\)\)\.$"),
+        ("segfault", RuntimeError, r"^The worker process died \(SIGSEGV\(-11\)\)\.$"),
+    ],
+)
+def test_faults_are_reported_and_the_slot_goes_on(kind, error, message, one_process):
+    with pytest.raises(error, match=message):
+        one_process.result(0, one_process.submit(0, {"kind": kind}, 1))
+    assert one_process.result(0, one_process.submit(0, {"kind": "none"}, 1)).score == 0
+
+
+def test_sys_exit_in_a_thread_does_not_end_the_caller():
+    with ThreadSlots(fault, 1) as slots, pytest.raises(RuntimeError, match="SystemExit: 3"):
+        slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
+
+
+def test_huge_results_arrive_and_not_through_the_pipe(one_process):
+    future = one_process.submit(0, {"kind": "huge"}, 1)
+    # What is larger than a pipe's buffer is sent in pieces, and a process that is killed
+    # between two of them leaves the caller waiting for ever.
+    assert len(pickle.dumps(future.result())) < 4096
+    assert one_process.result(0, future).array[-1] == 2e7 - 1
+    left = [path.name for path in os.scandir(one_process._folder.name)]
+    assert left == ["evaluate.pkl"]
+
+
+def test_a_process_that_is_killed_while_it_hands_over_a_large_result(tmp_path):
+    started = tmp_path / "started"
+
+    def evaluate(configuration, seed):
+        with open(started, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        return SimpleNamespace(score=0.0, array=np.zeros(int(3e7)))  # 240 MB
+
+    with ProcessSlots(evaluate, 1) as slots:
+        for n, delay in enumerate((0.1, 0.2, 0.3), start=1):
+            future = slots.submit(0, {}, 1)
+            pid = wait_for_lines(started, n)[-1]
+            time.sleep(delay)
+            os.kill(pid, signal.SIGKILL)
+            assert wait([future], timeout=60).done
+            try:  # it may have been quick enough
+                slots.result(0, future)
+            except RuntimeError as error:
+                assert "SIGKILL" in str(error)
+        assert len(slots.result(0, slots.submit(0, {}, 1)).array) == 3e7
+
+
+def test_an_error_that_cannot_be_read_here_is_told_in_words():
+    def evaluate(configuration, seed):
+        class OnlyHere(Exception):
+            def __reduce__(self):
+                return __import__, ("no_such_module_of_skuq",)
+
+        raise OnlyHere("of the worker")
+
+    outcome = pickle.loads(pickle.dumps(Parcel(evaluate))).run({}, 1)
+    with pytest.raises(RuntimeError, match="^OnlyHere: of the worker$"):
+        opened(*outcome)
+
+
+class Counted:
+    """Says where it is unpickled, and to whom it listens."""
+
+    n_loaded = 0
+    cancelled = False
+
+    def __setstate__(self, state):
+        time.sleep(0.05)  # other threads get here
+        type(self).n_loaded += 1
+
+    def __getstate__(self):
+        return {"something": 1}
+
+    def __call__(self, configuration, seed):
+        return seed
+
+    def cancel(self):
+        type(self).cancelled = True
+
+
+def test_threads_of_one_process_unpickle_once(monkeypatch):
+    monkeypatch.setattr(Counted, "n_loaded", 0)
+    parcel = pickle.loads(pickle.dumps(Parcel(Counted())))
+    assert Counted.n_loaded == 0  # not before it is needed
+    results = [None] * 4
+
+    def run(i):
+        results[i] = opened(*parcel.run({}, i))
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [0, 1, 2, 3] and Counted.n_loaded == 1
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_parcel_passes_cancellation_on(loaded, monkeypatch):
+    monkeypatch.setattr(Counted, "cancelled", False)
+    parcel = pickle.loads(pickle.dumps(Parcel(Counted())))
+    if loaded:
+        parcel.run({}, 1)
+    parcel.cancel()
+    assert Counted.cancelled is loaded
+    parcel.run({}, 1)  # one that had just arrived
+    assert Counted.cancelled
+
+
+@pytest.fixture
+def long_training(tiny_space, monkeypatch):
+    """Hours of it: a trainer, a configuration."""
+    monkeypatch.setattr(
+        type(tiny_space), "recipe", lambda self, configuration: {"early_stopping_patience": None}
+    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 2))
+    parts = [x[:48], x[:48, :1], np.ones(48), x[48:], x[48:, :1], np.ones(16)]
+    trainer = MemberTrainer(
+        tiny_space, TrainingData(*parts), GaussianHead(), epochs=10**7, timeout=1.0
+    )
+    return trainer, {"units": 8, "activation": "tanh"}
+
+
+@pytest.mark.parametrize("way", ["alone", "together"])
+def test_a_training_ends_when_its_time_is_over(way, long_training):
+    trainer, configuration = long_training
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"^The trial took longer than trial_timeout=1 s\.$"):
+        if way == "alone":
+            trainer(configuration, 1)
+        else:
+            trainer.together([configuration] * 2, [1, 2])
+    # Compilation, which does not look at the clock, and a slice.
+    assert 1.0 < time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("way", ["alone", "together"])
+def test_a_cancelled_training_is_not_called_slow(way, long_training):
+    trainer, configuration = long_training
+    trainer.timeout = 3600
+    threading.Timer(1.0, trainer.cancel).start()
+    with pytest.raises(InterruptedError):
+        if way == "alone":
+            trainer(configuration, 1)
+        else:
+            trainer.together([configuration] * 2, [1, 2])
+
+
+def test_time_counts_from_the_call_and_not_from_a_pickle(long_training):
+    trainer, configuration = long_training
+    trainer.epochs, trainer.timeout = 2, 60.0
+    expected = trainer(configuration, 1).score
+    other = pickle.loads(pickle.dumps(trainer))
+    assert other.timeout == 60.0 and other(configuration, 1).score == expected
+    assert not any("deadline" in name for name in vars(other))
+
+
+def test_a_backend_without_slots_is_refused():
+    class RayBackend(joblib.parallel.SequentialBackend):
+        pass
+
+    joblib.register_parallel_backend("ray of a test", RayBackend)
+    with (
+        joblib.parallel_config(backend="ray of a test"),
+        pytest.raises(ValueError, match="joblib's RayBackend. Use the loky, threading or dask"),
+    ):
+        open_slots(fault, 2, 10)
+
+
+def test_a_stopped_process_is_gone():
+    with ProcessSlots(fault, 1) as slots:
+        slots.result(0, slots.submit(0, {"kind": "none"}, 1))
+        (process,) = slots._workers[0]._executor._processes.values()
+        assert process.is_alive()
+        slots.stop(0)
+        process.join(20)
+        assert not process.is_alive()
