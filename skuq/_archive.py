@@ -199,14 +199,15 @@ def _checked_members(data):
     """``({name: bytes}, header)`` of a zip file; only its header has been decoded."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            infos, comment, end = archive.infolist(), archive.comment, archive.start_dir
+            infos, end = archive.infolist(), archive.start_dir
     # What zipfile lets out for broken directories, seen under mutation.
     except (zipfile.BadZipFile, ValueError, OverflowError, OSError, struct.error) as error:
         raise FileFormatError(f"it is no zip file, or a broken one ({error})") from error
     except (NotImplementedError, EOFError, LookupError) as error:
         raise FileFormatError(f"it is a zip file of another kind ({error})") from error
     infos = sorted(infos, key=lambda info: info.header_offset)
-    if comment or (infos and infos[0].header_offset):
+    # Neither before its first part, nor (as a comment, say) behind its directory.
+    if data[-22:-18] != b"PK\x05\x06" or (infos and infos[0].header_offset):
         raise FileFormatError("it holds more than its parts")
     seen = set()
     for info in infos:

@@ -40,7 +40,7 @@ def back(data):
     return from_bytes(data, kind="tree")
 
 
-def refused(data, match=""):
+def refused(data, match=None):
     with pytest.raises(FileFormatError, match=match):
         back(data)
 
@@ -84,7 +84,10 @@ numbers = (
 )
 arrays = hnp.arrays(numbers, hnp.array_shapes(min_dims=0, min_side=0, max_side=4))
 texts = hnp.arrays(
-    hnp.unicode_string_dtypes(max_len=5), hnp.array_shapes(max_side=3), elements=st.text(max_size=5)
+    "<U5",
+    hnp.array_shapes(max_side=3),
+    # NumPy drops zeros at the end.
+    elements=st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=5),
 )
 scalars = (
     st.none()
@@ -344,7 +347,6 @@ def test_files_of_newer_versions_say_so():
         "arrays/",
         "arrays/01.npy",
         "arrays/-1.npy",
-        "arrays/1.npy\0.txt",
         "arrays/\u0661.npy",
         "texts/../0.txt",
         "",
@@ -353,6 +355,14 @@ def test_files_of_newer_versions_say_so():
 def test_names_that_do_not_belong(name):
     header, members = unpacked(of(TREE))
     refused(packed(header, {**members, name: b"x"}), "does not belong|numbered|belong to nothing")
+
+
+def test_names_that_end_early():
+    header, members = unpacked(of([TREE, np.zeros(2)]))
+    longer = {name.replace("1.npy", "1.npy_.txt"): data for name, data in members.items()}
+    data = packed(header, longer)
+    assert data.count(b"1.npy_.txt") == 2  # before its bytes, and in the directory
+    refused(data.replace(b"1.npy_.txt", b"1.npy\0.txt"), "does not belong")
 
 
 def test_a_member_that_nothing_uses():
@@ -393,7 +403,7 @@ def test_links_and_devices(name):
 
 def test_other_compressions():
     for method in (zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
-        refused(_changed("tree.json", compress_type=method), "compressed by method")
+        refused(_changed("tree.json", compress_type=method), "compressed by method|another feature")
     refused(_changed("arrays/0.npy", compress_type=zipfile.ZIP_DEFLATED), "compressed by method")
 
 
@@ -416,7 +426,10 @@ def _patched(data, name, **fields):
 
 def test_encrypted_members():
     for flags in (1, 0x8, 0x20, 0x40, 0x800):
-        refused(_patched(of(TREE), "tree.json", flags=flags), "")
+        refused(
+            _patched(of(TREE), "tree.json", flags=flags),
+            "encrypted or uses|no zip file|another kind",
+        )
 
 
 def test_sizes_that_are_not_so():
@@ -442,7 +455,7 @@ def test_members_that_overlap():
 def test_bytes_around_the_archive():
     data = of(TREE)
     refused(b"#!/bin/sh\n" + data, "more than its parts")
-    refused(data + b"x")
+    refused(data + b"x", "more than its parts")
     commented = data[:-2] + struct.pack("<H", 3) + b"abc"
     refused(commented, "more than its parts")
 
@@ -491,7 +504,7 @@ def test_zip_bombs_do_not_go_off(name, declared):
 
 
 def test_many_small_bombs(monkeypatch):
-    tree = ["%d" % k + "x" * 10**6 for k in range(30)]
+    tree = [f"{k}" + "x" * 10**6 for k in range(30)]
     monkeypatch.setattr(_archive, "MAX_RATIO", 10**6)
     data = of(tree)
     assert len(data) < 200_000

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import joblib
@@ -84,3 +85,28 @@ def test_threads_fit_and_predict_at_the_same_time(table):
         assert not thread.is_alive()
     for i, result in enumerate(together):
         assert_array_equal(result, alone[i % 3])
+
+
+@pytest.mark.parametrize("make", [lambda: MODEL, lambda: MCDropoutRegressor(
+    5, hidden_units=8, epochs=20, random_state=0)], ids=["ensemble", "dropout"])  # fmt: skip
+def test_eight_threads_predict_what_one_does(make, table):
+    X, y = table
+    model = clone(make()).fit(X, y)
+    alone = model.predict(X, return_std=True)
+    with ThreadPoolExecutor(8) as pool:
+        several = list(pool.map(lambda _: model.predict(X, return_std=True), range(32)))
+    for mean, std in several:
+        assert_array_equal(mean, alone[0])
+        assert_array_equal(std, alone[1])
+
+
+@pytest.mark.slow
+def test_folds_in_processes_share_a_folder(tiny_space, table, tmp_path):
+    model = AutoDEUQRegressor(
+        2, n_jobs=2, epochs=5, search_space=tiny_space, random_state=0, catalog_dir=tmp_path
+    )
+    first = cross_val_score(model, *table, cv=3, n_jobs=2, error_score="raise")
+    assert len(list(tmp_path.glob("*/trial-*.skuq"))) == 6
+    written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/trial-*.skuq")}
+    np.testing.assert_array_equal(cross_val_score(model, *table, cv=3, n_jobs=2), first)
+    assert {file: file.stat().st_mtime_ns for file in written} == written

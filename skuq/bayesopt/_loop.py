@@ -11,12 +11,12 @@ from numbers import Integral, Real
 import numpy as np
 from tqdm.auto import tqdm
 
+from skuq import _archive
 from skuq._seeds import draw_entropy, generator
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._maximize import METHODS
 from skuq.bayesopt._results import ResultLog
-from skuq.bayesopt._state import read_state, write_state
 from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 from skuq.bayesopt._surrogate import check_surrogate
 from skuq.exceptions import SearchFailedError
@@ -642,13 +642,19 @@ class BayesianOptimizer:
         return self
 
     def save(self, path):
-        """Write `to_state` to a file (npz). It is whole at any time."""
-        write_state(path, self.to_state())
+        """Write `to_state` to a file. It is whole at any time, and safe to read."""
+        _archive.write(path, self.to_state(), kind=_KIND)
 
     @classmethod
     def load(cls, path, estimator, **changes):
-        """Go on with a search from a file; see `from_state`."""
-        return cls.from_state(read_state(path), estimator, **changes)
+        """Go on with a search from a file; see `from_state`.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is broken, or not one that `save` has written.
+        """
+        return cls.from_state(_archive.read(path, kind=_KIND), estimator, **changes)
 
     # Checks
 
@@ -694,6 +700,7 @@ class BayesianOptimizer:
             )
 
 
+_KIND = "Bayesian optimisation"
 # Parameters that are kept as they are, and what else a state's settings hold.
 _PLAIN = ("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial")
 _OF_A_RUN = ("has_objective", "entropy", "sign", "n_steps", "beta_", "messages", "history")

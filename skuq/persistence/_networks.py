@@ -134,7 +134,8 @@ def check_network(network: str, where):
         if type(config) is dict and config.get("class_name") == EpistemicNetwork.__name__:
             return _check_epistemic(network, config, where)
         _check(config, where, 0)
-        if type(config) is not dict or "class_name" not in config:
+        is_graph = config["class_name"] in ("Functional", "Sequential")
+        if is_graph and type(config["config"]["layers"]) is not list:
             raise FileFormatError(f"{where} has a network that is no model")
         plan = make_plan(network)
     except FileFormatError:

@@ -13,12 +13,12 @@ from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skuq import NEONRegressor, NOMURegressor
+from skuq import NEONRegressor, NOMURegressor, _archive
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._step import distance_threshold, seeded
 from skuq.datasets import make_function
-from skuq.exceptions import SearchFailedError
+from skuq.exceptions import FileFormatError, SearchFailedError
 
 SQUARE = [(-1, 1)] * 2
 
@@ -594,7 +594,7 @@ def test_a_search_goes_on_bit_by_bit(tmp_path, settings):
 
     optimizer = search(**settings)
     optimizer.minimize(value, 7)
-    path = tmp_path / "search.npz"
+    path = tmp_path / "search.skuq"
     optimizer.save(path)
     other = BayesianOptimizer.load(path, TinyProcess())
     assert_array_equal(other.ask(), optimizer.ask())
@@ -610,8 +610,8 @@ def test_a_search_goes_on_bit_by_bit(tmp_path, settings):
 
 def test_a_search_without_results_goes_on(tmp_path):
     optimizer = search()
-    optimizer.save(tmp_path / "search.npz")
-    other = BayesianOptimizer.load(tmp_path / "search.npz", TinyProcess())
+    optimizer.save(tmp_path / "search.skuq")
+    other = BayesianOptimizer.load(tmp_path / "search.skuq", TinyProcess())
     assert_array_equal(other.ask(3), optimizer.ask(3))
 
 
@@ -623,10 +623,10 @@ def test_a_composite_search_goes_on(tmp_path):
     optimizer = search(estimator=estimator, objective=total)
     optimizer.tell(np.random.default_rng(0).uniform(-1, 1, (5, 2)), np.arange(20).reshape(5, 2, 2))
     optimizer.tell([0.0, 0.0], np.full((2, 2), np.nan))
-    optimizer.save(tmp_path / "search.npz")
+    optimizer.save(tmp_path / "search.skuq")
     with pytest.raises(ValueError, match="objective"):
-        BayesianOptimizer.load(tmp_path / "search.npz", estimator)
-    other = BayesianOptimizer.load(tmp_path / "search.npz", estimator, objective=total)
+        BayesianOptimizer.load(tmp_path / "search.skuq", estimator)
+    other = BayesianOptimizer.load(tmp_path / "search.skuq", estimator, objective=total)
     assert_array_equal(other.y_, optimizer.y_)
     assert other.y_.shape == (6, 2, 2)
     assert_array_equal(other.ask(), optimizer.ask())
@@ -659,8 +659,9 @@ def test_settings_may_change_and_callables_must_be_given():
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("no archive")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    for name in ("text", "other.npz"):
-        with pytest.raises(ValueError, match="BayesianOptimizer.save"):
+    _archive.write(tmp_path / "trial.skuq", {"settings": {}}, kind="trial")
+    for name in ("text", "other.npz", "trial.skuq"):
+        with pytest.raises(FileFormatError, match=name):
             BayesianOptimizer.load(tmp_path / name, TinyProcess())
     with pytest.raises(FileNotFoundError):
         BayesianOptimizer.load(tmp_path / "none.npz", TinyProcess())

@@ -124,9 +124,11 @@ def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
 
 def test_another_space_is_refused(tmp_path):
     begun(tmp_path, [trial(0)])
-    with CatalogFolder(tmp_path, PARTS) as folder:
-        with pytest.raises(CatalogMismatchError, match=r"units: 'Integer\(1, 8\)' there, None"):
-            folder.begin(11, {"width": "Integer(1, 8)"}, HELD_OUT, b"")
+    with (
+        pytest.raises(CatalogMismatchError, match=r"units: 'Integer\(1, 8\)' there, None"),
+        CatalogFolder(tmp_path, PARTS) as folder,
+    ):
+        folder.begin(11, {"width": "Integer(1, 8)"}, HELD_OUT, b"")
 
 
 def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):

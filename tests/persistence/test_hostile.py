@@ -1,0 +1,622 @@
+"""Files that were made to do harm, and files that were damaged: refused, with nothing run."""
+
+import copy
+import functools
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import BayesianRidge
+from sklearn.preprocessing import FunctionTransformer
+
+import skuq
+from skuq import _archive
+from skuq._keras import keras
+from skuq.exceptions import FileFormatError
+from skuq.networks import DenseSkipSpace, TabularSpace, build_mlp
+from skuq.persistence import dumps, loads
+from skuq.persistence._networks import check_network
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from archives import packed, unpacked, with_member, with_tree  # noqa: E402
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(30, 2))
+Y = X[:, 0] + 0.1 * rng.normal(size=30)
+FRAME = pd.DataFrame({"a": X[:, 0], "kind": rng.choice(["u", "v"], 30)})
+SMALL = {"hidden_units": 3, "epochs": 2, "random_state": 0}
+
+
+@functools.cache
+def saved():
+    return dumps(skuq.DeepEnsembleRegressor(2, **SMALL).fit(FRAME, Y))
+
+
+def refused(data, match=None, **options):
+    with pytest.raises(FileFormatError, match=match):
+        loads(data, **options)
+
+
+def _objects(item, name):
+    """All stored objects of a name in a decoded tree."""
+    found = []
+    if isinstance(item, dict):
+        if item.get("@") == "object" and item["name"] == name:
+            found.append(item)
+        item = list(item.values())
+    if isinstance(item, list):
+        for part in item:
+            found += _objects(part, name)
+    return found
+
+
+def changed(name, change):
+    """The saved ensemble where ``change(object)`` was made to the first object of a name."""
+
+    def with_change(tree):
+        change(_objects(tree, name)[0])
+        return tree
+
+    return with_tree(saved(), with_change)
+
+
+def set_state(**fields):
+    return lambda item: item["state"].update(fields)
+
+
+# -------------------------------------------------------------------------------- objects
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "builtins.eval",
+        "subprocess.Popen",
+        "skuq.estimators._nomu_fit.NomuTrainer",
+        "catalog.CatalogFolder",
+        "sklearn.pipeline.Pipeline",
+        "",
+        "x" * 10**6,
+    ],
+)
+def test_classes_that_are_not_on_the_list(name):
+    refused(changed("tables.Scaling", lambda item: item.update(name=name)), "is not known")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("catalog.Member", lambda item: item.update(state=[1]), "no dict of attributes"),
+        (
+            "catalog.Member",
+            lambda item: item.update(state={"@": "dict", "items": [[1, 2]]}),
+            "dict",
+        ),
+        ("catalog.Member", lambda item: item["state"].pop("network"), "cannot be made"),
+        ("catalog.Member", lambda item: item["state"].pop("history"), "lacks the field 'history'"),
+        ("catalog.Member", set_state(evil=1), "no field 'evil'"),
+        ("networks.GaussianHead", set_state(evil=1), "no field 'evil'"),
+        ("tables.Scaling", set_state(__class__=1), "no attribute '__class__'"),
+        ("tables.Scaling", set_state(**{"a b": 1}), "no attribute 'a b'"),
+        ("estimators.DeepEnsembleRegressor", set_state(__dict__={}), "no attribute '__dict__'"),
+    ],
+)
+def test_states_that_do_not_fit(name, change, message):
+    refused(changed(name, change), message)
+
+
+def test_what_is_no_estimator():
+    def describe(value, where):
+        return "pathlib.Path", {"path": value.name}
+
+    for thing in (1, [1], Path("x")):
+        data = _archive.to_bytes(thing, kind="estimator", describe=describe)
+        refused(data, "no estimator")
+    header, members = unpacked(saved())
+    for kind in ("trial", "search"):
+        refused(packed({**header, "kind": kind}, members), f"it holds a '{kind}'")
+
+
+def _held(value):
+    """A saved estimator with a stored value in the place of a parameter."""
+    data = dumps(skuq.DeepEnsembleRegressor())
+
+    def change(tree):
+        tree["tree"]["state"]["random_state"] = value
+        return tree
+
+    return with_tree(data, change)
+
+
+def _state_of(value):
+    """What is stored for a value, its arrays apart."""
+    _, members = unpacked(dumps(skuq.DeepEnsembleRegressor(random_state=value)))
+    return json.loads(members["tree.json"])["tree"]["state"]["random_state"]
+
+
+def _generator(kind, **fields):
+    state = copy.deepcopy(_state_of(np.random.Generator(getattr(np.random, kind)(1))))
+    state["state"].update(fields)
+    return state
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _generator("PCG64", bit_generator="Evil"),
+        _generator("PCG64", bit_generator="default_rng"),
+        _generator("PCG64", state=3),
+        _generator("PCG64", state={"state": "x", "inc": 1}),
+        {"@": "object", "name": "numpy.dtype", "state": {"dtype": "V8", "type": False}},
+        {"@": "object", "name": "numpy.dtype", "state": {}},
+        {"@": "object", "name": "slice", "state": {"start": [1], "stop": 1, "step": 1}},
+        {"@": "object", "name": "pathlib.Path", "state": {"path": 3}},
+        {"@": "object", "name": "tables.ScalingKind", "state": {"name": "exec"}},
+        {"@": "object", "name": "pandas.DataFrame", "state": {"columns": 1, "index": []}},
+        {
+            "@": "object",
+            "name": "pandas.DataFrame",
+            "state": {
+                "columns": {"0": {"label": "a", "dtype": "category", "values": [1]}},
+                "index": [0],
+            },
+        },
+        {"@": "object", "name": "part", "state": {"name": 3, "description": ""}},
+        {"@": "object", "name": "part", "state": {}},
+        {"@": "object", "name": "sklearn", "state": {"name": "x", "data": [1]}},
+        {"@": "object", "name": "space.Space", "state": {"decisions": [], "more": 1}},
+        {"@": "object", "name": "networks.Decisions", "state": {"architecture": 1}},
+        {"@": "object", "name": "tables.Scores", "state": {"scores": [1], "values": [1]}},
+    ],
+)
+def test_objects_of_libraries_that_are_broken(value):
+    refused(_held(value))
+
+
+@pytest.mark.parametrize("kind", ["MT19937", "Philox"])
+@pytest.mark.parametrize("position", [-1, 10**6, 1.5, None])
+def test_generators_that_would_read_elsewhere(kind, position):
+    own = np.random.Generator(getattr(np.random, kind)(1))
+    data = dumps(skuq.DeepEnsembleRegressor(random_state=own))
+    assert loads(data).random_state.normal() == own.normal()
+
+    def change(tree):
+        state = tree["tree"]["state"]["random_state"]["state"]
+        (state["state"] if kind == "MT19937" else state).update(
+            {"pos" if kind == "MT19937" else "buffer_pos": position}
+        )
+        return tree
+
+    refused(with_tree(data, change), "stands beside its numbers")
+
+
+# ------------------------------------------------------------------------------- networks
+
+
+def _network(**layer):
+    """A network's JSON with one layer more."""
+    config = json.loads(build_mlp((2,), 2, [3]).to_json())
+    entry = {"module": "keras.layers", "class_name": "Dense", "config": {}, "registered_name": None}
+    config["config"]["layers"].append({**entry, **layer})
+    return json.dumps(config)
+
+
+EVIL_LAYERS = [
+    {"class_name": "Lambda", "config": {"function": {"class_name": "__lambda__"}}},
+    {"class_name": "TFSMLayer", "config": {"filepath": "/tmp/evil"}},
+    {"class_name": "TorchModuleWrapper"},
+    {"class_name": "StringLookup", "config": {"vocabulary": "/etc/passwd"}},
+    {"class_name": "IntegerLookup"},
+    {"class_name": "TextVectorization"},
+    {"class_name": "Pipeline"},
+    {"class_name": "system", "module": "os"},
+    {"class_name": "Popen", "module": "subprocess"},
+    {"class_name": "Dense", "module": "evil.layers"},
+    {"class_name": "Dense", "module": None},
+    {"class_name": "get_file", "module": "keras.utils"},
+    {"class_name": "function", "config": "get_file", "registered_name": "function"},
+    {"class_name": "function", "module": "builtins", "config": "eval"},
+    {"class_name": "function", "module": "keras.utils", "config": "relu"},
+    {"class_name": "__lambda__", "config": {"value": "evil"}},
+    {"class_name": "__typespec__", "spec_name": "x", "module": "evil"},
+    {"class_name": "__tensor__", "config": {"value": [1], "dtype": "string"}},
+    {"class_name": "__numpy__", "config": {"value": [1], "dtype": "O"}},
+    {"class_name": "__numpy__", "config": None},
+    {"class_name": "Evil", "registered_name": "evil>Evil", "module": "evil"},
+    {"class_name": "Evil", "registered_name": "skuq>Repeat"},
+    {"class_name": "Dense", "registered_name": "evil>Evil"},
+    {"class_name": ["Dense"]},
+    {"class_name": "Bidirectional", "config": {"layer": {"class_name": "Lambda"}}},
+    {"class_name": "Dense", "config": {"kernel_initializer": {"class_name": "x", "module": "os"}}},
+    {"config": {"activation": {"class_name": "function", "module": "os", "config": "system"}}},
+    {"config": {"a": [[{"b": {"class_name": "Lambda", "module": "keras.layers"}}]]}},
+    {"build_config": {"class_name": "Lambda", "module": "keras.layers"}},
+]
+
+
+@pytest.mark.parametrize("layer", EVIL_LAYERS, ids=lambda layer: json.dumps(layer)[:60])
+def test_layers_that_do_more_than_compute(layer):
+    network = _network(**layer)
+    with pytest.raises(FileFormatError, match="here has a network"):
+        check_network(network, "here")
+    refused(changed("catalog.Member", set_state(network=network)), "members_.0. has a network")
+    base = {"class_name": "EpistemicNetwork", "base": json.loads(network), "n_raw": 1}
+    network = json.dumps({**base, "epinet": None, "prior_scale": 0.0})
+    refused(changed("catalog.Member", set_state(network=network)), "members_.0. has a network")
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        "",
+        "3",
+        "[]",
+        "{}",
+        '{"class_name": 3}',
+        '{"class_name": "Functional"}',
+        '{"class_name": "EpistemicNetwork"}',
+        '{"class_name": "EpistemicNetwork", "base": 3, "epinet": 3}',
+        "[" * 50_000 + "]" * 50_000,
+        '{"a":' * 80 + "1" + "}" * 80,
+        '{"class_name": "Sequential", "module": "keras", "config": 3}',
+        '{"class_name": "Sequential", "module": "keras", "config": {"layers": {}}}',
+    ],
+    ids=lambda text: text[:30],
+)
+def test_networks_that_are_none(network):
+    refused(changed("catalog.Member", set_state(network=network)), "network")
+
+
+def test_networks_of_our_own_pass():
+    shapes, n_state = check_network(build_mlp((2,), 3, [4]).to_json(), "here")
+    assert shapes == [(2, 4), (4,), (4, 3), (3,)]
+    assert n_state == 0
+    space = DenseSkipSpace()
+    configuration = space.decisions((2,), 2).architecture.sample(rng)
+    check_network(space.build(configuration, (2,), 2).to_json(), "here")
+    space = TabularSpace(X)
+    for embedding in ("periodic", "piecewise-linear"):
+        configuration = {**space.decisions().architecture.default(), "embedding": embedding}
+        configuration = {**space.decisions().hyperparameters.default(), **configuration}
+        check_network(space.build(configuration, (2,), 2).to_json(), "here")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: keras.layers.Conv1D(2, 2, kernel_initializer="he_normal")(x[:, :, None]),
+        lambda x: keras.layers.LSTM(3)(x[:, :, None]),
+        lambda x: keras.layers.Bidirectional(keras.layers.GRU(2))(x[..., None]),
+        lambda x: keras.ops.sin(2 * x + 1) / keras.ops.mean(x, axis=-1, keepdims=True),
+        lambda x: keras.layers.Dense(3, kernel_regularizer="l2", kernel_constraint="max_norm")(x),
+        lambda x: keras.layers.Activation(keras.activations.mish)(x),
+        lambda x: keras.layers.Add()([x, keras.ops.ones_like(x)]),
+        lambda x: keras.ops.matmul(x, np.ones((2, 3), "float32")),
+        lambda x: keras.layers.MultiHeadAttention(2, 2)(x[:, :, None], x[:, :, None]),
+    ],
+)
+def test_networks_of_usual_layers_pass(build):
+    x = keras.Input((2,))
+    model = keras.Model(x, build(x))
+    check_network(model.to_json(), "here")
+    model.compile("adam", "mse")
+    check_network(model.to_json(), "here")
+
+
+@keras.saving.register_keras_serializable("skuq_tests")
+class Tripled(keras.layers.Layer):
+    def call(self, x):
+        return 3 * x
+
+
+def test_layers_of_ones_own_must_be_registered(monkeypatch):
+    x = keras.Input((2,))
+    network = keras.Model(x, Tripled()(x)).to_json()
+    check_network(network, "here")
+    names = keras.saving.get_custom_objects()
+    monkeypatch.delitem(names, "skuq_tests>Tripled")
+    with pytest.raises(FileFormatError, match="'Tripled'.*register_keras_serializable"):
+        check_network(network, "here")
+    monkeypatch.delitem(sys.modules, "keras")  # where nothing can have been registered
+    with pytest.raises(FileFormatError, match="'Tripled'"):
+        check_network(network, "here")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_state(weights=[0.0]), "no vector of float32"),
+        (set_state(weights=3), "no vector of float32"),
+        (set_state(weights={"@": "scalar", "dtype": "<f4", "hex": "00000000"}), "no vector"),
+        (set_state(state=[]), "no tuple of arrays"),
+        (set_state(state={"@": "tuple", "items": [1]}), "no tuple of arrays"),
+        (set_state(network=3), "has no network"),
+        (set_state(network=build_mlp((2,), 2, [4]).to_json()), "weights, its network 22"),
+        (
+            set_state(
+                network=build_mlp((2,), 2, [3]).to_json().replace('"units": 3', '"units": 9')
+            ),
+            "weights, its network 47",
+        ),
+    ],
+)
+def test_members_that_do_not_fit_their_network(change, message):
+    refused(changed("catalog.Member", change), message)
+
+
+def test_networks_that_draw_have_as_many_weights_as_they_say():
+    settings = {"encoder_units": 3, "latent": 3, "decoder_units": 3, "steps": 2}
+    neon = skuq.NEONRegressor(**settings, epinet_units=3, prior_units=2, n_index=2, random_state=0)
+    data = dumps(neon.fit(X, Y))
+
+    def change(tree):
+        state = _objects(tree, "catalog.Member")[0]["state"]
+        state["network"] = state["network"].replace('"latent": 3', '"latent": 4')
+        return tree
+
+    assert loads(data).n_parameters_ == neon.n_parameters_
+    refused(with_tree(data, change), "weights, its network")
+
+
+# ------------------------------------------------------------------ what skops has written
+
+
+@functools.cache
+def foreign():
+    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y)
+    return dumps(model)
+
+
+def _foreign_members():
+    header, members = unpacked(foreign())
+    names = [name for name in members if b"schema.json" in members[name]]
+    assert names
+    return header, members, names[0]
+
+
+def _npy_of(data):
+    header, members = unpacked(_archive.to_bytes(np.frombuffer(data, np.uint8), kind="x"))
+    return members["arrays/0.npy"]
+
+
+def test_foreign_objects_that_run_something(tmp_path, monkeypatch):
+    import skops.io
+
+    monkeypatch.chdir(tmp_path)
+    _, _, name = _foreign_members()
+    evil = skops.io.dumps(FunctionTransformer(os.mkdir, kw_args={"a": 1}))
+    data = with_member(foreign(), name, _npy_of(evil))
+    refused(data, r"not known to be safe: \['(posix|nt)\.mkdir'")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x" * 100, b"PK\x05\x06" + b"\0" * 18, foreign, "compressed"], ids=str
+)
+def test_foreign_objects_that_are_broken(data):
+    import skops.io
+
+    _, _, name = _foreign_members()
+    if data == "compressed":
+        data = skops.io.dumps(BayesianRidge(), compression=8)
+    data = data() if callable(data) else data
+    refused(with_member(foreign(), name, _npy_of(data)), "is broken|is compressed|cannot be made")
+
+
+# ------------------------------------------------------------------------------ mutations
+
+_FORBIDDEN = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "pickle.find_class",
+    "marshal.loads",
+    "shutil.",
+    "socket.",
+    "subprocess.",
+    "tempfile.",
+    "webbrowser.",
+)
+
+
+class _Watch:
+    """Notes whatever this process does that loading must not."""
+
+    def __init__(self):
+        self.on, self.seen = False, []
+        sys.addaudithook(self)  # there is no way to remove one
+
+    def __call__(self, event, arguments):
+        if not self.on:
+            return
+        writes = event == "open" and (
+            set(str(arguments[1] or "")) & set("wax+") or (arguments[2] or 0) & os.O_ACCMODE
+        )
+        if writes or event.startswith(_FORBIDDEN):
+            self.seen.append((event, arguments))
+
+
+def _raw(data, rng):
+    """Damage, as disks and lines do it and as those do who do not mind the checksums."""
+    data = bytearray(data)
+    kind = rng.choice(["flip", "truncate", "splice", "duplicate", "swap", "zero", "directory"])
+    a, b = sorted(rng.integers(len(data), size=2))
+    n = int(rng.integers(1, 40))
+    if kind == "flip":
+        for place in rng.integers(len(data), size=rng.integers(1, 4)):
+            data[place] ^= 1 << rng.integers(8)
+    elif kind == "truncate":
+        del data[b:]
+    elif kind == "splice":
+        data[a : a + n] = data[b : b + int(rng.integers(1, 40))]
+    elif kind == "duplicate":
+        data[a:a] = data[a:b]
+    elif kind == "swap":
+        data[a : a + n], data[b : b + n] = data[b : b + n], data[a : a + n]
+    elif kind == "zero":
+        data[a : a + n] = bytes([int(rng.choice([0, 255]))]) * n
+    else:  # fields of the directory and of the headers before the parts
+        starts = [i for i in range(len(data) - 50) if data[i : i + 2] == b"PK"]
+        place = int(rng.choice(starts)) + int(rng.integers(4, 46))
+        width = int(rng.choice([1, 2, 4]))
+        data[place : place + width] = rng.bytes(width)
+    return f"raw: {kind}", bytes(data)
+
+
+_ODD = [None, True, 0, -1, 1, 2**31, 2**63, -1.5, 1e308, "", "x", "@", "a" * 200, [], {}, [[]]]
+_ODD += [{"@": "tuple", "items": []}, {"@": "array", "index": 0}, {"@": "array", "index": 10**9}]
+_ODD += [{"@": "objects", "index": 0}, {"@": "text", "index": 0}, {"@": "float", "value": "nan"}]
+_ODD += [{"@": "object", "name": "catalog.Member", "state": {}}, {"@": "int", "hex": "0x0"}]
+
+
+def _nodes(item, found):
+    """All places in a JSON document, as (container, key)."""
+    parts = item.items() if isinstance(item, dict) else enumerate(item)
+    for key, part in parts:
+        found.append((item, key))
+        if isinstance(part, dict | list):
+            _nodes(part, found)
+    return found
+
+
+def _other_json(text, rng):
+    document = json.loads(text)
+    for _ in range(rng.integers(1, 3)):
+        nodes = _nodes(document, [])
+        if not nodes:
+            return json.dumps(document).encode()
+        where, key = nodes[rng.integers(len(nodes))]
+        other, other_key = nodes[rng.integers(len(nodes))]
+        action = rng.choice(["odd", "delete", "copy", "swap", "rename", "number", "letter"])
+        value = where[key]
+        if action == "delete":
+            del where[key]
+        elif action == "copy":
+            where[key] = copy.deepcopy(other[other_key])
+        elif action == "swap":
+            where[key], other[other_key] = copy.deepcopy((other[other_key], value))
+        elif action == "rename" and isinstance(where, dict):
+            where[str(rng.choice(["@", "state", "name", "items", "x", "__class__"]))] = where.pop(
+                key
+            )
+        elif action == "number" and type(value) in (int, float):
+            where[key] = value * int(rng.choice([-1, 0, 2, 10**6])) + int(rng.integers(-1, 2))
+        elif action == "letter" and isinstance(value, str) and value:
+            place = int(rng.integers(len(value)))
+            where[key] = value[:place] + chr(int(rng.integers(32, 127))) + value[place + 1 :]
+        else:
+            where[key] = copy.deepcopy(_ODD[rng.integers(len(_ODD))])
+    return json.dumps(document).encode()
+
+
+def _checked(header, members, rng):
+    """Changes of whoever makes the checksums right."""
+    members = dict(members)
+    arrays = [name for name in members if name.endswith(".npy")]
+    texts = [name for name in members if name.endswith(".txt")]
+    kind = str(rng.choice(["tree", "tree", "array header", "array", "text", "header", "members"]))
+    if kind == "text" and not texts:
+        kind = "tree"
+    if kind == "tree":
+        members["tree.json"] = _other_json(members["tree.json"], rng)
+    elif kind == "text":
+        name = str(rng.choice(texts))
+        members[name] = _other_json(members[name], rng)
+    elif kind in ("array", "array header"):
+        name = str(rng.choice(arrays))
+        data = bytearray(members[name])
+        end = 128 if kind == "array header" else len(data)
+        for place in rng.integers(min(end, len(data)), size=rng.integers(1, 4)):
+            data[place] = (
+                int(rng.integers(256)) if rng.integers(2) else int(rng.choice(list(b"0189(),'")))
+            )
+        members[name] = bytes(
+            data[: int(rng.integers(len(data)))] if rng.integers(5) == 0 else data
+        )
+    elif kind == "header":
+        header = json.loads(_other_json(json.dumps(header), rng))
+        if not isinstance(header, dict):
+            header = {}
+    else:
+        one, other = rng.choice(list(members), 2)
+        members[one], members[other] = members[other], members[one]
+        if rng.integers(3) == 0:
+            members.pop(one)
+    return f"checked: {kind}", packed(header, members)
+
+
+@pytest.mark.slow
+def test_mutated_files_load_or_are_refused(tmp_path, monkeypatch):
+    n_mutations, longest = 24_000, 5.0
+    search = skuq.AutoDEUQRegressor(2, n_nodes=1, epochs=1, random_state=0).fit(X, Y)
+    nomu = skuq.NOMURegressor(hidden_units=3, epochs=2, c=1.0, l_min=0.1, l_max=1.0, random_state=0)
+    bases = [saved(), dumps(search), dumps(nomu.fit(X, Y)), foreign()]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    outcomes, slowest = Counter(), 0.0
+    watch = _Watch()
+
+    def too_long(*_):
+        raise AssertionError("loading hangs")
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    previous = signal.signal(signal.SIGALRM, too_long)
+    try:
+        for k in range(n_mutations):
+            rng = np.random.default_rng([20, k])
+            data = bases[k % 4 if k % 8 < 4 else 0]
+            if rng.integers(2):
+                kind, mutated = _raw(data, rng)
+            else:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # names that come twice
+                    kind, mutated = _checked(*unpacked(data), rng)
+            signal.setitimer(signal.ITIMER_REAL, longest)
+            start = time.perf_counter()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # scikit-learn's, of other versions
+                watch.on = True
+                try:
+                    outcome = type(loads(mutated)).__name__
+                except FileFormatError:
+                    outcome = "refused"
+                except Exception as error:
+                    raise AssertionError(f"mutation {k} ({kind}) let {error!r} out") from error
+                finally:
+                    watch.on = False
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            slowest = max(slowest, time.perf_counter() - start)
+            outcomes[kind, "refused" if outcome == "refused" else "loaded"] += 1
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    for kind in sorted({kind for kind, _ in outcomes}):
+        print(
+            f"{kind:24} refused {outcomes[kind, 'refused']:6} loaded {outcomes[kind, 'loaded']:6}"
+        )
+    print(f"slowest {slowest:.3f} s")
+    assert sum(outcomes.values()) == n_mutations
+    assert not watch.seen
+    assert not os.listdir(tmp_path)
+    refused_of = Counter()
+    for (kind, outcome), n in outcomes.items():
+        refused_of[kind.partition(":")[0], outcome] += n
+    # Damage is found, but for bits of the zip format that nothing reads.
+    assert refused_of["raw", "refused"] > 0.95 * sum(
+        n for (k, _), n in refused_of.items() if k == "raw"
+    )
+    assert outcomes["checked: tree", "refused"] > 100
+    assert outcomes["checked: tree", "loaded"] > 100
