@@ -15,6 +15,7 @@ PACKAGES = [
     "estimators",
     "metrics",
     "networks",
+    "persistence",
     "plotting",
     "predictive",
     "search",
@@ -54,7 +55,7 @@ ESTIMATORS = [
 
 
 def test_top_level_names():
-    assert set(ESTIMATORS) <= set(skuq.__all__)
+    assert {*ESTIMATORS, "load", "save"} <= set(skuq.__all__)
     assert skuq.__version__
 
 

@@ -6,7 +6,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "_catalog": ["Catalog", "HeldOut"],
-        "_folder": ["CatalogFolder", "find_search", "load_catalog"],
+        "_folder": ["CatalogFolder"],
         "_records": ["Member", "TrialRecord"],
     },
 )

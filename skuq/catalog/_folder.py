@@ -18,7 +18,7 @@ from skuq.catalog._catalog import Catalog, HeldOut
 from skuq.catalog._records import Member, TrialRecord
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, FileFormatError
 
-__all__ = ["CatalogFolder", "find_search", "load_catalog"]
+__all__ = ["CatalogFolder", "find_search", "front_of", "load_catalog"]
 
 _SEARCH = "search.skuq"  # what the search is; written once all else is there to begin
 _FRONT = "estimator.skuq"
@@ -96,7 +96,7 @@ class CatalogFolder:
             left_over.unlink()  # of a process that was killed while it wrote
         if not (self.path / _SEARCH).is_file():
             return
-        search = _archive.read(self.path / _SEARCH, kind="search")
+        search = _read_search(self.path)
         there = search["parts"]
         names = sorted({*there, *self._parts})
         differ = [name for name in names if there.get(name) != self._parts.get(name)]
@@ -160,17 +160,16 @@ def find_search(path) -> Path:
 
     Raises
     ------
-    FileNotFoundError
+    FileNotFoundError, NotADirectoryError
         If there is none.
     ValueError
         If there are several.
     """
     path = Path(path)
-    found = (
-        [path]
-        if (path / _SEARCH).is_file()
-        else sorted(p.parent for p in path.glob(f"*/{_SEARCH}"))
-    )
+    if path.is_file():
+        raise NotADirectoryError(f"{path} is a file. What skuq.save has written, skuq.load reads.")
+    is_search = (path / _SEARCH).is_file()
+    found = [path] if is_search else sorted(p.parent for p in path.glob(f"*/{_SEARCH}"))
     if not found:
         raise FileNotFoundError(
             f"{path} holds no search: neither it nor a folder in it has a file {_SEARCH!r}."
@@ -184,13 +183,24 @@ def find_search(path) -> Path:
 def load_catalog(path) -> Catalog:
     """The catalog of `find_search`'s folder; it may be written to meanwhile."""
     path = find_search(path)
-    search = _archive.read(path / _SEARCH, kind="search")
-    return Catalog(_read_trials(path, broken="skip"), _held_out(search["held_out"]))
+    return Catalog(_read_trials(path, broken="skip"), _read_search(path)["held_out"])
 
 
 def front_of(path) -> bytes:
     """The estimator of `find_search`'s folder, without its trials."""
     return (find_search(path) / _FRONT).read_bytes()
+
+
+def _read_search(path):
+    file = path / _SEARCH
+    tree = _archive.read(file, kind="search")
+    try:
+        search = {name: tree[name] for name in ("parts", "entropy", "space")}
+        if not (isinstance(search["parts"], dict) and isinstance(search["space"], dict)):
+            raise TypeError("parts or space are no dict")
+        return {**search, "held_out": _held_out(tree["held_out"])}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise FileFormatError(f"{file} describes no search: {error}") from error
 
 
 def _read_trials(path, broken):

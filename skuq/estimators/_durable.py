@@ -11,8 +11,8 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval
-from skuq.catalog import CatalogFolder, find_search, load_catalog
-from skuq.catalog._folder import front_of
+from skuq.catalog import CatalogFolder
+from skuq.catalog._folder import find_search, front_of, load_catalog
 from skuq.exceptions import SearchFailedError
 from skuq.search import Limits
 

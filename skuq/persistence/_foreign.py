@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import io
 import zipfile
@@ -86,7 +85,6 @@ def load_foreign(data, trusted, name):
             f"load(path, parts={{{name!r}: ...}})"
         )
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            return skops.io.loads(data, trusted=list(trusted))
+        return skops.io.loads(data, trusted=list(trusted))
     except Exception as error:
         raise FileFormatError(f"`{name}` is broken ({type(error).__name__}: {error})") from error

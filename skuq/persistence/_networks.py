@@ -16,12 +16,9 @@ import numpy as np
 
 from skuq.exceptions import FileFormatError
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.networks._operator import OperatorNetwork
 from skuq.networks._plan import make_plan
 
-__all__ = ["check_member", "check_network"]
-
-_MAX_DEPTH = 60
+__all__ = ["check_member", "check_network", "sizes"]
 
 
 def _names(text):
@@ -99,96 +96,79 @@ def check_member(state: dict, where) -> None:
     network, weights, held = (state[name] for name in ("network", "weights", "state"))
     if type(network) is not str:
         raise FileFormatError(f"{where} has no network")
-    shapes, n_state = check_network(network, where)
+    check_network(network, where)
     if not (type(held) is tuple and all(type(part) is np.ndarray for part in held)):
         raise FileFormatError(f"{where} has a state that is no tuple of arrays")
     if weights is None:
         return
     if type(weights) is not np.ndarray or weights.ndim != 1 or weights.dtype != np.float32:
         raise FileFormatError(f"{where} has weights that are no vector of float32")
-    if shapes is not None:
-        wanted = sum(math.prod(shape) for shape in shapes)
-        if len(weights) != wanted:
-            raise FileFormatError(f"{where} has {len(weights)} weights, its network {wanted}")
-    if n_state is not None and len(held) != n_state:
-        raise FileFormatError(
-            f"{where} has a state of {len(held)} arrays for a network of {n_state}"
-        )
+    n_weights, n_state = sizes(network, where)
+    if n_weights not in (None, len(weights)):
+        raise FileFormatError(f"{where} has {len(weights)} weights, its network {n_weights}")
+    if n_state not in (None, len(held)):
+        raise FileFormatError(f"{where} has {len(held)} arrays of state, its network {n_state}")
 
 
-def check_network(network: str, where):
+def check_network(network: str, where) -> None:
     """Refuse a network's JSON unless all that it names is known to compute and no more.
-
-    Returns
-    -------
-    shapes : list of tuple of int, or None
-        Of its weights, where they can be told without building it.
-    n_state : int or None
 
     Raises
     ------
     FileFormatError
     """
     try:
-        config = json.loads(network)
-        if type(config) is dict and config.get("class_name") == EpistemicNetwork.__name__:
-            return _check_epistemic(network, config, where)
-        _check(config, where, 0)
-        is_graph = config["class_name"] in ("Functional", "Sequential")
-        if is_graph and type(config["config"]["layers"]) is not list:
-            raise FileFormatError(f"{where} has a network that is no model")
-        plan = make_plan(network)
-    except FileFormatError:
-        raise
+        # The hook sees every object of the text, innermost first.
+        config = json.loads(network, object_hook=_checked)
+        if config["class_name"] in ("Functional", "Sequential"):
+            if type(config["config"]["layers"]) is not list:
+                raise FileFormatError("it has no layers")
+        elif config["class_name"] == EpistemicNetwork.__name__:
+            EpistemicNetwork.from_json(network)
     # A configuration may be wrong in any way, and so may what reads it.
     except Exception as error:
+        reason = str(error) if isinstance(error, FileFormatError) else f"{error!r:.200}"
+        raise FileFormatError(f"{where} has a network that is not loaded: {reason}") from error
+
+
+def sizes(network: str, where) -> tuple[int | None, int | None]:
+    """Numbers of weights and of state arrays of a checked network; None where not known.
+
+    They are read off the configuration: nothing of the sizes that it declares is made.
+    """
+    try:
+        if json.loads(network)["class_name"] == EpistemicNetwork.__name__:
+            read = EpistemicNetwork.from_json(network)
+            if isinstance(read.base, str):  # a Keras model
+                return None, None
+            parts = [part for part in (read.base, read.epinet) if part is not None]
+            return sum(math.prod(shape) for part in parts for shape in part.shapes), None
+        plan = make_plan(network)
+        if plan is None:
+            return None, None
+        return sum(math.prod(weight.shape) for weight in plan.weights), plan.n_state
+    except Exception as error:
+        raise FileFormatError(f"{where} has a network that is not read: {error!r:.200}") from error
+
+
+def _checked(item):
+    """An object of a network's JSON, if what it names is on the list."""
+    if "class_name" in item and not _is_allowed(
+        item["class_name"], item.get("module"), item.get("registered_name"), item.get("config")
+    ):
+        name, module = (str(item.get(key))[:60] for key in ("class_name", "module"))
         raise FileFormatError(
-            f"{where} has a network that cannot be read ({type(error).__name__}: {error})"
-        ) from error
-    return (None, None) if plan is None else ([w.shape for w in plan.weights], plan.n_state)
-
-
-def _check_epistemic(network, config, where):
-    """A base network and an EpiNet: ours are plain numbers, the base may be Keras'."""
-    base = config["base"]
-    if type(base) is dict and "class_name" in base:
-        _check(base, where, 0)
-    read = EpistemicNetwork.from_json(network)
-    if read.base is None or isinstance(read.base, OperatorNetwork):
-        parts = [part for part in (read.base, read.epinet) if part is not None]
-        return [shape for part in parts for shape in part.shapes], None
-    return None, None
-
-
-def _check(item, where, depth):
-    if depth > _MAX_DEPTH:
-        raise FileFormatError(f"{where} has a network that is nested too deeply")
-    if type(item) is list:
-        for part in item:
-            if type(part) in (list, dict):
-                _check(part, where, depth + 1)
-    elif type(item) is dict:
-        if "class_name" in item:
-            _check_class(item, where)
-        for part in item.values():
-            if type(part) in (list, dict):
-                _check(part, where, depth + 1)
-
-
-def _check_class(item, where):
-    name, module = item["class_name"], item.get("module")
-    registered = item.get("registered_name")
-    if not _is_allowed(name, module, registered, item.get("config")):
-        raise FileFormatError(
-            f"{where} has a network with {str(name)[:60]!r} of {str(module)[:60]!r}, which is not "
-            "among the layers that are loaded. A class of your own has to be registered with "
-            "keras.saving.register_keras_serializable before"
+            f"{name!r} of {module!r} is not among the layers that are loaded. A class of your own "
+            "has to be registered with keras.saving.register_keras_serializable before"
         )
+    return item
 
 
 def _is_allowed(name, module, registered, config):
     if any(type(text) is not str and text is not None for text in (name, module, registered)):
         return False
+    if name == EpistemicNetwork.__name__ and module is None:  # no business of Keras
+        return True
     if name in _VALUES:
         # A constant's type is the only word in it that Keras looks up.
         is_constant = name in ("__numpy__", "__tensor__")

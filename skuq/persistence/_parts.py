@@ -97,6 +97,6 @@ def is_users(value, is_parameter: bool) -> bool:
     if kind.__module__ == "skuq.networks._keras_tuner":  # made of functions
         return True
     if isinstance(value, type) or hasattr(value, "__qualname__"):
-        return is_parameter or not (value.__module__ or "").startswith("skuq.")
+        return is_parameter or not (getattr(value, "__module__", None) or "").startswith("skuq.")
     root = kind.__module__.partition(".")[0]
     return root not in _DATA or (root in ("builtins", "numpy") and callable(value))

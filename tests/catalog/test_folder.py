@@ -13,7 +13,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import skuq
-from skuq.catalog import Catalog, CatalogFolder, HeldOut, Member, TrialRecord, find_search
+from skuq import _archive
+from skuq.catalog import Catalog, CatalogFolder, HeldOut, Member, TrialRecord
+from skuq.catalog._folder import find_search
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, FileFormatError
 
 PARTS = {"X": "sha256:00", "epochs": 10, "search_space": None, "random_state": 7}
@@ -108,6 +110,8 @@ def test_each_search_has_a_folder_of_its_own(tmp_path):
         find_search(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no search"):
         find_search(tmp_path / "nothing")
+    with pytest.raises(NotADirectoryError, match="skuq.load reads"):
+        find_search(first / "search.skuq")
 
 
 def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
@@ -244,3 +248,23 @@ def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
         there = [record.trial_number for record in catalog]
         assert there == list(range(len(there))) and len(there) >= said + 1  # no warning: all whole
         assert_same(catalog[said], trial(said))
+
+
+@pytest.mark.parametrize(
+    "tree", [{}, [1], {"parts": 3}, {"parts": {}, "entropy": 1, "space": {}, "held_out": {"y": 1}}]
+)
+def test_a_description_of_something_else_is_an_error(tmp_path, tree):
+    path = begun(tmp_path, [trial(0)])
+    _archive.write(path / "search.skuq", tree, kind="search")
+    with pytest.raises(FileFormatError, match="describes no search"):
+        CatalogFolder(path, PARTS).__enter__()
+    with pytest.raises(FileFormatError, match="describes no search"):
+        Catalog.load(path)
+
+
+@pytest.mark.parametrize("tree", [{}, {"finished": 0, "result": 3}, {"finished": 0, "result": {}}])
+def test_a_trial_of_something_else_is_put_aside(tmp_path, tree):
+    path = begun(tmp_path, [trial(0), trial(1)])
+    _archive.write(path / "trial-000001.skuq", tree, kind="trial")
+    with pytest.warns(UserWarning, match="is no record of a trial"):
+        assert len(Catalog.load(path)) == 1

@@ -24,7 +24,7 @@ from skuq._keras import keras
 from skuq.exceptions import FileFormatError
 from skuq.networks import DenseSkipSpace, TabularSpace, build_mlp
 from skuq.persistence import dumps, loads
-from skuq.persistence._networks import check_network
+from skuq.persistence._networks import check_network, sizes
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from archives import packed, unpacked, with_member, with_tree  # noqa: E402
@@ -278,9 +278,8 @@ def test_networks_that_are_none(network):
 
 
 def test_networks_of_our_own_pass():
-    shapes, n_state = check_network(build_mlp((2,), 3, [4]).to_json(), "here")
-    assert shapes == [(2, 4), (4,), (4, 3), (3,)]
-    assert n_state == 0
+    check_network(build_mlp((2,), 3, [4]).to_json(), "here")
+    assert sizes(build_mlp((2,), 3, [4]).to_json(), "here") == (2 * 4 + 4 + 4 * 3 + 3, 0)
     space = DenseSkipSpace()
     configuration = space.decisions((2,), 2).architecture.sample(rng)
     check_network(space.build(configuration, (2,), 2).to_json(), "here")
@@ -561,10 +560,11 @@ def _checked(header, members, rng):
 
 @pytest.mark.slow
 def test_mutated_files_load_or_are_refused(tmp_path, monkeypatch):
-    n_mutations, longest = 24_000, 5.0
+    n_mutations, longest = 21_000, 5.0
     search = skuq.AutoDEUQRegressor(2, n_nodes=1, epochs=1, random_state=0).fit(X, Y)
     nomu = skuq.NOMURegressor(hidden_units=3, epochs=2, c=1.0, l_min=0.1, l_max=1.0, random_state=0)
     bases = [saved(), dumps(search), dumps(nomu.fit(X, Y)), foreign()]
+    parts = [unpacked(data) for data in bases]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     outcomes, slowest = Counter(), 0.0
@@ -578,29 +578,33 @@ def test_mutated_files_load_or_are_refused(tmp_path, monkeypatch):
     try:
         for k in range(n_mutations):
             rng = np.random.default_rng([20, k])
-            data = bases[k % 4 if k % 8 < 4 else 0]
+            base = k % 4 if k % 8 < 4 else 0
             if rng.integers(2):
-                kind, mutated = _raw(data, rng)
+                kind, mutated = _raw(bases[base], rng)
             else:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # names that come twice
-                    kind, mutated = _checked(*unpacked(data), rng)
+                    kind, mutated = _checked(*parts[base], rng)
             signal.setitimer(signal.ITIMER_REAL, longest)
             start = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # scikit-learn's, of other versions
                 watch.on = True
                 try:
-                    outcome = type(loads(mutated)).__name__
+                    loaded = loads(mutated)
                 except FileFormatError:
-                    outcome = "refused"
+                    loaded = None
                 except Exception as error:
                     raise AssertionError(f"mutation {k} ({kind}) let {error!r} out") from error
                 finally:
                     watch.on = False
                     signal.setitimer(signal.ITIMER_REAL, 0)
             slowest = max(slowest, time.perf_counter() - start)
-            outcomes[kind, "refused" if outcome == "refused" else "loaded"] += 1
+            outcomes[kind, "refused" if loaded is None else "loaded"] += 1
+            # Damage is found, but for bits of the zip format that nothing reads; skops writes
+            # other bytes every time.
+            if kind.startswith("raw") and loaded is not None and base != 3:
+                assert dumps(loaded) == bases[base]
     finally:
         signal.signal(signal.SIGALRM, previous)
     for kind in sorted({kind for kind, _ in outcomes}):
@@ -611,12 +615,5 @@ def test_mutated_files_load_or_are_refused(tmp_path, monkeypatch):
     assert sum(outcomes.values()) == n_mutations
     assert not watch.seen
     assert not os.listdir(tmp_path)
-    refused_of = Counter()
-    for (kind, outcome), n in outcomes.items():
-        refused_of[kind.partition(":")[0], outcome] += n
-    # Damage is found, but for bits of the zip format that nothing reads.
-    assert refused_of["raw", "refused"] > 0.95 * sum(
-        n for (k, _), n in refused_of.items() if k == "raw"
-    )
     assert outcomes["checked: tree", "refused"] > 100
     assert outcomes["checked: tree", "loaded"] > 100
