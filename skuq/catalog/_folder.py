@@ -17,6 +17,7 @@ from skuq._files import atomic_write
 from skuq.catalog._catalog import Catalog, HeldOut
 from skuq.catalog._records import Member, TrialRecord
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, FileFormatError
+from skuq.networks._safe import check_member
 
 __all__ = ["CatalogFolder", "find_search", "front_of", "load_catalog"]
 
@@ -221,6 +222,8 @@ def _read_trial(file):
     tree = _archive.read(file, kind="trial")
     try:
         finished, result = tree.pop("finished"), tree.pop("result")
+        if result is not None:
+            check_member(result, file)
         member = None if result is None else Member(**result)
         return finished, TrialRecord(**tree, result=member)
     except (AttributeError, KeyError, TypeError) as error:

@@ -7,9 +7,9 @@ import functools
 import inspect
 
 from skuq.exceptions import FileFormatError, UnsavableError
+from skuq.networks._safe import check_member
 from skuq.persistence._codecs import DECODERS, encoded
 from skuq.persistence._foreign import dump_foreign, is_foreign, load_foreign
-from skuq.persistence._networks import check_member
 from skuq.persistence._parts import MissingPart, PartNames, description_of, is_users
 from skuq.persistence._registry import class_of, name_of
 

@@ -1,11 +1,12 @@
 """A search on disk, without networks: what is written, found again and refused."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,17 @@ HELD_OUT = HeldOut(
     np.arange(3), np.ones((3, 1)), np.ones(3), (HeldOut(None, np.zeros((2, 1)), np.ones(2)),)
 )
 
+# Whose weights nobody can count without building it.
+FLATTEN = {"class_name": "Flatten", "module": "keras.layers", "config": {}}
+NETWORK = json.dumps(
+    {"class_name": "Functional", "module": "keras", "config": {"layers": [FLATTEN]}}
+)
+
 
 def member(number, n_weights=50):
     rng = np.random.default_rng(number)
     return Member(
-        network='{"class_name": "Functional"}',
+        network=NETWORK,
         weights=rng.normal(size=n_weights).astype("float32"),
         state=(rng.normal(size=4).astype("float32"), np.zeros((), "float32")),
         history={"loss": rng.normal(size=5), "val_loss": rng.normal(size=5)},
@@ -248,6 +255,15 @@ def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
         there = [record.trial_number for record in catalog]
         assert there == list(range(len(there))) and len(there) >= said + 1  # no warning: all whole
         assert_same(catalog[said], trial(said))
+
+
+def test_networks_that_do_more_than_compute_are_put_aside(tmp_path):
+    path = begun(tmp_path, [trial(0)])
+    with CatalogFolder(path, PARTS) as folder:
+        harmful = NETWORK.replace("Flatten", "Lambda")
+        folder.add(replace(trial(1), result=replace(member(1), network=harmful)))
+    with pytest.warns(UserWarning, match="000001.skuq cannot be read.*Lambda.*left out"):
+        assert [r.trial_number for r in Catalog.load(path)] == [0]
 
 
 @pytest.mark.parametrize(

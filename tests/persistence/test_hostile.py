@@ -23,8 +23,8 @@ from skuq import _archive
 from skuq._keras import keras
 from skuq.exceptions import FileFormatError
 from skuq.networks import DenseSkipSpace, TabularSpace, build_mlp
+from skuq.networks._safe import check_network, sizes
 from skuq.persistence import dumps, loads
-from skuq.persistence._networks import check_network, sizes
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from archives import packed, unpacked, with_member, with_tree  # noqa: E402
