@@ -264,6 +264,12 @@ def resume_once(folder, start):
     print(json.dumps(times))
 
 
+def build_network():
+    from skuq.networks import build_mlp
+
+    return build_mlp((10,), 1, [100, 100]).to_json()
+
+
 def overhead(_):
     from skuq.catalog import CatalogFolder, HeldOut, Member
     from skuq.search import RandomProposer, open_slots, run_search
@@ -271,8 +277,8 @@ def overhead(_):
     space = TinySpace().decisions()
     rng = np.random.default_rng(0)
     member = Member(
-        network=json.dumps({"layers": ["x" * 50] * 200}),
-        weights=rng.normal(size=30_000).astype("float32"),
+        network=build_network(),
+        weights=rng.normal(size=10 * 100 + 100 + 100 * 100 + 100 + 101).astype("float32"),
         state=(),
         history={name: rng.normal(size=100) for name in ("loss", "val_loss", "learning_rate")},
         best_epoch=3,
@@ -294,7 +300,7 @@ def overhead(_):
             for durable in (False, True) if number % 2 else (True, False):
                 start = time.perf_counter()
                 proposer = RandomProposer(space.architecture + space.hyperparameters)
-                with CatalogFolder(folder, {"run": number}) as store:
+                with CatalogFolder(folder, {"run": number, "durable": durable}) as store:
                     store.begin(1, {}, held_out, b"")
                     with open_slots(evaluate, 1, 20) as slots:
                         kept = store if durable else None

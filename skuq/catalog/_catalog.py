@@ -75,7 +75,8 @@ class Catalog(Sequence):
         ValueError
             If there are several.
         FileFormatError
-            If what describes the search is broken. Broken trials are left out with a warning.
+            If what describes the search is broken, or a trial is none. Trials whose files are
+            damaged are left out with a warning.
         """
         from skuq.catalog._folder import load_catalog
 

@@ -16,7 +16,12 @@ from skuq import _archive
 from skuq._files import atomic_write
 from skuq.catalog._catalog import Catalog, HeldOut
 from skuq.catalog._records import Member, TrialRecord
-from skuq.exceptions import CatalogLockedError, CatalogMismatchError, FileFormatError
+from skuq.exceptions import (
+    CatalogLockedError,
+    CatalogMismatchError,
+    FileFormatError,
+    FileVersionError,
+)
 from skuq.networks._safe import check_member
 
 __all__ = ["CatalogFolder", "find_search", "front_of", "load_catalog"]
@@ -52,7 +57,8 @@ class CatalogFolder:
     CatalogLockedError
         If another process, or thread, is at this search.
     FileFormatError
-        If the description of the search is broken.
+        If the description of the search is broken, or a trial is none. Trials whose files are
+        damaged are put aside with a warning.
     """
 
     def __init__(self, catalog_dir, parts: dict):
@@ -208,26 +214,38 @@ def _read_trials(path, broken):
     read = []
     for file in sorted(path.glob(_TRIALS)):
         try:
-            read.append(_read_trial(file))
+            tree = _archive.read(file, kind="trial")
+        except FileVersionError:
+            raise
         except FileFormatError as error:
             what = "It is left out."
             if broken == "move":
                 file.rename(file.with_suffix(".broken"))
                 what = f"It is now {file.stem}.broken, and the trial is run again."
             warnings.warn(f"{file} cannot be read: {error} {what}", stacklevel=2)
+        else:
+            read.append(_trial(tree, file))
     return [record for _, record in sorted(read, key=lambda pair: pair[0])]
 
 
-def _read_trial(file):
-    tree = _archive.read(file, kind="trial")
+def _trial(tree, file):
+    """When it finished, and the record.
+
+    A whole file with something else in it is not put aside: it may be there on purpose, or the
+    class of a layer may only have to be registered.
+    """
     try:
         finished, result = tree.pop("finished"), tree.pop("result")
         if result is not None:
             check_member(result, file)
         member = None if result is None else Member(**result)
         return finished, TrialRecord(**tree, result=member)
+    except FileFormatError as error:
+        raise FileFormatError(f"{error}. To have the trial run again, delete its file.") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{file} is no record of a trial: {error}") from error
+        raise FileFormatError(
+            f"{file} is no record of a trial ({type(error).__name__}: {error}). Delete it."
+        ) from error
 
 
 def _plain_member(member):

@@ -257,13 +257,15 @@ def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
         assert_same(catalog[said], trial(said))
 
 
-def test_networks_that_do_more_than_compute_are_put_aside(tmp_path):
-    path = begun(tmp_path, [trial(0)])
-    with CatalogFolder(path, PARTS) as folder:
+def test_networks_that_do_more_than_compute_are_refused(tmp_path):
+    with CatalogFolder(begun(tmp_path, [trial(0)]), PARTS) as folder:
         harmful = NETWORK.replace("Flatten", "Lambda")
         folder.add(replace(trial(1), result=replace(member(1), network=harmful)))
-    with pytest.warns(UserWarning, match="000001.skuq cannot be read.*Lambda.*left out"):
-        assert [r.trial_number for r in Catalog.load(path)] == [0]
+    with pytest.raises(FileFormatError, match="000001.skuq.*Lambda.*delete its file"):
+        Catalog.load(tmp_path)
+    with pytest.raises(FileFormatError, match="000001.skuq.*Lambda.*delete its file"):
+        CatalogFolder(tmp_path, PARTS).__enter__()
+    assert (folder.path / "trial-000001.skuq").exists()
 
 
 @pytest.mark.parametrize(
@@ -279,8 +281,8 @@ def test_a_description_of_something_else_is_an_error(tmp_path, tree):
 
 
 @pytest.mark.parametrize("tree", [{}, {"finished": 0, "result": 3}, {"finished": 0, "result": {}}])
-def test_a_trial_of_something_else_is_put_aside(tmp_path, tree):
+def test_a_trial_of_something_else_is_an_error(tmp_path, tree):
     path = begun(tmp_path, [trial(0), trial(1)])
     _archive.write(path / "trial-000001.skuq", tree, kind="trial")
-    with pytest.warns(UserWarning, match="is no record of a trial"):
-        assert len(Catalog.load(path)) == 1
+    with pytest.raises(FileFormatError, match="trial-000001.skuq"):
+        Catalog.load(path)
