@@ -29,6 +29,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import joblib
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results" / "durability.json"
@@ -251,7 +252,7 @@ def resume_once(folder, start):
         calls.append(time.perf_counter())
         model = AutoDEUQRegressor(501, epochs=3, catalog_dir=folder, random_state=0, max_failures=0)
         try:
-            with __import__("joblib").parallel_config(backend="threading"):
+            with joblib.parallel_config(backend="threading"):
                 model.fit(*wave(600))
         except RuntimeError:
             pass

@@ -19,7 +19,7 @@ def atomic_write(path, data: bytes) -> None:
     Raises
     ------
     OSError
-        As the system gives it; the neighbour is removed then.
+        As the system gives it, with the name of the file; the neighbour is removed then.
     """
     path = Path(path)
     temporary = path.parent / f".{secrets.token_hex(8)}.tmp"
@@ -30,9 +30,12 @@ def atomic_write(path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            # The caller has never heard of the neighbour. From the number follows the class.
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     _sync_folder(path.parent)
 

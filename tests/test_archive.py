@@ -755,6 +755,16 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert calls == [("file", 5), ("replace", True), ("folder", None)]
 
 
+@pytest.mark.parametrize(("name", "error"), [("none/file", FileNotFoundError), ("folder", OSError)])
+def test_errors_name_the_file_and_not_its_neighbour(tmp_path, name, error):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(error) as caught:
+        atomic_write(tmp_path / name, b"x")
+    assert caught.value.filename == str(tmp_path / name)
+    assert caught.value.errno is not None and ".tmp" not in str(caught.value)
+    assert os.listdir(tmp_path) == ["folder"]
+
+
 def test_permissions_are_those_of_new_files(tmp_path):
     (tmp_path / "plain").touch()
     atomic_write(tmp_path / "file", b"x")

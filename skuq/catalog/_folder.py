@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
+import math
 import os
+import secrets
 import socket
 import warnings
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from skuq import _archive
@@ -21,6 +26,7 @@ from skuq.exceptions import (
     CatalogMismatchError,
     FileFormatError,
     FileVersionError,
+    UnsavableError,
 )
 from skuq.networks._safe import check_member
 
@@ -62,7 +68,9 @@ class CatalogFolder:
     """
 
     def __init__(self, catalog_dir, parts: dict):
-        catalog_dir = Path(catalog_dir)
+        if not os.fspath(catalog_dir):
+            raise ValueError('`catalog_dir` is empty. Give the name of a folder, "." for this one.')
+        catalog_dir = Path(catalog_dir).expanduser().resolve()
         is_search = (catalog_dir / _SEARCH).is_file()
         self.path = catalog_dir if is_search else catalog_dir / _fingerprint(parts)
         self._parts = json.loads(json.dumps(parts))  # as it is when it is read again
@@ -72,14 +80,17 @@ class CatalogFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         try:
+            who = {"pid": os.getpid(), "host": socket.gethostname()}
+            atomic_write(self.path / _HOLDER, json.dumps(who).encode())
             self._read()
         except BaseException:
-            self._lock.release()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *exception):
-        (self.path / _HOLDER).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (self.path / _HOLDER).unlink()
         self._lock.release()
         return False
 
@@ -94,11 +105,10 @@ class CatalogFolder:
                 f"({_read_text(holder) or 'it does not say which'}). Wait for it, or give another "
                 "`catalog_dir`."
             ) from None
-        who = {"pid": os.getpid(), "host": socket.gethostname()}
-        atomic_write(holder, json.dumps(who).encode())
 
     def _read(self):
-        self.records, self.entropy, self._space = [], None, None
+        self.records, self.entropy, self._space, self._id = [], None, None, None
+        self._n_finished = 0
         for left_over in self.path.glob(".*.tmp"):
             left_over.unlink()  # of a process that was killed while it wrote
         if not (self.path / _SEARCH).is_file():
@@ -113,10 +123,12 @@ class CatalogFolder:
                 + "\n".join(f"  {_difference(n, there, self._parts)}" for n in differ)
                 + "\nGive the folder above it as `catalog_dir`, and this one gets its own."
             )
-        self.entropy, self._space = search["entropy"], search["space"]
-        self.records = _read_trials(self.path, broken="move")
+        self.entropy, self._space, self._id = (search[n] for n in ("entropy", "space", "id"))
+        read = _read_trials(self.path, search, broken="move")
+        self.records = [record for _, record in read]
+        self._n_finished = 1 + max((finished for finished, _ in read), default=-1)
 
-    def begin(self, entropy: int, space: dict, held_out: HeldOut, front: bytes):
+    def begin(self, entropy: int, space: dict, held_out: HeldOut, front: bytes | None):
         """Say what is searched, before the first trial.
 
         Parameters
@@ -125,7 +137,7 @@ class CatalogFolder:
         space : dict
             The decisions, by name; those of an earlier search must be the same.
         held_out : HeldOut
-        front : bytes
+        front : bytes or None
             The estimator without its trials, to load all from the folder alone.
 
         Raises
@@ -134,13 +146,17 @@ class CatalogFolder:
             If trials that are there have decided something else.
         """
         if self._space is None:
-            atomic_write(self.path / _FRONT, front)
+            for stray in self.path.glob(_TRIALS):  # of a search that has lost its description
+                warnings.warn(f"{_put_aside(stray, '.stray')} is of no known search.", stacklevel=2)
+            self._space, self._id = space, secrets.token_hex(16)
             tree = {
+                "id": self._id,
                 "parts": self._parts,
                 "entropy": entropy,
                 "space": space,
                 "held_out": _plain_held_out(held_out),
             }
+            self._write_front(front)
             _archive.write(self.path / _SEARCH, tree, kind="search")
         elif self._space != space:
             names = sorted({*self._space, *space})
@@ -150,15 +166,33 @@ class CatalogFolder:
                 + "\n".join(f"  {_difference(n, self._space, space)}" for n in differ)
                 + "\nGive another `catalog_dir`, or delete this folder."
             )
+        else:  # budget and selection may be others by now
+            self._write_front(front)
+
+    def _write_front(self, front):
+        if front is None:
+            (self.path / _FRONT).unlink(missing_ok=True)
+        else:
+            atomic_write(self.path / _FRONT, front)
 
     def add(self, record: TrialRecord):
-        """Write a trial; when this returns it is safe."""
+        """Write a trial; when this returns it is safe.
+
+        Raises
+        ------
+        UnsavableError
+            If its network has layers that would not be loaded again.
+        """
         tree = {field.name: getattr(record, field.name) for field in fields(TrialRecord)}
         if record.result is not None:
             tree["result"] = _plain_member(record.result)
-        tree["finished"] = len(self.records)
-        name = f"trial-{record.trial_number:06d}.skuq"
-        _archive.write(self.path / name, tree, kind="trial")
+            try:
+                check_member(tree["result"], f"Trial {record.trial_number}")
+            except FileFormatError as error:
+                raise UnsavableError(f"{error}. With `catalog_dir=None` it can be used.") from error
+        tree |= {"finished": self._n_finished, "search": self._id}
+        _archive.write(self.path / _file_name(record.trial_number), tree, kind="trial")
+        self._n_finished += 1
         self.records.append(record)
 
 
@@ -190,27 +224,38 @@ def find_search(path) -> Path:
 def load_catalog(path) -> Catalog:
     """The catalog of `find_search`'s folder; it may be written to meanwhile."""
     path = find_search(path)
-    return Catalog(_read_trials(path, broken="skip"), _read_search(path)["held_out"])
+    search = _read_search(path)
+    read = _read_trials(path, search, broken="skip")
+    return Catalog([record for _, record in read], search["held_out"])
 
 
 def front_of(path) -> bytes:
     """The estimator of `find_search`'s folder, without its trials."""
-    return (find_search(path) / _FRONT).read_bytes()
+    file = find_search(path) / _FRONT
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no {file}: the estimator could not be saved, of which `fit` has warned. Fit "
+            "again with the same data, or look at `Catalog.load`."
+        )
+    return file.read_bytes()
 
 
 def _read_search(path):
     file = path / _SEARCH
     tree = _archive.read(file, kind="search")
     try:
-        search = {name: tree[name] for name in ("parts", "entropy", "space")}
-        if not (isinstance(search["parts"], dict) and isinstance(search["space"], dict)):
-            raise TypeError("parts or space are no dict")
+        search = {name: tree[name] for name in ("id", "parts", "entropy", "space")}
+        for name, kind in (("id", str), ("parts", dict), ("entropy", int), ("space", dict)):
+            _require(type(search[name]) is kind, f"its {name} is no {kind.__name__}")
         return {**search, "held_out": _held_out(tree["held_out"])}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{file} describes no search: {error}") from error
+    except _UNUSABLE as error:
+        raise FileFormatError(
+            f"{file} describes no search ({type(error).__name__}: {error})."
+        ) from error
 
 
-def _read_trials(path, broken):
+def _read_trials(path, search, broken):
+    """Pairs of when a trial has finished and its record, in that order."""
     read = []
     for file in sorted(path.glob(_TRIALS)):
         try:
@@ -220,32 +265,80 @@ def _read_trials(path, broken):
         except FileFormatError as error:
             what = "It is left out."
             if broken == "move":
-                file.rename(file.with_suffix(".broken"))
-                what = f"It is now {file.stem}.broken, and the trial is run again."
+                aside = _put_aside(file, ".broken")
+                what = f"It is now {aside.name}, and the trial is run again."
             warnings.warn(f"{file} cannot be read: {error} {what}", stacklevel=2)
         else:
-            read.append(_trial(tree, file))
-    return [record for _, record in sorted(read, key=lambda pair: pair[0])]
+            read.append(_trial(tree, file, search))
+    return sorted(read, key=lambda pair: pair[0])
 
 
-def _trial(tree, file):
+def _trial(tree, file, search):
     """When it finished, and the record.
 
     A whole file with something else in it is not put aside: it may be there on purpose, or the
     class of a layer may only have to be registered.
     """
     try:
+        _require(tree.pop("search") == search["id"], "it is of another search")
         finished, result = tree.pop("finished"), tree.pop("result")
+        _require(type(finished) is int, "when it finished is no number")
         if result is not None:
             check_member(result, file)
-        member = None if result is None else Member(**result)
-        return finished, TrialRecord(**tree, result=member)
+            result = Member(**result)
+            _check_result(result, sum(len(y) for _, y, _ in search["held_out"].sets))
+        record = TrialRecord(**tree, result=result)
+        _check_record(record, file)
+        return finished, record
     except FileFormatError as error:
         raise FileFormatError(f"{error}. To have the trial run again, delete its file.") from error
-    except (AttributeError, KeyError, TypeError) as error:
+    except _UNUSABLE as error:
         raise FileFormatError(
-            f"{file} is no record of a trial ({type(error).__name__}: {error}). Delete it."
+            f"{file} is no record of a trial of this search ({type(error).__name__}: {error}). "
+            "Delete it."
         ) from error
+
+
+_UNUSABLE = AttributeError, IndexError, KeyError, TypeError, ValueError
+
+
+def _require(condition, otherwise):
+    if not condition:
+        raise ValueError(otherwise)
+
+
+def _check_record(record, file):
+    number = record.trial_number
+    _require(type(number) is int and file.name == _file_name(number), "its number is another")
+    _require(type(record.configuration) is dict, "its configuration is no dict")
+    _require(type(record.seed) is int and type(record.message) is str, "it has no seed")
+    _require(record.status in ("completed", "failed"), f"its status is {record.status!r}")
+    _require(record.completed == (record.result is not None), "status and result differ")
+    _require(record.completed == math.isfinite(record.score), f"its score is {record.score!r}")
+    _require(math.isfinite(record.seconds), f"its time is {record.seconds!r}")
+
+
+def _check_result(member, n_held_out):
+    losses = [member.history[name] for name in ("loss", "val_loss")]
+    _require(losses[0].shape == losses[1].shape == (losses[0].size,), "its history has no epochs")
+    best = member.best_epoch
+    _require(type(best) is int and 0 <= best < losses[0].size, f"its best epoch is {best!r}")
+    _require(np.isfinite(member.weights).all(), "its weights are not all finite")
+    _require(
+        member.held_out.ndim == 2 and len(member.held_out) == n_held_out,
+        f"it has held-out predictions of shape {member.held_out.shape} for {n_held_out} rows",
+    )
+
+
+def _file_name(trial_number):
+    return f"trial-{trial_number:06d}.skuq"
+
+
+def _put_aside(file, suffix):
+    """Rename, over nothing that is there already."""
+    names = (file.with_suffix(f"{suffix}{k or ''}") for k in itertools.count())
+    aside = next(name for name in names if not name.exists())
+    return file.rename(aside)
 
 
 def _plain_member(member):
@@ -274,7 +367,7 @@ def _fingerprint(parts):
 def _difference(name, there, here):
     """One line; of data, which are there as digests, only that they differ."""
     values = [parts.get(name) for parts in (there, here)]
-    if any(isinstance(value, str) and value.startswith("sha256:") for value in values):
+    if "sha256:" in json.dumps(values):
         return f"{name}: other values"
     return f"{name}: {values[0]!r} there, {values[1]!r} here"
 

@@ -103,8 +103,8 @@ class _AutoDEUQ(SearchEstimator):
         "min_members",
         "selection",
         "selection_loss",
-        "epistemic_ddof",
     )
+    _prediction_parameters = ("epistemic_ddof",)
 
     def _check_selection(self):
         if self.selection == "hq" and self.n_members < 2:
@@ -134,11 +134,11 @@ class _AutoDEUQ(SearchEstimator):
             self.n_trials,
         )
 
-    def _select(self, catalog):
-        return self._choose(*self._held_out_of(catalog.held_out.sets))
+    def _select(self):
+        return self._choose(*self._held_out_of(self.catalog_.held_out.sets))
 
     def _choose(self, raws, y, weight, groups):
-        """Members by their predictions, as a `Selection` of trials."""
+        """Members by their predictions, as a `Selection` of trials; for all `groups` alike."""
         select = self.selection
         if isinstance(select, str):
             select = getattr(self, f"_{select}")

@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
+import re
+import warnings
 from numbers import Integral, Real
 
 import numpy as np
@@ -13,7 +15,8 @@ import numpy as np
 from skuq._params import Interval
 from skuq.catalog import CatalogFolder
 from skuq.catalog._folder import find_search, front_of, load_catalog
-from skuq.exceptions import SearchFailedError
+from skuq.exceptions import SearchFailedError, UnsavableError
+from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import Limits
 
 __all__ = ["DURABLE_CONSTRAINTS", "DurableSearchMixin"]
@@ -31,15 +34,25 @@ class DurableSearchMixin:
     """The parameters `catalog_dir`, `max_time`, `trial_timeout` and `max_failures`.
 
     A subclass names its `_selection_parameters`, which decide on the ensemble alone, and has
-    ``_select(catalog)``.
+    ``_select()``, which chooses from its `catalog_`.
     """
 
     _selection_parameters: tuple = ()
+    _prediction_parameters: tuple = ()
     # What a search does without changing any trial: it may differ from one fit to the next.
     _running_parameters = ("n_trials", "n_jobs", "verbose", *DURABLE_CONSTRAINTS)
 
     def _limits(self):
         return Limits(self.max_time, self.trial_timeout, self.max_failures)
+
+    @property
+    def _harmless(self):
+        """Parameters that change no trial."""
+        return {
+            *self._selection_parameters,
+            *self._prediction_parameters,
+            *self._running_parameters,
+        }
 
     def _open_store(self, **data):
         """The folder of this search, entered; None where trials stay in memory.
@@ -49,10 +62,14 @@ class DurableSearchMixin:
         if self.catalog_dir is None:
             return contextlib.nullcontext()
         parts = {name: _digest(value) for name, value in data.items()}
-        fixed = {*self._selection_parameters, *self._running_parameters, "random_state"}
         for name, value in self.get_params(deep=False).items():
-            if name not in fixed:
+            if name not in self._harmless:
+                if isinstance(value, MissingPart):
+                    value()  # says what is missing
                 parts[name] = _plain(value)
+        # What predictions are called, and columns.
+        parts["classes"] = _digest(getattr(self, "classes_", None))
+        parts["feature_names"] = _digest(getattr(self, "feature_names_in_", None))
         # None asks for any random numbers: for those of the search that is there, if one is.
         parts["random_state"] = None if self.random_state is None else self.entropy_
         parts["estimator"] = type(self).__name__
@@ -60,14 +77,21 @@ class DurableSearchMixin:
 
     def _begin(self, store, held_out):
         """Write down what is searched, and the estimator as it is before its first trial."""
-        from skuq.persistence import dumps
-
         halves = self.decisions_._asdict()
         space = {d.name: f"{half}: {d}" for half, own in halves.items() for d in own.decisions}
-        store.begin(self.entropy_, space, held_out, dumps(self))
+        try:
+            front = dumps(self)
+        except UnsavableError as error:
+            front = None
+            warnings.warn(
+                f"The search is kept and can be gone on with, but `from_catalog` will not know it: "
+                f"{error}",
+                stacklevel=6,
+            )
+        store.begin(self.entropy_, space, held_out, front)
 
     @classmethod
-    def from_catalog(cls, path, **params):
+    def from_catalog(cls, path, *, trusted=None, **params):
         """A fitted estimator from the folder of a search, finished or not.
 
         Nothing is trained, and no data are needed: the ensemble is selected anew from the
@@ -78,6 +102,8 @@ class DurableSearchMixin:
         ----------
         path : path
             The `catalog_dir` of the search, or the folder in it if it holds several.
+        trusted : list of str or type, optional
+            Types in a `preprocess` of scikit-learn's, see `skuq.load`.
         **params : dict
             Parameters that do not change trials: those of the selection, such as `n_members`,
             and of how a search runs, such as `n_trials`. And functions or objects of your own,
@@ -100,32 +126,29 @@ class DurableSearchMixin:
         FileFormatError
             If a file is broken.
         """
-        from skuq.persistence import loads
-
         path = find_search(path)
-        estimator = loads(front_of(path))
+        estimator = loads(front_of(path), trusted=trusted)
         if type(estimator) is not cls:
             name = type(estimator).__name__
             raise TypeError(f"{path} is a search of {name}: call {name}.from_catalog.")
-        estimator._set_harmless(params)
+        # Where it is now: a folder may have been moved.
+        estimator._set_harmless({"catalog_dir": str(path), **params})
         catalog = load_catalog(path)
         if not len(catalog.completed):
             raise SearchFailedError(
                 f"None of the {len(catalog)} trials in {path} has succeeded.", catalog.records
             )
         estimator.catalog_, estimator.catalog_path_ = catalog, path
-        estimator.selection_ = estimator._select(catalog)
+        estimator.selection_ = estimator._select()
         return estimator
 
     def _set_harmless(self, params):
-        from skuq.persistence import MissingPart
-
         missing = [
             name
             for name, value in self.get_params(deep=False).items()
             if isinstance(value, MissingPart)
         ]
-        allowed = {*self._selection_parameters, *self._running_parameters, *missing}
+        allowed = {*self._harmless, *missing}
         wrong = sorted(set(params) - allowed)
         if wrong:
             raise ValueError(
@@ -148,6 +171,8 @@ def _digest(data):
 
 def _plain(value):
     """A parameter in JSON; objects by what they say of themselves, functions by name."""
+    if isinstance(value, np.generic):
+        value = value.item()
     try:
         return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError):
@@ -160,5 +185,4 @@ def _plain(value):
         return [_plain(own) for own in value]
     kind = value if hasattr(value, "__qualname__") else type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    text = "" if " at 0x" in repr(value) else repr(value)
-    return f"{name} {text}".strip()
+    return f"{name} {re.sub(' at 0x[0-9a-f]+', '', repr(value))}"

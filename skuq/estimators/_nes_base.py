@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
-from skuq._seeds import draw_entropy, generator, trial_seed
+from skuq._seeds import generator
 from skuq.ensembles import SELECTORS, check_selection, select_by
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.estimators._durable import DURABLE_CONSTRAINTS
@@ -187,7 +187,7 @@ class NeuralEnsembleSearch(SearchEstimator):
         """Networks of one architecture whose settings are known beforehand make stacks."""
         if self.vary in _ONE_ARCHITECTURE:
             # A baseline splits the rows as its search did, but repeats none of its networks.
-            entropy = draw_entropy(trial_seed(entropy, self.n_trials))
+            entropy = int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
             if not isinstance(proposer, EnsembleEvolution):
                 rngs = [generator(entropy, "ask", k) for k in range(self.n_trials)]
                 configurations = [proposer.ask([], [], rng) for rng in rngs]
@@ -204,8 +204,8 @@ class NeuralEnsembleSearch(SearchEstimator):
 
     # -------------------------------------------------------------- selection
 
-    def _select(self, catalog):
-        sets = catalog.held_out.sets
+    def _select(self):
+        sets = self.catalog_.held_out.sets
         self.selections_ = tuple(self._choose(*self._held_out_of([part])) for part in sets)
         if len(sets) <= 2:  # the clean rows, or one shifted set: chosen on already
             return self.selections_[-1]

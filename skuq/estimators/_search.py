@@ -22,6 +22,7 @@ from skuq.estimators._rows import (
     warn_of_few_rows,
 )
 from skuq.search import open_slots, run_search
+from skuq.search._loop import known_records
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer, predict_members
 
@@ -33,8 +34,9 @@ class SearchEstimator(DurableSearchMixin, BaseEstimator):
 
     def _fit(self, X, y, sample_weight, validation_data, groups, shifted=()):
         """`shifted` holds pairs (name, data) of further validation sets."""
-        if hasattr(self, "selection_"):  # a fit that fails must not leave half of another
-            del self.selection_
+        # A fit that fails must not leave half of another.
+        for name in ("selection_", "selections_", "catalog_", "catalog_path_"):
+            self.__dict__.pop(name, None)
         X, y = self._check_table(X, y)
         self.entropy_ = draw_entropy(self.random_state)
         rows = self._encoded_rows(X, y, sample_weight)
@@ -64,7 +66,7 @@ class SearchEstimator(DurableSearchMixin, BaseEstimator):
             held_out, inputs = self._held_out(positions, data, shifted)
             records = self._run_search(data, held_out, inputs, store)
         self.catalog_ = Catalog(records, held_out)
-        self.selection_ = self._select(self.catalog_)
+        self.selection_ = self._select()
         return self
 
     def _split(self, rows, beside, groups):
@@ -122,7 +124,8 @@ class SearchEstimator(DurableSearchMixin, BaseEstimator):
         return self.epochs
 
     def _train(self, trainer, proposer, entropy, store):
-        with open_slots(trainer, self.n_jobs, self.n_trials) as slots:
+        n_left = max(1, self.n_trials - len(known_records(store, self.n_trials)))
+        with open_slots(trainer, self.n_jobs, n_left) as slots:
             return run_search(
                 proposer,
                 slots,
@@ -183,10 +186,10 @@ class SearchEstimator(DurableSearchMixin, BaseEstimator):
         if (X is None) != (y is None) or (X is None and sample_weight is not None):
             raise ValueError("`reselect` needs both X and y, or neither and no weights.")
         chooser = self._with_settings(settings)
-        self._check_catalog_is_whole()
         if X is None:
             held_out = self._held_out_of(self._judged_on())
         else:
+            self._check_catalog_is_whole()
             data = (X, y) if sample_weight is None else (X, y, sample_weight)
             x, targets, weight = self._scaled(self._check_rows_beside(data, "X, y"))
             members = [self.catalog_.member(k) for k in self.catalog_.completed]

@@ -25,50 +25,118 @@ def _names(text):
     return frozenset(text.split())
 
 
-# Class names by the module that Keras writes with them.
+# Class names by the module that Keras writes with them: all of Keras's own that only compute. Not
+# here are those that run functions, wrap other libraries' objects or read files (vocabularies).
 _KERAS = {
-    "keras": _names("DTypePolicy Functional Sequential Model"),
+    "keras": _names("DTypePolicy Functional Model Sequential"),
     "keras.layers": _names(
-        "Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average "
+        "Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D "
+        "AdaptiveAveragePooling3D AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D "
+        "Add AdditiveAttention AlphaDropout Attention AugMix AutoContrast Average "
         "AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Bidirectional "
-        "CategoryEncoding CenterCrop Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose "
-        "Conv3D Conv3DTranspose Cropping1D Cropping2D Cropping3D Dense DepthwiseConv1D "
-        "DepthwiseConv2D Dot Dropout ELU EinsumDense Embedding Flatten GRU GRUCell "
-        "GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D "
-        "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D "
-        "GroupNormalization GroupQueryAttention Identity InputLayer LSTM LSTMCell "
-        "LayerNormalization LeakyReLU Masking MaxPooling1D MaxPooling2D MaxPooling3D Maximum "
-        "Minimum MultiHeadAttention Multiply Normalization PReLU Permute RMSNormalization ReLU "
-        "RepeatVector Rescaling Reshape Resizing SeparableConv1D SeparableConv2D SimpleRNN "
-        "SimpleRNNCell Softmax SpatialDropout1D SpatialDropout2D SpatialDropout3D "
-        "SpectralNormalization Subtract TimeDistributed UnitNormalization UpSampling1D "
-        "UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D"
+        "CategoryEncoding CenterCrop Concatenate ContrastLimitedAdaptiveHistogramEqualization "
+        "Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D "
+        "ConvLSTM2D ConvLSTM3D Cropping1D Cropping2D Cropping3D CutMix Dense DepthwiseConv1D "
+        "DepthwiseConv2D Discretization Dot Dropout ELU EinsumDense Embedding Equalization "
+        "Flatten GRU GRUCell GaussianDropout GaussianNoise GlobalAveragePooling1D "
+        "GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D "
+        "GlobalMaxPooling3D GroupNormalization GroupQueryAttention "
+        "HashedCrossing Hashing Identity InputLayer LSTM LSTMCell LayerNormalization LeakyReLU "
+        "Masking MaxNumBoundingBoxes MaxPooling1D MaxPooling2D MaxPooling3D Maximum "
+        "MelSpectrogram Minimum MixUp MultiHeadAttention Multiply Normalization PReLU Permute "
+        "RMSNormalization RNN RandAugment RandomBrightness RandomColorDegeneration "
+        "RandomColorJitter RandomContrast RandomCrop RandomElasticTransform RandomErasing "
+        "RandomFlip RandomGaussianBlur RandomGrayscale RandomHue RandomInvert RandomPerspective "
+        "RandomPosterization RandomRotation RandomSaturation RandomSharpness RandomShear "
+        "RandomTranslation RandomZoom ReLU RepeatVector Rescaling Reshape Resizing "
+        "ReversibleEmbedding STFTSpectrogram SeparableConv1D SeparableConv2D SimpleRNN "
+        "SimpleRNNCell Softmax Solarization SpatialDropout1D SpatialDropout2D SpatialDropout3D "
+        "SpectralNormalization StackedRNNCells Subtract TimeDistributed UnitNormalization "
+        "UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D"
     ),
     "keras.initializers": _names(
-        "Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal "
-        "LecunUniform Ones Orthogonal RandomNormal RandomUniform TruncatedNormal "
-        "VarianceScaling Zeros"
+        "Constant GlorotNormal GlorotUniform HeNormal HeUniform Identity LecunNormal LecunUniform "
+        "Ones Orthogonal RandomNormal RandomUniform STFT TruncatedNormal VarianceScaling Zeros"
     ),
-    "keras.regularizers": _names("L1 L2 L1L2 OrthogonalRegularizer"),
+    "keras.regularizers": _names("L1 L1L2 L2 OrthogonalRegularizer"),
     "keras.constraints": _names("MaxNorm MinMaxNorm NonNeg UnitNorm"),
     "keras.optimizers": _names(
-        "Adadelta Adafactor Adagrad Adam AdamW Adamax Ftrl Lion Nadam RMSprop SGD"
+        "Adadelta Adafactor Adagrad Adam AdamW Adamax Ftrl Lamb Lion LossScaleOptimizer "
+        "MultiOptimizer Muon Nadam OptimizerMap RMSprop SGD ScheduleFreeAdamW"
     ),
-    "keras.losses": _names("Huber LogCosh MeanAbsoluteError MeanSquaredError"),
+    "keras.optimizers.schedules": _names(
+        "CosineDecay CosineDecayRestarts ExponentialDecay InverseTimeDecay PiecewiseConstantDecay "
+        "PolynomialDecay"
+    ),
+    "keras.losses": _names(
+        "BinaryCrossentropy BinaryFocalCrossentropy CTC CategoricalCrossentropy "
+        "CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy CategoricalHinge Circle "
+        "CosineSimilarity Dice Hinge Huber KLDivergence LogCosh MeanAbsoluteError "
+        "MeanAbsolutePercentageError MeanSquaredError MeanSquaredLogarithmicError Poisson "
+        "SparseCategoricalCrossentropy SquaredHinge Tversky"
+    ),
+    "keras.metrics": _names(
+        "AUC Accuracy BinaryAccuracy BinaryCrossentropy BinaryIoU CategoricalAccuracy "
+        "CategoricalCrossentropy CategoricalHinge ConcordanceCorrelation CosineSimilarity F1Score "
+        "FBetaScore FalseNegatives FalsePositives Hinge IoU KLDivergence LogCoshError Mean "
+        "MeanAbsoluteError MeanAbsolutePercentageError MeanIoU MeanMetricWrapper MeanSquaredError "
+        "MeanSquaredLogarithmicError OneHotIoU OneHotMeanIoU PearsonCorrelation Poisson Precision "
+        "PrecisionAtRecall R2Score Recall RecallAtPrecision RootMeanSquaredError "
+        "SensitivityAtSpecificity SparseCategoricalAccuracy SparseCategoricalCrossentropy "
+        "SparseTopKCategoricalAccuracy SpecificityAtSensitivity SquaredHinge Sum "
+        "TopKCategoricalAccuracy TrueNegatives TruePositives"
+    ),
     "keras.src.models.functional": _names("Functional"),
     "keras.src.models.sequential": _names("Sequential"),
-    "keras.src.ops.numpy": _names(
-        "Absolute Add Arctan Average BroadcastTo Clip Concatenate Cos Divide Einsum Exp "
-        "ExpandDims Expm1 Flip GetItem Log Log1p LogicalAnd LogicalNot LogicalOr Matmul Max "
-        "Maximum Mean Min Minimum Moveaxis Multiply Negative OnesLike Power Prod Ravel Repeat "
-        "Reshape Sign Sin Sqrt Square Squeeze Stack Std Subtract Sum Swapaxes Tan Tanh Tile "
-        "Transpose TrueDivide Var Where ZerosLike"
+    "keras.src.ops.core": _names(
+        "Cast ConvertToTensor SaturateCast Scatter ScatterUpdate Slice SliceUpdate StopGradient "
+        "Unstack"
+    ),
+    "keras.src.ops.einops": _names("Rearrange"),
+    "keras.src.ops.image": _names(
+        "AffineTransform CropImages ElasticTransform ExtractPatches GaussianBlur HSVToRGB "
+        "MapCoordinates PadImages PerspectiveTransform RGBToGrayscale RGBToHSV Resize SSIM "
+        "ScaleAndTranslate SobelEdges"
+    ),
+    "keras.src.ops.linalg": _names(
+        "Cholesky CholeskyInverse Det Eig Eigh Inv Lstsq LuFactor MatrixRank Norm Pinv Qr SVD "
+        "Solve SolveTriangular"
+    ),
+    "keras.src.ops.math": _names(
+        "CDist Erf Erfc Erfinv ExtractSequences FFT FFT2 IFFT2 IRFFT ISTFT InTopK Logdet "
+        "Logsumexp RFFT Rsqrt STFT SegmentMax SegmentMin SegmentProd SegmentSum TopK "
+        "ViewAsComplex ViewAsReal"
     ),
     "keras.src.ops.nn": _names(
-        "Elu Gelu HardSigmoid LeakyRelu LogSigmoid LogSoftmax Relu Relu6 Selu Sigmoid Silu Softmax "
-        "Softplus Softsign"
+        "AdaptiveAveragePool AdaptiveMaxPool AveragePool BatchNorm BinaryCrossentropy CTCDecode "
+        "CTCLoss CategoricalCrossentropy Celu Conv ConvTranspose DepthToSpace DepthwiseConv "
+        "DotProductAttention Elu Fold Gelu Glu HardShrink HardSigmoid HardSilu HardTanh LayerNorm "
+        "LeakyRelu LogSigmoid LogSoftmax MaxPool Moments MultiHot Normalize OneHot PSNR Polar "
+        "RMSNorm Relu Relu6 Selu SeparableConv Sigmoid Silu SoftShrink Softmax Softplus Softsign "
+        "SpaceToDepth SparseCategoricalCrossentropy SparsePlus SparseSigmoid Sparsemax Squareplus "
+        "TanhShrink Threshold Unfold"
     ),
-    "keras.src.ops.core": _names("Cast StopGradient"),
+    "keras.src.ops.numpy": _names(
+        "Abs Absolute Add All AllClose Amax Amin Angle Any Append Arange Arccos Arccosh Arcsin "
+        "Arcsinh Arctan Arctan2 Arctanh Argmax Argmin Argpartition Argsort Array ArraySplit "
+        "Average Bincount BitwiseAnd BitwiseInvert BitwiseLeftShift BitwiseNot BitwiseOr "
+        "BitwiseRightShift BitwiseXor BroadcastTo Cbrt Ceil Clip Concatenate Conj Conjugate Copy "
+        "Corrcoef Correlate Cos Cosh CountNonzero Cross Cumprod Cumsum Deg2rad Diag Diagflat "
+        "Diagonal Diff Digitize Divide DivideNoNan Dot Dsplit Dstack Einsum EmptyLike Equal Exp "
+        "Exp2 ExpandDims Expm1 Fabs Flip Fliplr Flipud Floor FloorDivide Fmax Fmin Fmod Full "
+        "FullLike Gcd Geomspace GetItem Greater GreaterEqual Heaviside Histogram Hsplit Hstack "
+        "Hypot I0 Imag Inner IsIn Isclose Isfinite Isinf Isnan Isneginf Isposinf Isreal Kron Lcm "
+        "Ldexp LeftShift Less LessEqual Linspace Log Log10 Log1p Log2 Logaddexp Logaddexp2 "
+        "LogicalAnd LogicalNot LogicalOr LogicalXor Logspace Matmul Max Maximum Mean Median "
+        "Meshgrid Min Minimum Mod Moveaxis Multiply NanToNum Nanargmax Nanargmin Nancumprod "
+        "Nancumsum Nanmax Nanmean Nanmedian Nanmin Nanpercentile Nanprod Nanquantile Nanstd "
+        "Nansum Nanvar Ndim Negative Nextafter Nonzero NotEqual OnesLike Outer Pad Percentile "
+        "Power Prod Ptp Quantile Rad2deg Ravel Real Reciprocal Repeat Reshape RightShift Roll "
+        "Rot90 Round SearchSorted Select Sign Signbit Sin Sinc Sinh Size Slogdet Sort Split Sqrt "
+        "Square Squeeze Stack Std Subtract Sum Swapaxes Take TakeAlongAxis Tan Tanh Tensordot "
+        "Tile Trace Transpose Trapezoid Tril Triu TrueDivide Trunc Unique UnravelIndex Vander Var "
+        "Vdot View Vsplit Vstack Where ZerosLike"
+    ),
 }
 # Layers and initialisers of this package, as they are registered with Keras.
 _OWN = frozenset(
@@ -78,13 +146,20 @@ _OWN = frozenset(
         "ParametricActivation RandomSigns Repeat SameRows"
     )
 )
-# Functions, which Keras writes by name: activations, initialisers and losses.
+# Functions, which Keras writes by name: activations, initialisers, losses and metrics.
 _FUNCTIONS = _names(
-    "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_tanh leaky_relu linear "
-    "log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus "
-    "softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink threshold "
-    "glorot_normal glorot_uniform he_normal he_uniform lecun_normal lecun_uniform ones "
-    "orthogonal random_normal random_uniform zeros mean_absolute_error mean_squared_error"
+    "binary_accuracy binary_crossentropy binary_focal_crossentropy categorical_accuracy "
+    "categorical_crossentropy categorical_focal_crossentropy "
+    "categorical_generalized_cross_entropy categorical_hinge celu circle concordance_correlation "
+    "cosine_similarity ctc dice elu exponential gelu glorot_normal glorot_uniform glu hard_shrink "
+    "hard_sigmoid hard_silu hard_swish hard_tanh he_normal he_uniform hinge huber kl_divergence "
+    "leaky_relu lecun_normal lecun_uniform linear log_cosh log_sigmoid log_softmax "
+    "mean_absolute_error mean_absolute_percentage_error mean_squared_error "
+    "mean_squared_logarithmic_error mish ones orthogonal pearson_correlation poisson "
+    "random_normal random_uniform relu relu6 selu sigmoid silu soft_shrink softmax softplus "
+    "softsign sparse_categorical_accuracy sparse_categorical_crossentropy sparse_plus "
+    "sparse_sigmoid sparse_top_k_categorical_accuracy sparsemax squared_hinge squareplus swish "
+    "tanh tanh_shrink threshold top_k_categorical_accuracy tversky zeros"
 )
 # What Keras writes for values that JSON has no word for, without a module.
 _VALUES = _names("__ellipsis__ __keras_tensor__ __numpy__ __slice__ __tensor__ __tuple__")
@@ -156,12 +231,24 @@ def _checked(item):
     if "class_name" in item and not _is_allowed(
         item["class_name"], item.get("module"), item.get("registered_name"), item.get("config")
     ):
-        name, module = (str(item.get(key))[:60] for key in ("class_name", "module"))
-        raise FileFormatError(
-            f"{name!r} of {module!r} is not among the layers that are loaded. A class of your own "
-            "has to be registered with keras.saving.register_keras_serializable before"
-        )
+        raise FileFormatError(_refusal(item))
     return item
+
+
+def _refusal(item):
+    """Why what a network's JSON names is not loaded, and what helps."""
+    name, module = (str(item.get(key))[:60] for key in ("class_name", "module"))
+    if name == "__lambda__":
+        return "a Lambda layer ('__lambda__') holds code. Use keras.ops, or a layer of your own"
+    if name == "function":  # Keras writes "builtins" with anybody's
+        name = f"function {str(item.get('config'))[:60]}"
+    refusal = f"{name!r} of {module!r} is not among what is loaded"
+    if module.partition(".")[0] == "keras" or name.startswith("__"):
+        return refusal
+    return (
+        f"{refusal}. A class or function of your own has to be registered with "
+        "keras.saving.register_keras_serializable before"
+    )
 
 
 def _is_allowed(name, module, registered, config):

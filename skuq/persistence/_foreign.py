@@ -13,6 +13,10 @@ from skuq.exceptions import FileFormatError, UnsavableError
 
 __all__ = ["dump_foreign", "is_foreign", "load_foreign"]
 
+# Not on skops' list, though all that it makes of one is the type of an array that it has read.
+# Encoders hold one, and so does every ColumnTransformer with them.
+_SAFE = ("numpy.dtype",)
+
 
 def is_foreign(value) -> bool:
     """Whether an object is scikit-learn's, or looks like one of those."""
@@ -77,7 +81,8 @@ def load_foreign(data, trusted, name):
         raise
     except Exception as error:  # skops checks little before it reads
         raise FileFormatError(f"`{name}` is broken ({type(error).__name__}: {error})") from error
-    allowed = {k if isinstance(k, str) else f"{k.__module__}.{k.__qualname__}" for k in trusted}
+    names = [k if isinstance(k, str) else f"{k.__module__}.{k.__qualname__}" for k in trusted]
+    allowed = {*names, *_SAFE}
     if unknown := sorted(untrusted - allowed):
         raise FileFormatError(
             f"`{name}` holds objects of types that are not known to be safe: {unknown}. If you "
@@ -85,6 +90,6 @@ def load_foreign(data, trusted, name):
             f"load(path, parts={{{name!r}: ...}})"
         )
     try:
-        return skops.io.loads(data, trusted=list(trusted))
+        return skops.io.loads(data, trusted=[*trusted, *_SAFE])
     except Exception as error:
         raise FileFormatError(f"`{name}` is broken ({type(error).__name__}: {error})") from error

@@ -16,6 +16,7 @@ from skuq.persistence._registry import class_of, name_of
 __all__ = ["Describer", "Restorer"]
 
 _PART, _FOREIGN = "part", "sklearn"  # names beside those of classes
+_MEMBER = "catalog.Member"
 
 
 class Describer:
@@ -37,7 +38,13 @@ class Describer:
         if (found := encoded(value, where)) is not None:
             return found
         if (name := name_of(type(value))) is not None:
-            return name, _state_of(value, where)
+            state = _state_of(value, where)
+            if name == _MEMBER:
+                try:
+                    check_member(state, where)
+                except FileFormatError as error:  # what is not loaded must not be saved
+                    raise UnsavableError(f"{error}.") from error
+            return name, state
         if is_foreign(value):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)
@@ -101,7 +108,7 @@ class Restorer:
         cls = class_of(name)
         if cls is None:
             raise FileFormatError(f"{where} is of class {name[:100]!r}, which is not known")
-        if name == "catalog.Member":
+        if name == _MEMBER:
             check_member(state, where)
         return _made(cls, state)
 

@@ -36,7 +36,8 @@ class MissingPart:
     def __call__(self, *args, **kwargs):
         raise MissingPartError(
             f"`{self.name}` ({self.description}) was not saved: give it to "
-            f"skuq.load(path, parts={{{self.name!r}: ...}})."
+            f"skuq.load(path, parts={{{self.name!r}: ...}}), to `from_catalog` by its name, or to "
+            "`set_params`."
         )
 
     # What parameters are checked for: search spaces, oracles, estimators.

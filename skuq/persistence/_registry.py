@@ -24,7 +24,8 @@ _ESTIMATORS = {
     "_operator_ensemble": ["OperatorEnsembleRegressor"],
 }
 
-_CLASSES = {
+# What may be saved by itself, catalogs apart.
+_WHOLE = {
     **{
         f"estimators.{name}": (f"skuq.estimators.{module}", name)
         for module, names in _ESTIMATORS.items()
@@ -32,7 +33,9 @@ _CLASSES = {
     },
     "bayesopt.OutputwiseRegressor": ("skuq.bayesopt._surrogate", "OutputwiseRegressor"),
     "sklearn.Pipeline": ("sklearn.pipeline", "Pipeline"),
-    # What is saved by itself ends here; what follows is held by these.
+}
+# Catalogs, and what is held by these and those.
+_OTHERS = {
     "catalog.Catalog": ("skuq.catalog._catalog", "Catalog"),
     "catalog.HeldOut": ("skuq.catalog._catalog", "HeldOut"),
     "catalog.Member": ("skuq.catalog._records", "Member"),
@@ -103,8 +106,10 @@ _CLASSES = {
     "tables.TargetTransform": ("skuq.tables._target_transforms", "TargetTransform"),
 }
 
+_CLASSES = {**_WHOLE, **_OTHERS}
+
 #: Names of what may be saved by itself, catalogs apart.
-ESTIMATORS = frozenset(list(_CLASSES)[: list(_CLASSES).index("catalog.Catalog")])
+ESTIMATORS = frozenset(_WHOLE)
 
 
 @functools.cache

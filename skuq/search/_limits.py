@@ -48,27 +48,34 @@ class Limits:
             return math.inf
         return time.monotonic() + self.trial_timeout + _GRACE
 
-    def check_failures(self, history, n_trials: int):
+    def check_failures(self, history, n_trials: int, n_known: int = 0):
         """Raise once there is no hope.
+
+        The first `n_known` trials are of an earlier search: what failed then may work by now, so
+        that their failures end no search that has trials left.
 
         Raises
         ------
         SearchFailedError
             With the most frequent reasons.
         """
-        failed = [record for record in history if not record.completed]
-        if self.max_failures is not None and len(failed) > self.max_failures:
-            what = (
-                f"{len(failed)} of {len(history)} trials failed, max_failures={self.max_failures}"
-            )
-        elif len(failed) == len(history) >= min(n_trials, _HOPELESS):
+        fresh = history[n_known:]
+        n_failed = sum(not record.completed for record in fresh)
+        enough = len(fresh) >= min(n_trials - n_known, _HOPELESS)
+        if self.max_failures is not None and n_failed > self.max_failures:
+            what = f"{n_failed} of {len(fresh)} trials failed, max_failures={self.max_failures}"
+        elif enough and not any(record.completed for record in history):
             what = f"All {len(history)} trials so far failed"
         else:
             return
+        failed = [record for record in history if not record.completed]
         reasons = Counter(record.message for record in failed).most_common(3)
         listed = "\n".join(f"  {count} x {message}" for message, count in reasons)
+        n_old = len(failed) - n_failed
+        old = f"\n{n_old} of them are of an earlier fit: delete their files to run them again."
         raise SearchFailedError(
             f"{what}, most often with:\n{listed}\n"
-            "Check the search space and the data (the exception's `records` hold every trial).",
+            "Check the search space and the data (the exception's `records` hold every trial)."
+            + (old if n_old else ""),
             history,
         )

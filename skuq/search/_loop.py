@@ -85,6 +85,7 @@ def run_search(
     if history:
         _logger.info("going on with %d of %d trials", len(history), n_trials)
     known = {record.trial_number for record in history}
+    over = deque()  # what has finished and is not kept yet
     waiting = deque(number for number in range(n_trials) if number not in known)
     free = list(range(slots.n_slots))
     with tqdm(
@@ -98,14 +99,17 @@ def run_search(
                     trial["deadline"] = limits.deadline()
                     future = slots.submit(slot, trial["configuration"], trial["seed"])
                     running[future] = slot, trial
-                for slot, record in _finished(slots, running, limits):
-                    history.append(record)
-                    if store is not None:
-                        store.add(record)
+                over.extend(_finished(slots, running, limits))
+                while over:
+                    slot, record = over[0]
+                    _keep(record, history, store)
+                    over.popleft()
                     free.append(slot)
                     _report(bar, record, history)
-                limits.check_failures(history, n_trials)
+                limits.check_failures(history, n_trials, len(known))
         except (KeyboardInterrupt, ConnectionError) as error:
+            for _, record in over:
+                _keep(record, history, store)
             if not any(record.completed for record in history):
                 raise
             why = f": {error}" if str(error) else "."
@@ -113,10 +117,19 @@ def run_search(
                 f"Search interrupted: going on with {len(history)} of {n_trials} trials{why}",
                 stacklevel=2,
             )
-    limits.check_failures(history, n_trials)
+    limits.check_failures(history, n_trials, len(known))
     if hasattr(proposer, "tell"):
         proposer.tell(history)
     return history
+
+
+def _keep(record, history, store):
+    """First where it is safe; an interrupt at any moment may have this done again."""
+    if history and history[-1] is record:
+        return
+    if store is not None:
+        store.add(record)
+    history.append(record)
 
 
 def _propose(proposer, number, history, running, entropy):

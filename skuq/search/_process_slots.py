@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import shutil
 import tempfile
 import threading
 import time
@@ -22,6 +23,8 @@ __all__ = ["MAX_BYTES", "ProcessSlots", "resident_bytes"]
 MAX_BYTES = 1.5e9  # resident memory of one process
 _MAX_JOBS = 150  # trials of one process: about 6 MB stay for each compiled program
 _IDLE_SECONDS = 300  # a warm process waits this long for the next search
+_STOP_SECONDS = 5.0  # in which a killed process is gone
+_REMOVE_SECONDS = 2.0  # in which a folder is removed that others may still write to
 
 
 class ProcessSlots:
@@ -33,6 +36,7 @@ class ProcessSlots:
         self._threads = max(1, joblib.cpu_count() // n_slots)
         self._workers = [None] * n_slots
         self._futures = [None] * n_slots
+        self._killed = []  # processes that may not be gone yet
 
     def __enter__(self):
         parcel = Parcel(self._evaluate)
@@ -44,23 +48,30 @@ class ProcessSlots:
         return self
 
     def __exit__(self, *exception):
-        for worker, future in zip(self._workers, self._futures):
-            if worker is not None and future is not None and not future.done():
-                worker.stop()  # interrupted: nobody wants what it is doing
-            elif worker is not None:
-                _give_back(worker)
-        self._folder.cleanup()
+        try:
+            for worker, future in zip(self._workers, self._futures):
+                if worker is not None and future is not None and not future.done():
+                    self._killed += worker.stop()  # interrupted: nobody wants what it is doing
+                elif worker is not None:
+                    _give_back(worker)
+            # One that still lives could write its outcome into the folder while that is removed.
+            deadline = time.monotonic() + _STOP_SECONDS
+            for process in self._killed:
+                process.join(max(0.0, deadline - time.monotonic()))
+        finally:
+            self._folder.cleanup()
+            _remove(self._folder.name)
         return False
 
     def submit(self, slot, configuration, seed) -> Future:
         if self._workers[slot] is None:
-            self._workers[slot] = _take_worker(self._threads)
+            self._workers[slot] = _take_worker(self._threads, self._folder.name)
         job = self._path, configuration, seed
         try:
             self._futures[slot] = self._workers[slot].submit(*job)
         except BrokenExecutor:  # it died while it was idle
             self.stop(slot)
-            self._workers[slot] = _take_worker(self._threads)
+            self._workers[slot] = _take_worker(self._threads, self._folder.name)
             self._futures[slot] = self._workers[slot].submit(*job)
         return self._futures[slot]
 
@@ -68,7 +79,7 @@ class ProcessSlots:
         """Kill the slot's process, whatever it is doing; the next trial gets another."""
         worker, self._workers[slot], self._futures[slot] = self._workers[slot], None, None
         if worker is not None:
-            worker.stop()
+            self._killed = [p for p in self._killed if p.is_alive()] + worker.stop()
         return True
 
     def result(self, slot, future):
@@ -104,7 +115,7 @@ def _obituary(error):
 class _Worker:
     """One process behind an executor of its own."""
 
-    def __init__(self, n_threads):
+    def __init__(self, n_threads, folder):
         self.n_threads = n_threads
         self.n_jobs = 0
         threads = str(n_threads)
@@ -112,6 +123,7 @@ class _Worker:
             max_workers=1,
             timeout=_IDLE_SECONDS,
             initializer=_follow_parent,
+            initargs=(os.getpid(), folder),
             env={
                 "TF_NUM_INTRAOP_THREADS": threads,
                 "TF_NUM_INTEROP_THREADS": "1",
@@ -124,22 +136,25 @@ class _Worker:
         self.n_jobs += 1
         return self._executor.submit(_run_job, *job)
 
-    def stop(self):
+    def stop(self) -> list:
+        """Kill the process, without waiting for its end; the processes to wait for."""
+        processes = list(self._executor._processes.values())
         self._executor.shutdown(wait=False, kill_workers=True)
+        return processes
 
 
 _idle: list[_Worker] = []
 _idle_lock = threading.Lock()
 
 
-def _take_worker(n_threads):
-    """A warm process with so many threads, if one is idle."""
+def _take_worker(n_threads, folder):
+    """A warm process with so many threads, if one is idle; else one for this search's folder."""
     with _idle_lock:
         for worker in _idle:
             if worker.n_threads == n_threads:
                 _idle.remove(worker)
                 return worker
-    return _Worker(n_threads)
+    return _Worker(n_threads, folder)
 
 
 def _give_back(worker):
@@ -153,19 +168,35 @@ def _give_back(worker):
 
 
 _loaded: dict = {}  # in a worker: the parcel it last read
+_folder: str | None = None  # in a worker: that of the search that it works for
 _PARENT_CHECK_SECONDS = 2.0
 
 
-def _follow_parent():
-    """In a worker: end with the process that started it, even if that was killed."""
-    parent = os.getppid()
+def _follow_parent(parent, folder):
+    """In a worker: end with the process that started it, even if that was killed.
+
+    The folder of the search holds its data, and nobody else is left then to remove it.
+    """
+    global _folder
+    _folder = folder
 
     def watch():
         while os.getppid() == parent:
             time.sleep(_PARENT_CHECK_SECONDS)
-        os._exit(1)
+        try:
+            _remove(_folder)
+        finally:
+            os._exit(1)
 
     threading.Thread(target=watch, name="skuq-follow-parent", daemon=True).start()
+
+
+def _remove(folder):
+    """Remove a folder, again and again while others put files into it."""
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    while os.path.exists(folder) and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.01)
 
 
 def _run_job(path, configuration, seed):
@@ -174,6 +205,8 @@ def _run_job(path, configuration, seed):
     Outcomes go through files. One that is larger than the pipe to the caller would be sent
     in pieces, and a process killed between two of them leaves the caller waiting for ever.
     """
+    global _folder
+    _folder = str(Path(path).parent)  # a warm process comes from an earlier search
     if path not in _loaded:
         _loaded.clear()
         _loaded[path] = pickle.loads(Path(path).read_bytes())

@@ -75,14 +75,14 @@ def run_together(
                     if store is not None:
                         store.add(records[-1])
                 bar.update(len(numbers))
-                limits.check_failures(records, n)
+                limits.check_failures(records, n, len(known))
         except KeyboardInterrupt:
             if not any(record.completed for record in records):
                 raise
             warnings.warn(
                 f"Training interrupted: going on with {len(records)} of {n} trials.", stacklevel=2
             )
-    limits.check_failures(records, n)
+    limits.check_failures(records, n, len(known))
     return records
 
 

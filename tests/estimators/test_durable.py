@@ -256,8 +256,13 @@ def test_neural_ensemble_search_is_durable_too(search, trained, iris, vary):
         assert_array_equal(other.predict_proba(X), model.predict_proba(X))
         assert len(other.selections_) == 3
         assert_array_equal(other.at_severity(2).predict(X), model.at_severity(2).predict(X))
-    assert len(search(5, **settings).fit(X, y, shift_validation=shift).catalog_) == 5
+    more = search(5, **settings).fit(X, y, shift_validation=shift)
     assert len(trained) == 5
+    whole = search(5, catalog_dir=None, **settings).fit(X, y, shift_validation=shift)
+    assert [(r.seed, r.configuration) for r in more.catalog_] == [
+        (r.seed, r.configuration) for r in whole.catalog_
+    ]
+    del trained[5:]
     search(3, **settings).fit(X, y, shift_validation=shift[:1])
     assert len(trained) == 8
 
@@ -290,6 +295,104 @@ def test_folds_and_clones_share_a_folder(search, trained, tmp_path):
         grid.fit(X, y)
     # The four candidates are chosen from the same networks; only the refit trains some.
     assert len(trained) == 8
+
+
+def test_a_folder_says_what_the_last_fit_said(search, tmp_path):
+    X, y = table()
+    model = search(3, n_members=2).fit(X, y)
+    search(5, n_members=1, min_members=1).fit(X, y)
+    loaded = AutoDEUQRegressor.from_catalog(tmp_path)
+    assert loaded.n_trials == 5 and loaded.n_members == 1 and len(loaded.catalog_) == 5
+    size = (model.catalog_path_ / "estimator.skuq").stat().st_size
+    model.set_params(n_trials=6).fit(X, y)  # fitted before: nothing of that goes into the file
+    assert (model.catalog_path_ / "estimator.skuq").stat().st_size < 1.1 * size
+
+
+def test_a_folder_may_be_moved(search, trained, tmp_path, tiny_space):
+    X, y = table()
+    search(3, catalog_dir=tmp_path / "here").fit(X, y)
+    (tmp_path / "here").rename(tmp_path / "there")
+    loaded = AutoDEUQRegressor.from_catalog(tmp_path / "there", search_space=tiny_space)
+    assert loaded.set_params(n_trials=4).fit(X, y).catalog_path_.parent == tmp_path / "there"
+    assert len(trained) == 4 and not (tmp_path / "here").exists()
+
+
+def test_other_labels_or_columns_are_another_search(search, trained):
+    X, y = table()
+    settings = {"kind": AutoDEUQClassifier}
+    search(1, **settings).fit(X, np.where(y > 0, "b", "a"))
+    search(1, **settings).fit(X, np.where(y > 0, "yes", "no"))
+    search(1, **settings).fit(pd.DataFrame(X, columns=["a", "b"]), np.where(y > 0, "b", "a"))
+    assert len(trained) == 3
+
+
+def test_functions_with_other_arguments_are_another_search(search, trained):
+    from functools import partial
+
+    X, y = table()
+
+    def build(hp, input_shape, n_outputs, width):
+        from skuq._keras import keras
+
+        hp.Choice("activation", ["tanh", "relu"])
+        return keras.Sequential(
+            [keras.Input(input_shape), keras.layers.Dense(width), keras.layers.Dense(n_outputs)]
+        )
+
+    for width in (4, 16):
+        model = search(1, search_space=partial(build, width=width)).fit(X, y)
+        assert f'"units": {width}' in model.catalog_.member(0).network
+    assert len(trained) == 2
+    search(1, epochs=np.int64(3)).fit(X, y)
+    search(1, epochs=3).fit(X, y)
+    assert len(trained) == 3
+
+
+def test_an_estimator_that_cannot_be_saved_can_go_on(search, trained):
+    class Mine(AutoDEUQRegressor):
+        pass
+
+    X, y = table()
+    with pytest.warns(UserWarning, match="`from_catalog` will not know it"):
+        model = search(2, kind=Mine).fit(X, y)
+    with pytest.warns(UserWarning, match="`from_catalog` will not know it"):
+        assert_array_equal(search(2, kind=Mine).fit(X, y).predict(X), model.predict(X))
+    assert len(trained) == 2
+    with pytest.raises(FileNotFoundError, match="could not be saved"):
+        Mine.from_catalog(model.catalog_path_)
+
+
+def test_a_preprocessor_of_scikit_learn_comes_back(search):
+    from sklearn.compose import make_column_transformer
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.normal(size=80), "b": rng.choice(["u", "v"], 80)})
+    columns = make_column_transformer((StandardScaler(), ["a"]), (OneHotEncoder(), ["b"]))
+    model = search(2, preprocess=columns).fit(X, X["a"] + (X["b"] == "u"))
+    loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
+    assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_a_repaired_search_goes_on(search, monkeypatch):
+    X, y = table()
+
+    def broken(self, configuration, seed):
+        raise RuntimeError("no gpu")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemberTrainer, "__call__", broken)
+        with pytest.raises(SearchFailedError, match="All 10 trials"):
+            search(20).fit(X, y)
+    model = search(20).fit(X, y)
+    assert len(model.catalog_) == 20 and len(model.catalog_.completed) == 10
+
+
+def test_differences_in_validation_rows_are_readable(search):
+    X, y = table()
+    path = search(1).fit(X, y, validation_data=table(30, 1)).catalog_path_
+    with pytest.raises(CatalogMismatchError, match="validation_data: other values"):
+        search(1, catalog_dir=path).fit(X, y, validation_data=table(30, 2))
 
 
 def test_pickles_know_their_folder(search):
@@ -329,8 +432,9 @@ def test_another_loss_chooses_the_best_by_it(search, loss):
     assert_array_equal(model.reselect().selection_.indices, kept.indices)
     with pytest.raises(ValueError, match="'selection_loss' parameter"):
         model.reselect(selection_loss="best")
-    with pytest.raises(ValueError, match=r"`reselect` knows .*Got \['epochs'\]"):
-        model.reselect(epochs=3)
+    for name in ("epochs", "epistemic_ddof"):
+        with pytest.raises(ValueError, match=rf"`reselect` knows .*Got \['{name}'\]"):
+            model.reselect(**{name: 1})
 
 
 def test_brier_score_of_an_ensemble(iris, search):

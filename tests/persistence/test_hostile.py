@@ -302,14 +302,57 @@ def test_networks_of_our_own_pass():
         lambda x: keras.layers.Add()([x, keras.ops.ones_like(x)]),
         lambda x: keras.ops.matmul(x, np.ones((2, 3), "float32")),
         lambda x: keras.layers.MultiHeadAttention(2, 2)(x[:, :, None], x[:, :, None]),
+        lambda x: keras.layers.RNN([keras.layers.LSTMCell(2), keras.layers.GRUCell(2)])(
+            x[..., None]
+        ),
+        lambda x: keras.layers.RandomFlip()(keras.layers.Reshape((1, 2, 1))(x)),
+        lambda x: keras.ops.erf(x) + keras.ops.logsumexp(x, -1, keepdims=True) * keras.ops.rsqrt(x),
+        lambda x: keras.ops.logaddexp(keras.ops.cumsum(x, 1), keras.ops.cumprod(x, 1)),
+        lambda x: keras.ops.log2(x) + keras.ops.log10(x) + keras.ops.sinh(x) + keras.ops.cosh(x),
+        lambda x: keras.ops.arcsin(x) + keras.ops.floor(x) + keras.ops.ceil(x) + keras.ops.round(x),
+        lambda x: keras.ops.trunc(x) + keras.ops.norm(x, axis=-1, keepdims=True),
+        lambda x: keras.ops.tensordot(x, np.ones((2, 3), "float32"), 1),
+        lambda x: keras.ops.one_hot(keras.ops.argmax(x, axis=-1), 2) + keras.ops.celu(x),
+        lambda x: keras.ops.slice(keras.ops.sort(x), (0, 0), (1, 1)),
+        lambda x: keras.ops.hard_silu(x) + keras.ops.normalize(x) + keras.ops.squareplus(x),
     ],
 )
 def test_networks_of_usual_layers_pass(build):
     x = keras.Input((2,))
     model = keras.Model(x, build(x))
     check_network(model.to_json(), "here")
-    model.compile("adam", "mse")
-    check_network(model.to_json(), "here")
+    read = keras.models.model_from_json(model.to_json())
+    assert read.output_shape == model.output_shape
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    metrics = [keras.metrics.RootMeanSquaredError(), keras.metrics.mean_squared_error]
+    for compiled in (("adam", "mse"), (keras.optimizers.Lamb(schedule), keras.losses.log_cosh)):
+        model.compile(*compiled, metrics=metrics)
+        check_network(model.to_json(), "here")
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("keras.layers", "Lambda"),
+        ("keras.layers", "StringLookup"),
+        ("keras.src.ops.core", "Map"),
+        ("keras.src.ops.linalg", "JVP"),
+    ],
+)
+def test_classes_of_keras_itself_are_not_to_be_registered(module, name):
+    with pytest.raises(FileFormatError, match=f"'{name}' of '{module}'") as caught:
+        check_network(_network(module=module, class_name=name), "here")
+    assert "register" not in str(caught.value)
+
+
+def test_functions_of_ones_own_must_be_registered():
+    def halved(x):
+        return x / 2
+
+    x = keras.Input((2,))
+    network = keras.Model(x, keras.layers.Dense(2, activation=halved)(x)).to_json()
+    with pytest.raises(FileFormatError, match="'function halved'.*register_keras_serializable"):
+        check_network(network, "here")
 
 
 @keras.saving.register_keras_serializable("skuq_tests")

@@ -1,5 +1,6 @@
 """Every kind of estimator as a file and back, with the options that change what it holds."""
 
+import dataclasses
 import functools
 import importlib.util
 import os
@@ -12,13 +13,13 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.compose import TransformedTargetRegressor
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PowerTransformer, StandardScaler
+from sklearn.preprocessing import OneHotEncoder, PowerTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import Bunch
 
@@ -113,6 +114,19 @@ CASES = {
     "tabular, mixture": (skuq.DeepEnsembleRegressor(**TABULAR, loss="gaussian-mixture"), FRAME, Y),
     "tabular, quantiles": (skuq.DeepEnsembleRegressor(**TABULAR, loss="quantiles"), FRAME, Y),
     "tabular, classes": (skuq.DeepEnsembleClassifier(**TABULAR), FRAME, LABELS),
+    "columns, foreign preprocessing": (
+        ensemble(
+            **SMALL,
+            preprocess=ColumnTransformer(
+                [
+                    ("numbers", StandardScaler(), ["a", "b", "c"]),
+                    ("kinds", OneHotEncoder(sparse_output=False), ["kind", "town"]),
+                ]
+            ),
+        ),
+        FRAME,
+        Y,
+    ),
     "scaled, foreign preprocessing": (
         ensemble(**SMALL, preprocess=make_pipeline(StandardScaler(), PowerTransformer())),
         X,
@@ -198,6 +212,7 @@ FOREIGN = {name for name in CASES if name.startswith("hq")} | {
     "calibrated, conformal",
     "neon, given",
     "nomu, given",
+    "columns, foreign preprocessing",
     "scaled, foreign preprocessing",
 }
 # Further options of estimators that are here anyway.
@@ -448,6 +463,47 @@ def test_networks_of_ones_own_predict_without_their_function():
     space = KerasTunerSpace(own_network)
     loaded = loads(dumps(skuq.AutoDEUQRegressor(search_space=space)), parts={"search_space": space})
     assert loaded.search_space is space
+
+
+def network_of_operations(input_shape, n_outputs):
+    x = keras.Input(input_shape)
+    bent = keras.ops.erf(keras.layers.Dense(4)(x)) + keras.ops.logaddexp(x[:, :1], 1.0)
+    return keras.Model(x, keras.layers.Dense(n_outputs)(bent))
+
+
+def test_networks_of_operations_of_keras():
+    model = skuq.DeepEnsembleRegressor(2, network=network_of_operations, epochs=2, random_state=0)
+    model.fit(X, Y)
+    assert_equal_predictions(loads(dumps(model)), model, X)
+
+
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+def with_lambda(input_shape, n_outputs):
+    x = keras.Input(input_shape)
+    scaled = keras.layers.Lambda(lambda x: 2 * x, output_shape=input_shape)(x)
+    return keras.Model(x, keras.layers.Dense(n_outputs)(scaled))
+
+
+def with_own_layer(input_shape, n_outputs):
+    x = keras.Input(input_shape)
+    return keras.Model(x, keras.layers.Dense(n_outputs)(Doubled()(x)))
+
+
+def test_networks_that_would_not_be_loaded_are_not_saved(tmp_path):
+    model = loads(dumps(fitted("ensemble")))
+    for network, name in ((with_lambda, "Lambda"), (with_own_layer, "Doubled")):
+        config = network((3,), 2).to_json()
+        model.members_ = [dataclasses.replace(model.members_[0], network=config)]
+        with pytest.raises(
+            UnsavableError, match=rf"members_\[0\] has a network .*{name}"
+        ) as caught:
+            skuq.save(model, tmp_path / "model.skuq")
+        assert ("register" in str(caught.value)) is (network is with_own_layer)
+    assert not os.listdir(tmp_path)
 
 
 def test_given_keras_models_are_given_again():

@@ -429,3 +429,36 @@ def test_what_has_finished_is_kept_when_the_slots_are_lost():
     n_before = 0
     with pytest.raises(ConnectionError, match="is gone"):
         run(Lost(Evaluate()), n_trials=9)
+
+
+def test_an_interrupt_while_a_trial_is_written_loses_nothing():
+    class Interrupted(Kept):
+        """The disk is slow, and the user impatient."""
+
+        def add(self, record):
+            if record.trial_number == 2 and not self.interrupted:
+                self.interrupted = True
+                raise KeyboardInterrupt
+            super().add(record)
+
+        interrupted = False
+
+    store = Interrupted()
+    with InlineSlots(Evaluate()) as slots, pytest.warns(UserWarning, match="with 3 of 9 trials"):
+        history = run_search(RandomProposer(SPACE), slots, 9, 3, store=store)
+    assert [r.trial_number for r in history] == [0, 1, 2] and store.added == history
+
+
+def test_failures_of_an_earlier_search_do_not_end_this_one():
+    with InlineSlots(Evaluate(fail=range(10))) as slots:
+        with pytest.raises(SearchFailedError) as error:
+            run_search(RandomProposer(SPACE), slots, 40, 3)
+        assert len(error.value.records) == 10
+        with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are of an earlier"):
+            run_search(RandomProposer(SPACE), slots, 40, 3, store=Kept(error.value.records))
+    with InlineSlots(Evaluate()) as slots:  # mended
+        records = run_search(
+            RandomProposer(SPACE), slots, 40, 3, store=Kept(error.value.records),
+            limits=Limits(max_failures=0),
+        )  # fmt: skip
+    assert len(records) == 40 and sum(r.completed for r in records) == 30

@@ -4,14 +4,19 @@ Evaluations are local functions without anything of this module, so that worker 
 not import it.
 """
 
+import contextlib
 import ctypes
 import os
 import pickle
 import signal
+import subprocess
 import sys
+import tempfile
+import textwrap
 import threading
 import time
 from concurrent.futures import wait
+from pathlib import Path
 from types import SimpleNamespace
 
 import joblib
@@ -22,6 +27,7 @@ from skuq._space import Integer, Space
 from skuq.networks import GaussianHead
 from skuq.search import RandomProposer, open_slots, run_search
 from skuq.search._parcel import Parcel, opened
+from skuq.search._process_slots import _remove
 from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer
@@ -39,6 +45,13 @@ def sleeper(started):
         return SimpleNamespace(score=0.0, pid=os.getpid())
 
     return evaluate
+
+
+def wait_until(happened):
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def wait_for_lines(path, n=1):
@@ -330,3 +343,88 @@ def test_a_stopped_process_is_gone():
         slots.stop(0)
         process.join(20)
         assert not process.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes of Windows keep their parent")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+def test_a_killed_search_leaves_no_data(name, tmp_path):
+    script = """
+        import time
+        from skuq.search._slots import ProcessSlots
+
+        def evaluate(configuration, seed):
+            open("started", "w").close()
+            time.sleep(configuration["k"])
+
+        if __name__ == "__main__":
+            with ProcessSlots(evaluate, 2) as slots:
+                slots.submit(0, {"k": 60}, 1)
+                slots.result(1, slots.submit(1, {"k": 0}, 1))  # one process that is idle
+                time.sleep(60)
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,  # joblib tells of semaphores that it had to remove
+        env={
+            **os.environ,
+            "TMPDIR": str(temporary),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        },
+    )
+    try:
+        wait_until((tmp_path / "started").exists)
+        assert list(temporary.glob("skuq-*/evaluate.pkl"))
+        process.send_signal(getattr(signal, name))
+        process.wait(20)
+        wait_until(lambda: not list(temporary.glob("skuq-*")))
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def test_an_interrupted_search_leaves_no_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def evaluate(configuration, seed):
+        (folder,) = tmp_path.glob("skuq-*")
+        (tmp_path / f"started {seed}").touch()
+        for k in range(10**9):  # as outcomes are, until the process is killed
+            with contextlib.suppress(OSError):
+                (folder / f"{seed} {k}.pkl").touch()
+
+    slots = ProcessSlots(evaluate, 2)
+    with pytest.raises(KeyboardInterrupt), slots:
+        for slot in range(2):
+            slots.submit(slot, {}, slot)
+        processes = [p for w in slots._workers for p in w._executor._processes.values()]
+        wait_until((tmp_path / "started 0").exists)
+        wait_until((tmp_path / "started 1").exists)
+        raise KeyboardInterrupt
+    assert not Path(slots._folder.name).exists()
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_a_folder_is_removed_while_others_write_to_it(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    is_over = threading.Event()
+
+    def write():
+        while not is_over.is_set():
+            try:
+                (folder / f"{time.monotonic_ns()}.pkl").touch()
+            except FileNotFoundError:
+                return
+
+    threads = [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    _remove(str(folder))
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert not folder.exists()
