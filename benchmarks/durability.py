@@ -5,8 +5,8 @@
 - kill: the process of a 40-trial search gets SIGKILL at a random moment, and another goes on;
   twenty times. Counts trials that had finished and are lost, and trials trained twice.
 - workers: one search of 40 trials, ten of whose worker processes get SIGKILL.
-- resume: a catalog of 500 trials of the paper's space: seconds until the 501st starts, in a
-  process that has just started and in a warm one; bytes on disk beside those of the weights.
+- resume: a catalog of 500 trials of the paper's space: seconds until a new trial builds its
+  network, in the caller and in a process of its own; bytes on disk beside those of the weights.
 - overhead: searches of one-second trials with and without a folder, side by side.
 - memory: 5 000 tiny trials; resident memory of the searching process.
 
@@ -29,7 +29,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import joblib
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results" / "durability.json"
@@ -186,83 +185,98 @@ def workers_of(pid):
     return kept
 
 
-def resume(_):
+class Stamped:
+    """The paper's space; once a file is named, each network's building is noted there and fails."""
+
+    def __repr__(self):
+        return "Stamped()"
+
+    def __init__(self):
+        from skuq.networks import DenseSkipSpace
+
+        self.space, self.file = DenseSkipSpace(), None
+
+    def decisions(self, input_shape=None, n_outputs=None):
+        return self.space.decisions(input_shape, n_outputs)
+
+    def build(self, configuration, input_shape, n_outputs):
+        if self.file is not None:
+            with open(self.file, "a") as file:
+                file.write(f"{time.time()}\n")
+            raise RuntimeError("seen")
+        return self.space.build(configuration, input_shape, n_outputs)
+
+    def recipe(self, configuration):
+        return self.space.recipe(configuration)
+
+
+def paper_search(folder, n_trials, **settings):
     from skuq import AutoDEUQRegressor
+
+    return AutoDEUQRegressor(
+        n_trials,
+        epochs=3,
+        search_space=Stamped(),
+        population_size=100,
+        sample_size=10,
+        catalog_dir=folder,
+        random_state=0,
+        **settings,
+    )
+
+
+def resume(_):
     from skuq.catalog import CatalogFolder
 
-    X, y = wave(600)
     with tempfile.TemporaryDirectory() as folder:
-        model = AutoDEUQRegressor(20, epochs=3, catalog_dir=folder, random_state=0).fit(X, y)
+        model = paper_search(folder, 20).fit(*wave(600))
         path = model.catalog_path_
         originals = [r for r in model.catalog_ if r.completed]
-        parts = read_parts(path)
-        with CatalogFolder(path, parts) as store:
+        with CatalogFolder(path, read_parts(path)) as store:
             for number in range(20, 500):
                 store.add(replace(originals[number % len(originals)], trial_number=number))
-        weights = sum(
-            record.result.weights.nbytes + sum(s.nbytes for s in record.result.state)
-            for record in store.records
-            if record.completed
-        )
-        on_disk = sum(file.stat().st_size for file in path.glob("trial-*.skuq"))
-        code = (
-            "import sys, time; start = time.perf_counter(); sys.path.insert(0, sys.argv[1])\n"
-            "import durability; durability.resume_once(sys.argv[2], start)"
-        )
-        seconds = []
-        for _ in range(3):
-            command = [sys.executable, "-c", code, str(Path(__file__).parent), folder]
-            out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            seconds.append(json.loads(out.splitlines()[-1]))
-            Path(path / "trial-000500.skuq").unlink(missing_ok=True)
-    return {
-        "seconds_from_process_start": [s["from_start"] for s in seconds],
-        "seconds_from_fit": [s["from_fit"] for s in seconds],
-        "seconds_from_fit_warm": [s["warm"] for s in seconds],
-        "bytes_of_weights": weights,
-        "bytes_on_disk": on_disk,
-        "ratio": on_disk / weights,
-    }
+            completed = [record.result for record in store.records if record.completed]
+        weights = sum(m.weights.nbytes + sum(s.nbytes for s in m.state) for m in completed)
+        on_disk = sum(file.stat().st_size for file in path.iterdir())
+        results = {
+            "bytes_of_weights": weights,
+            "bytes_on_disk": on_disk,
+            "ratio": on_disk / weights,
+        }
+        for name, n_trials, n_jobs in (("in the caller", 501, 1), ("in two processes", 540, 2)):
+            results[name] = [resume_in_a_process(folder, n_trials, n_jobs) for _ in range(3)]
+            for file in path.glob("trial-0005*.skuq"):
+                file.unlink()
+    return results
+
+
+def resume_in_a_process(folder, n_trials, n_jobs):
+    """Seconds until a new trial builds its network, from the process' start and from `fit`."""
+    command = [sys.executable, __file__, "--resume", folder, str(n_trials), str(n_jobs)]
+    start = time.time()
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    fit, first = map(float, out.split())
+    return {"from_start": first - start, "from_fit": first - fit}
+
+
+def resume_once(folder, n_trials, n_jobs):
+    model = paper_search(folder, n_trials, n_jobs=n_jobs, max_failures=0)
+    model.search_space.file = Path(folder) / "stamps"
+    data = wave(600)
+    from skuq.exceptions import SearchFailedError
+
+    start = time.time()
+    try:
+        model.fit(*data)
+    except SearchFailedError:
+        print(start, model.search_space.file.read_text().splitlines()[0])
+    model.search_space.file.unlink()
 
 
 def read_parts(path):
     from skuq import _archive
 
     return _archive.read(path / "search.skuq", kind="search")["parts"]
-
-
-class Started(Exception):
-    pass
-
-
-def resume_once(folder, start):
-    """Seconds until the first new trial is built: cold, then again in the same process."""
-    from skuq import AutoDEUQRegressor
-    from skuq.training import MemberTrainer
-
-    moments = []
-
-    def seen(self, configuration, seed):
-        moments.append(time.perf_counter())
-        raise Started
-
-    MemberTrainer.__call__ = seen
-    calls = []
-    for _ in range(2):
-        calls.append(time.perf_counter())
-        model = AutoDEUQRegressor(501, epochs=3, catalog_dir=folder, random_state=0, max_failures=0)
-        try:
-            with joblib.parallel_config(backend="threading"):
-                model.fit(*wave(600))
-        except RuntimeError:
-            pass
-        (Path(folder) / next(os.walk(folder))[1][0] / "trial-000500.skuq").unlink()
-    times = {
-        "from_start": moments[0] - start,
-        "from_fit": moments[0] - calls[0],
-        "warm": moments[1] - calls[1],
-    }
-    print(json.dumps(times))
 
 
 def build_network():
@@ -363,8 +377,9 @@ def summary(results):
         )
     if "resume" in results:
         r = results["resume"]
-        for name in ("process_start", "fit", "fit_warm"):
-            print(f"resume, seconds from {name}: {np.median(r[f'seconds_from_{name}']):.1f}")
+        for where in ("in the caller", "in two processes"):
+            runs = [np.median([run[key] for run in r[where]]) for key in ("from_start", "from_fit")]
+            print(f"resume, {where}: {runs[0]:.1f} s from start, {runs[1]:.1f} s from fit")
         print(f"disk / weights: {r['ratio']:.3f}")
     if "overhead" in results:
         print(f"overhead: {results['overhead']['median_overhead_percent']:.2f} %")
@@ -382,7 +397,12 @@ def main():
     parser.add_argument("--n-trials", type=int, default=5000, help="of the part memory")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--resume", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.resume:
+        folder, n_trials, n_jobs = arguments.resume
+        resume_once(folder, int(n_trials), int(n_jobs))
+        return
     if arguments.child:
         folder, n_trials, n_jobs = arguments.child
         child(folder, int(n_trials), int(n_jobs))
