@@ -206,7 +206,7 @@ def find_search(path) -> Path:
     ValueError
         If there are several.
     """
-    path = Path(path)
+    path = Path(path).expanduser().resolve()
     if path.is_file():
         raise NotADirectoryError(f"{path} is a file. What skuq.save has written, skuq.load reads.")
     is_search = (path / _SEARCH).is_file()

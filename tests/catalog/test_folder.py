@@ -389,5 +389,6 @@ def test_names_of_folders(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
     assert begun("~/tilde").parent == tmp_path / "tilde"
+    assert find_search("~/tilde").is_absolute()
     with pytest.raises(ValueError, match="`catalog_dir` is empty"):
         begun("")

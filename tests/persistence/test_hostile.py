@@ -443,7 +443,9 @@ def test_foreign_objects_that_run_something(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"x" * 100, b"PK\x05\x06" + b"\0" * 18, foreign, "compressed"], ids=str
+    "data",
+    [b"", b"x" * 100, b"PK\x05\x06" + b"\0" * 18, foreign, "compressed"],
+    ids=["nothing", "text", "empty zip", "whole", "compressed"],
 )
 def test_foreign_objects_that_are_broken(data):
     import skops.io
