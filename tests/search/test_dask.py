@@ -307,8 +307,10 @@ def test_a_client_that_is_closed_in_the_middle_is_named(cluster, tmp_path):
             return super().ask(history, running, rng)
 
     started = time.monotonic()
-    with pytest.raises(ConnectionError, match="client is closed.*until the search has ended"):
-        search(DaskSlots(noted(tmp_path, sleep=0.1), client, 2), 20, Closing(SPACE))
+    # What had finished is kept.
+    with pytest.warns(UserWarning, match="of 20 trials: .*client is closed.*search has ended"):
+        records = search(DaskSlots(noted(tmp_path, sleep=0.1), client, 2), 20, Closing(SPACE))
+    assert 3 <= sum(record.completed for record in records) <= 5
     assert time.monotonic() - started < 20
     with pytest.raises(ConnectionError, match="client is closed"):
         search(DaskSlots(noted(tmp_path), client, 2))
@@ -323,8 +325,9 @@ def test_a_cluster_that_goes_away_ends_the_search(tmp_path):
         target=lambda: (wait_until(lambda: len(begun(tmp_path)) > 2), cluster.close())
     )
     closer.start()
-    with pytest.raises(ConnectionError, match="lost its cluster"):
-        search(DaskSlots(noted(tmp_path, sleep=0.2), client, 1), 20)
+    with pytest.warns(UserWarning, match="of 20 trials: .*lost its cluster"):
+        records = search(DaskSlots(noted(tmp_path, sleep=0.2), client, 1), 20)
+    assert 1 <= sum(record.completed for record in records) < 20
     closer.join()
     client.close()
 
