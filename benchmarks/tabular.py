@@ -73,6 +73,23 @@ TRIED = {
     "loss: nll": {"loss": "nll"},
 }
 
+#: The same for classes. RealMLP's own settings for classes are the last.
+TRIED_CLASSES = {
+    "the default": {},
+    "dropout 0.1": {"network_settings": {"dropout": 0.1}},
+    "dropout 0.2": {"network_settings": {"dropout": 0.2}},
+    "learning rate 0.04": {"network_settings": {"learning_rate": 0.04}},
+    "weight decay 0.1": {"network_settings": {"weight_decay": 0.1}},
+    "frequency scale 0.1": {"network_settings": {"frequency_scale": 0.1}},
+    "no embedding": {"network_settings": {"embedding": "none"}},
+    "learning rate 0.04, dropout 0.1": {
+        "network_settings": {"learning_rate": 0.04, "dropout": 0.1}
+    },
+    "learning rate 0.04, dropout 0.1, frequency scale 0.1": {
+        "network_settings": {"learning_rate": 0.04, "dropout": 0.1, "frequency_scale": 0.1}
+    },
+}
+
 
 def load():
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
@@ -161,6 +178,27 @@ def tuning(data_dir):
                 )
 
 
+def inner_classes(data, name):
+    """A tenth to judge by: later rows and other writers where the test part is of those."""
+    X, y = data[:2]
+    order = np.arange(len(X))
+    if name in ("letter", "adult"):
+        order = np.random.RandomState(1000).permutation(len(X))
+    first = len(X) - len(X) // 10
+    trains, judges = np.sort(order[:first]), np.sort(order[first:])
+    return X.iloc[trains], y.iloc[trains], X.iloc[judges], y.iloc[judges]
+
+
+def tuning_classes(data_dir, sets):
+    for variant, changes in TRIED_CLASSES.items():
+        for name in sets:
+            model = DeepEnsembleClassifier(network="tabular", random_state=0, **changes)
+            once(
+                {"part": "tuning classes", "set": name, "variant": variant},
+                partial(classified, model, inner_classes(table(data_dir, name), name)),
+            )
+
+
 def search(data_dir, sets, splits, n_trials):
     for name in sets:
         for split in splits:
@@ -232,12 +270,12 @@ CLASSIFIERS = {
 }
 
 
-def classified(method, data):
-    """Scores of a classifier, by its name."""
+def classified(model, data):
+    """Scores of a classifier."""
     X, y, X_test, y_test = data
-    if "boosting" in method:
+    if not isinstance(model, DeepEnsembleClassifier):
         X, X_test = as_categories(X, X_test)
-    model = CLASSIFIERS[method]().fit(X, y)
+    model.fit(X, y)
     proba = model.predict_proba(X_test)
     codes = np.searchsorted(model.classes_, y_test)
     return {
@@ -253,7 +291,7 @@ def classification(data_dir, sets, methods):
         for method in methods:
             once(
                 {"part": "classification", "set": name, "method": method},
-                partial(classified, method, data),
+                partial(classified, CLASSIFIERS[method](), data),
             )
 
 
@@ -319,6 +357,11 @@ def print_tuning():
             means = [np.mean([r[c] for r in records]) for c in ("nll", "nll_mixture", "crps")]
             shown = "".join(f"{mean:10.3f}" for mean in means)
             print(f"tried: {variant:32s}{len(records):4d} runs, NLL, mixture's, CRPS:{shown}")
+    print(f"\n{'tried for classes: NLL':54s}" + "".join(f"{name:>12s}" for name in TABLES))
+    for variant in TRIED_CLASSES:
+        nll = {r["set"]: r["nll"] for r in known(part="tuning classes", variant=variant)}
+        if nll:
+            print(f"{variant:54s}" + "".join(f"{nll.get(name, np.nan):12.4f}" for name in TABLES))
 
 
 def print_classification():
@@ -336,7 +379,7 @@ def print_classification():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True)
-    parts = ("regression", "ablations", "classification", "search", "large", "tuning")
+    parts = ("regression", "ablations", "classification", "search", "large", "tuning", "tuning-classes")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2, 3, 4])
@@ -354,6 +397,8 @@ def main():
             regression(a.data_dir, a.sets or SMALL, a.splits, a.variants)
         if "tuning" in a.only:
             tuning(a.data_dir)
+        if "tuning-classes" in a.only:
+            tuning_classes(a.data_dir, a.sets or TABLES)
         if "search" in a.only:
             search(a.data_dir, a.sets or SMALL, a.splits, a.n_trials)
         if "large" in a.only:

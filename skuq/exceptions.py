@@ -8,6 +8,7 @@ __all__ = [
     "MissingPartError",
     "SearchFailedError",
     "SearchSpaceError",
+    "SlotsLostError",
     "SmallValidationWarning",
     "UnsavableError",
 ]
@@ -32,6 +33,10 @@ class SearchFailedError(RuntimeError):
 
     def __reduce__(self):
         return type(self), (self.args[0], self.records)
+
+
+class SlotsLostError(ConnectionError):
+    """The cluster on which trials run is gone: none of those that run will ever finish."""
 
 
 class SmallValidationWarning(UserWarning):

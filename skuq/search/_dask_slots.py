@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError, Future
 
 import distributed
 
+from skuq.exceptions import SlotsLostError
 from skuq.search._parcel import Parcel, opened
 
 __all__ = ["DaskSlots"]
@@ -72,7 +73,7 @@ class DaskSlots:
 
         Raises
         ------
-        ConnectionError
+        SlotsLostError
             If the client was closed or has lost the cluster.
         """
         self._check_client()
@@ -112,7 +113,7 @@ class DaskSlots:
         ------
         RuntimeError
             If every worker that was given the trial died, or Dask cancelled it.
-        ConnectionError
+        SlotsLostError
             If the client was closed or has lost the cluster.
         """
         self._tasks[slot] = None  # else Dask would repeat a finished trial whose worker dies
@@ -130,7 +131,7 @@ class DaskSlots:
 
     def _check_client(self):
         if self._client.status != "running":
-            raise ConnectionError(
+            raise SlotsLostError(
                 f"The Dask client is {self._client.status}, not running: it was closed, or has "
                 "lost its cluster. Keep the client open until the search has ended."
             )

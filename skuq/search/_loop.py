@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from skuq._seeds import generator, trial_seed
 from skuq.catalog._records import TrialRecord
-from skuq.exceptions import SearchFailedError
+from skuq.exceptions import SearchFailedError, SlotsLostError
 from skuq.search._limits import Limits
 from skuq.search._proposers import Proposer
 
@@ -107,7 +107,7 @@ def run_search(
                     free.append(slot)
                     _report(bar, record, history)
                 limits.check_failures(history, n_trials, len(known))
-        except (KeyboardInterrupt, ConnectionError) as error:
+        except (KeyboardInterrupt, SlotsLostError) as error:
             for _, record in over:
                 _keep(record, history, store)
             if not any(record.completed for record in history):
@@ -151,15 +151,23 @@ def _propose(proposer, number, history, running, entropy):
 
 
 def _finished(slots, running, limits):
-    """Wait for some trial to be over; pairs (slot, record) of those that are."""
+    """Wait for some trial to be over; yields (slot, record) of each that is.
+
+    Of trials that went with their slots there is no record: they are not over.
+    """
     patience = min(trial["deadline"] for _, trial in running.values()) - time.monotonic()
     finished, _ = wait(
         running, None if patience == math.inf else max(0, patience), return_when=FIRST_COMPLETED
     )
-    over = []
+    lost = None
     for future in sorted(finished, key=lambda f: running[f][1]["trial_number"]):
         slot, trial = running.pop(future)
-        over.append((slot, _record(trial, *_outcome(slots, slot, future))))
+        try:
+            yield slot, _record(trial, *_outcome(slots, slot, future))
+        except SlotsLostError as error:
+            lost = error
+    if lost is not None:
+        raise lost
     overdue = [f for f, (_, trial) in running.items() if trial["deadline"] <= time.monotonic()]
     for future in overdue:
         slot, trial = running[future]
@@ -167,14 +175,15 @@ def _finished(slots, running, limits):
         if slots.stop(slot):
             del running[future]
             reason = f"TimeoutError: stopped after trial_timeout={limits.trial_timeout:g} s."
-            over.append((slot, _record(trial, None, reason)))
-    return over
+            yield slot, _record(trial, None, reason)
 
 
 def _outcome(slots, slot, future):
     """What an evaluation gave, and why it failed if it did."""
     try:
         result = slots.result(slot, future)
+    except SlotsLostError:
+        raise
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"
     if not math.isfinite(result.score):

@@ -14,7 +14,7 @@ import pytest
 
 import skuq
 from skuq._space import Integer, Real, Space
-from skuq.exceptions import SearchFailedError, SearchSpaceError
+from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
 from skuq.search import Limits, RandomProposer, open_slots, run_search
 from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
 
@@ -420,15 +420,30 @@ def test_what_has_finished_is_kept_when_the_slots_are_lost():
         def submit(self, slot, configuration, seed):
             self.n_submitted += 1
             if self.n_submitted > n_before:
-                raise ConnectionError("The cluster is gone.")
+                raise SlotsLostError("The cluster is gone.")
             return super().submit(slot, configuration, seed)
 
     n_before = 3
     with pytest.warns(UserWarning, match="going on with 3 of 9 trials: The cluster is gone."):
         assert len(run(Lost(Evaluate()), n_trials=9)) == 3
     n_before = 0
-    with pytest.raises(ConnectionError, match="is gone"):
+    with pytest.raises(SlotsLostError, match="is gone"):
         run(Lost(Evaluate()), n_trials=9)
+
+
+def test_trials_that_go_with_their_slots_are_not_recorded():
+    class Lost(InlineSlots):
+        n_slots = 3
+
+        def result(self, slot, future):
+            if slot == 1:
+                raise SlotsLostError("The cluster is gone.")
+            return super().result(slot, future)
+
+    for n_trials in (3, 9):  # nothing is left to submit; something is
+        with pytest.warns(UserWarning, match=f"2 of {n_trials} trials: The cluster is gone."):
+            records = run(Lost(Evaluate()), n_trials=n_trials)
+        assert [record.trial_number for record in records if record.completed] == [0, 2]
 
 
 def test_an_interrupt_while_a_trial_is_written_loses_nothing():
