@@ -379,7 +379,15 @@ def print_classification():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True)
-    parts = ("regression", "ablations", "classification", "search", "large", "tuning", "tuning-classes")
+    parts = (
+        "regression",
+        "ablations",
+        "classification",
+        "search",
+        "large",
+        "tuning",
+        "tuning-classes",
+    )
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2, 3, 4])

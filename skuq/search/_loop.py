@@ -18,7 +18,7 @@ from skuq.exceptions import SearchFailedError, SlotsLostError
 from skuq.search._limits import Limits
 from skuq.search._proposers import Proposer
 
-__all__ = ["Store", "known_records", "run_search"]
+__all__ = ["Store", "keep", "known_records", "run_search"]
 
 _logger = logging.getLogger("skuq")
 
@@ -102,14 +102,14 @@ def run_search(
                 over.extend(_finished(slots, running, limits))
                 while over:
                     slot, record = over[0]
-                    _keep(record, history, store)
+                    keep(record, history, store)
                     over.popleft()
                     free.append(slot)
                     _report(bar, record, history)
                 limits.check_failures(history, n_trials, len(known))
         except (KeyboardInterrupt, SlotsLostError) as error:
             for _, record in over:
-                _keep(record, history, store)
+                keep(record, history, store)
             if not any(record.completed for record in history):
                 raise
             why = f": {error}" if str(error) else "."
@@ -123,7 +123,7 @@ def run_search(
     return history
 
 
-def _keep(record, history, store):
+def keep(record, history, store):
     """First where it is safe; an interrupt at any moment may have this done again."""
     if history and history[-1] is record:
         return

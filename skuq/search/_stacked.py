@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from tqdm.auto import tqdm
@@ -10,7 +11,7 @@ from tqdm.auto import tqdm
 from skuq._seeds import trial_seed
 from skuq.catalog._records import TrialRecord
 from skuq.search._limits import Limits
-from skuq.search._loop import Store, known_records
+from skuq.search._loop import Store, keep, known_records
 
 __all__ = ["run_together"]
 
@@ -56,6 +57,7 @@ def run_together(
     limits = limits or Limits()
     records = known_records(store, n)
     known = {record.trial_number for record in records}
+    over = deque()  # what has been trained and is not kept yet
     waiting = [number for number in range(n) if number not in known]
     with tqdm(
         total=n, initial=len(records), desc="training", unit="trial", disable=not verbose
@@ -70,13 +72,18 @@ def run_together(
                     results = together([configurations[k] for k in numbers], seeds)
                 except TimeoutError as error:
                     results = [error] * len(numbers)
-                for k, seed, result in zip(numbers, seeds, results):
-                    records.append(_record(k, configurations[k], seed, result))
-                    if store is not None:
-                        store.add(records[-1])
+                over.extend(
+                    _record(k, configurations[k], seed, result)
+                    for k, seed, result in zip(numbers, seeds, results)
+                )
+                while over:
+                    keep(over[0], records, store)
+                    over.popleft()
                 bar.update(len(numbers))
                 limits.check_failures(records, n, len(known))
         except KeyboardInterrupt:
+            for record in over:
+                keep(record, records, store)
             if not any(record.completed for record in records):
                 raise
             warnings.warn(
