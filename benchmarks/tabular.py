@@ -73,21 +73,17 @@ TRIED = {
     "loss: nll": {"loss": "nll"},
 }
 
-#: The same for classes. RealMLP's own settings for classes are the last.
+#: The same for classes.
 TRIED_CLASSES = {
     "the default": {},
-    "dropout 0.1": {"network_settings": {"dropout": 0.1}},
+    "as for regression": {"network_settings": {"dropout": 0.0, "frequency_scale": 0.3}},
+    "no dropout": {"network_settings": {"dropout": 0.0}},
     "dropout 0.2": {"network_settings": {"dropout": 0.2}},
-    "learning rate 0.04": {"network_settings": {"learning_rate": 0.04}},
-    "weight decay 0.1": {"network_settings": {"weight_decay": 0.1}},
-    "frequency scale 0.1": {"network_settings": {"frequency_scale": 0.1}},
-    "no embedding": {"network_settings": {"embedding": "none"}},
-    "learning rate 0.04, dropout 0.1": {
-        "network_settings": {"learning_rate": 0.04, "dropout": 0.1}
-    },
-    "learning rate 0.04, dropout 0.1, frequency scale 0.1": {
-        "network_settings": {"learning_rate": 0.04, "dropout": 0.1, "frequency_scale": 0.1}
-    },
+    "frequency scale 0.3": {"network_settings": {"frequency_scale": 0.3}},
+    "frequency scale 1": {"network_settings": {"frequency_scale": 1.0}},
+    "frequency scale 10": {"network_settings": {"frequency_scale": 10.0}},
+    "learning rate 0.05": {"network_settings": {"learning_rate": 0.05}},
+    "piecewise-linear embedding": {"network_settings": {"embedding": "piecewise-linear"}},
 }
 
 

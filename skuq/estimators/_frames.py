@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
@@ -41,7 +41,7 @@ class FrameInputsMixin:
         """The space of networks for inputs x, of which so many are trained on."""
         columns = self._code_columns
         codes = dict(zip(columns, self.preprocessor_.n_codes_)) if columns else {}
-        return TabularSpace(x, codes, n_rows)
+        return TabularSpace(x, codes, n_rows, is_classifier(self))
 
     @property
     def _preprocess(self):

@@ -39,6 +39,8 @@ class TabularSpace:
     n_rows : int, optional
         Rows to train on, which decide the size of batches and the number of epochs; by default
         those of x.
+    classes : bool, default=False
+        Whether y are classes, for which waves are faster and some dropout is the default.
 
     References
     ----------
@@ -49,6 +51,7 @@ class TabularSpace:
     x: np.ndarray = field(repr=False)
     categories: Mapping[int, int] = field(default_factory=dict)
     n_rows: int | None = None
+    classes: bool = False
 
     takes_images = False
 
@@ -65,12 +68,13 @@ class TabularSpace:
                 Categorical("embedding_dim", (2, 4, 8), default=4),
             )
         )
+        frequencies = (0.1, 10.0, 3.0) if self.classes else (0.02, 1.0, 0.3)
         hyperparameters = Space(
             (
                 Real("learning_rate", 0.02, 0.3, log=True, default=0.1),
                 Real("weight_decay", 1e-3, 0.2, log=True, default=0.02),
-                Real("frequency_scale", 0.02, 1.0, log=True, default=0.3),
-                Categorical("dropout", (0.0, 0.05, 0.1, 0.2)),
+                Real("frequency_scale", *frequencies[:2], log=True, default=frequencies[2]),
+                Categorical("dropout", (0.0, 0.05, 0.1, 0.2), default=0.1 if self.classes else 0.0),
             )
         )
         return Decisions(architecture, hyperparameters)

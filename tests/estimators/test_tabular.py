@@ -127,6 +127,13 @@ def test_auto_is_the_recipe_of_the_network(frame):
     assert given.members_[0].history["learning_rate"][0] == pytest.approx(0.02)
 
 
+def test_classifiers_have_the_recipe_for_classes(frame):
+    X, y = frame
+    model = DeepEnsembleClassifier(network="tabular", n_members=1, epochs=2, random_state=0)
+    assert "Dropout" in model.fit(X, y > 0).members_[0].network
+    assert "Dropout" not in DeepEnsembleRegressor(**TINY).fit(X, y).members_[0].network
+
+
 def test_other_optimisers_take_the_recipe_too(frame):
     X, y = frame
     model = DeepEnsembleRegressor(**TINY, optimizer="sgd", learning_rate=1e-3).fit(X, y)

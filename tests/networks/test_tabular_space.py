@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from skuq._space import Space
 from skuq.networks import TabularSpace
 from skuq.training import Recipe
 
@@ -50,6 +51,17 @@ def test_columns_of_codes_are_embedded_as_such():
     model = space.build(_configuration(space), (3,), 2)
     assert model.get_layer("embedding").columns == [0]  # position among those that are no codes
     assert model.get_layer("categories") is not None
+
+
+def test_classes_have_defaults_of_their_own():
+    numbers, classes = TabularSpace(_inputs()), TabularSpace(_inputs(), classes=True)
+    assert numbers.recipe(_configuration(numbers))["dropout"] is None
+    assert classes.recipe(_configuration(classes))["dropout"] == 0.1
+    models = [space.build(_configuration(space), (3,), 2) for space in (numbers, classes)]
+    spreads = [np.std(model.get_layer("embedding").get_weights()[0]) for model in models]
+    assert spreads[1] > 5 * spreads[0]
+    for space in (numbers, classes):  # the default is a choice of the space
+        sum(space.decisions(), Space()).check(_configuration(space), "configuration")
 
 
 def test_nothing_to_embed():
