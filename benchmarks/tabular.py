@@ -71,6 +71,7 @@ TRIED = {
     "frequency scale 0.1": {"network_settings": {"frequency_scale": 0.1}},
     "mish": {"network_settings": {"activation": "mish"}},
     "loss: nll": {"loss": "nll"},
+    "a fifth to validate on": {"validation_fraction": 0.2},
 }
 
 #: The same for classes.
@@ -84,6 +85,7 @@ TRIED_CLASSES = {
     "frequency scale 10": {"network_settings": {"frequency_scale": 10.0}},
     "learning rate 0.05": {"network_settings": {"learning_rate": 0.05}},
     "piecewise-linear embedding": {"network_settings": {"embedding": "piecewise-linear"}},
+    "a fifth to validate on": {"validation_fraction": 0.2},
 }
 
 
@@ -163,7 +165,7 @@ def inner(data):
 
 def tuning(data_dir):
     for variant, changes in TRIED.items():
-        for name in ("yacht", "boston", "energy", "concrete"):
+        for name in SMALL:
             for split in range(3):
                 settings = {"network": "tabular", "random_state": split, **changes}
                 once(

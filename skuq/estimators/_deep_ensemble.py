@@ -33,6 +33,8 @@ _PLAIN = {
     "weight_decay": 0.0,
 }
 
+_VALIDATION_FRACTION = {"tabular": 0.1, "plain": 0.2}  # what "auto" stands for
+
 
 class _DeepEnsemble(NeuralEstimator):
     _parameter_constraints: dict = {
@@ -51,6 +53,10 @@ class _DeepEnsemble(NeuralEstimator):
             if name != "schedule"
         },
         "schedule": [StrOptions({"auto", *SCHEDULES})],
+        "validation_fraction": [
+            *NeuralEstimator._parameter_constraints["validation_fraction"],
+            StrOptions({"auto"}),
+        ],
     }
 
     def __init__(
@@ -104,6 +110,12 @@ class _DeepEnsemble(NeuralEstimator):
     @property
     def _n_splits(self):
         return self.n_members
+
+    @property
+    def _validation_fraction(self):
+        if self.validation_fraction != "auto":
+            return self.validation_fraction
+        return _VALIDATION_FRACTION["tabular" if self._is_tabular else "plain"]
 
     @property
     def _dropout_rate(self):
@@ -229,9 +241,9 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     early_stopping_patience : int, None or "auto", default="auto"
         Epochs without a better validation loss before a member stops; its best epoch is
         kept. None never stops, and still keeps the best epoch.
-    validation_fraction : float or None, default=0.2
+    validation_fraction : float, None or "auto", default="auto"
         Share of the rows that a member validates on, others for each member. None trains
-        on all rows for all `epochs`.
+        on all rows for all `epochs`. "auto" is 0.1 with ``network="tabular"``, otherwise 0.2.
     schedule : {"auto", "constant", "cosine", "exponential", "flat-cosine", "coslog4"}, \
             default="auto"
         How the learning rate goes over `epochs`, see `skuq.training.Recipe`.
@@ -336,7 +348,7 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         batch_size="auto",
         epochs="auto",
         early_stopping_patience="auto",
-        validation_fraction=0.2,
+        validation_fraction="auto",
         schedule="auto",
         l2=0.0,
         weight_decay="auto",
@@ -421,9 +433,10 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
     early_stopping_patience : int, None or "auto", default="auto"
         Epochs without a better validation loss before a member stops; its best epoch is
         kept. None never stops, and still keeps the best epoch.
-    validation_fraction : float or None, default=0.2
+    validation_fraction : float, None or "auto", default="auto"
         Share of the rows that a member validates on, others for each member and of each
-        class in proportion. None trains on all rows for all `epochs`.
+        class in proportion. None trains on all rows for all `epochs`. "auto" is 0.1 with
+        ``network="tabular"``, otherwise 0.2.
     schedule : {"auto", "constant", "cosine", "exponential", "flat-cosine", "coslog4"}, \
             default="auto"
         How the learning rate goes over `epochs`, see `skuq.training.Recipe`.
@@ -506,7 +519,7 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
         batch_size="auto",
         epochs="auto",
         early_stopping_patience="auto",
-        validation_fraction=0.2,
+        validation_fraction="auto",
         schedule="auto",
         l2=0.0,
         weight_decay="auto",

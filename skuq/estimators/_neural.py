@@ -127,25 +127,29 @@ class NeuralEstimator(BaseEstimator):
         self._finish(data, splits)
         return self
 
+    @property
+    def _validation_fraction(self):
+        return self.validation_fraction
+
     def _prepare(self, rows, validation_data, groups):
         """`TrainingData`, and each member's own split of it if they have one.
 
         Where every member has validation rows of its own, all rows are `data.x`.
         """
         labels = self._labels(rows.y)
-        if validation_data is not None or self.validation_fraction is None:
+        if validation_data is not None or self._validation_fraction is None:
             train, valid, splits = rows.take(rows.weight > 0), validation_data, None
         elif self._n_splits is None or groups is not None:
             # Groups differ in size, and the members of a stack have equally many rows.
             rng = generator(self.entropy_, "split")
-            train, valid = split(rows, self.validation_fraction, rng, groups, labels)
+            train, valid = split(rows, self._validation_fraction, rng, groups, labels)
             train, valid, splits = rows.take(train), rows.take(valid), None
         else:
             used = np.flatnonzero(rows.weight > 0)
             train, valid = rows.take(used), None
             labels = None if labels is None else labels[used]
             rngs = [generator(self.entropy_, "split", k) for k in range(self._n_splits)]
-            splits = [split(train, self.validation_fraction, rng, labels=labels) for rng in rngs]
+            splits = [split(train, self._validation_fraction, rng, labels=labels) for rng in rngs]
         self._has_validation = splits is not None or valid is not None
         self.scaling_ = self._fit_scaling(train)
         parts = self._scaled(train)
