@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator, trial_seed
 from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
+from skuq.estimators._keras_model import KerasModelMixin
 from skuq.estimators._records import HEADS
 from skuq.estimators._rows import check_groups, check_validation_data, split
 from skuq.estimators._targets import TARGET_CONSTRAINTS, GaussianTarget
@@ -68,7 +69,7 @@ TRAINING = (
 _SMALLEST_NOISE = 1e-9  # of the standardised y, where the user says there is none
 
 
-class NeuralEstimator(BaseEstimator):
+class NeuralEstimator(KerasModelMixin, BaseEstimator):
     """A table, one architecture, and members trained on it."""
 
     _parameter_constraints: dict = {

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._seeds import draw_entropy, generator
 from skuq.catalog import Catalog, HeldOut
 from skuq.estimators._durable import DurableSearchMixin
+from skuq.estimators._keras_model import KerasModelMixin
 from skuq.estimators._rows import (
     check_groups,
     check_validation_data,
@@ -29,7 +30,7 @@ from skuq.training import MemberTrainer, predict_members
 __all__ = ["SearchEstimator"]
 
 
-class SearchEstimator(DurableSearchMixin, BaseEstimator):
+class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
     """Many networks of a search, and an ensemble of some of them."""
 
     def _fit(self, X, y, sample_weight, validation_data, groups, shifted=()):

@@ -47,6 +47,12 @@ def _constant(values, like, xp):
     return values if xp is np else xp.cast(values, like.dtype)
 
 
+def _split_last(raw, parts, xp):
+    """Raw numbers (.., n_raw) as (.., *parts); symbolic tensors do not know their rows yet."""
+    leading = [-1 if size is None else size for size in xp.shape(raw)[:-1]]
+    return xp.reshape(raw, (*leading, *parts))
+
+
 class _LikelihoodHead:
     """A head that is trained on the likelihood: a subclass gives `log_densities`."""
 
@@ -130,9 +136,9 @@ class GaussianHead(_LikelihoodHead):
         mean, r = raw[..., : self.n_outputs], raw[..., self.n_outputs :]
         return mean, _softplus(r, xp) + self.min_scale
 
-    def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations, arrays (.., n_outputs) from (.., n_raw)."""
-        return self.distribution(raw)
+    def moments(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return self.distribution(raw, xp)
 
     def log_densities(self, y, raw, xp=np):
         """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
@@ -202,10 +208,10 @@ class StudentTHead(_LikelihoodHead):
         loc, r, d = raw[..., :m], raw[..., m : 2 * m], raw[..., 2 * m :]
         return loc, _softplus(r, xp) + self.min_scale, _softplus(d, xp) + self.min_df
 
-    def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations, arrays (.., n_outputs) from (.., n_raw)."""
-        loc, scale, df = self.distribution(raw)
-        return loc, scale * np.sqrt(df / (df - 2))
+    def moments(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        loc, scale, df = self.distribution(raw, xp)
+        return loc, scale * xp.sqrt(df / (df - 2))
 
     def log_densities(self, y, raw, xp=np):
         """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
@@ -285,20 +291,20 @@ class GaussianMixtureHead(_LikelihoodHead):
         components before the rows, and probabilities.
         """
         j, m = self.n_components, self.n_outputs
-        parts = xp.reshape(raw, (*xp.shape(raw)[:-1], 3, j, m))
+        parts = _split_last(raw, (3, j, m), xp)
         logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
         offsets = special.ndtri((np.arange(j) + 0.5) / j)[:, None]  # (J, 1)
         mean = mean + _constant(offsets, raw, xp)
         log_probability = logits - _logsumexp(logits, xp)[..., None, :]
         return mean, _softplus(r, xp) + self.min_scale, log_probability
 
-    def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations, arrays (.., n_outputs) from (.., n_raw)."""
-        loc, scale, log_probability = self.distribution(raw)
-        probability = np.exp(log_probability)
-        mean = (probability * loc).sum(axis=-2)
+    def moments(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        loc, scale, log_probability = self.distribution(raw, xp)
+        probability = xp.exp(log_probability)
+        mean = xp.sum(probability * loc, axis=-2)
         variance = probability * (scale**2 + (loc - mean[..., None, :]) ** 2)
-        return mean, np.sqrt(variance.sum(axis=-2))
+        return mean, xp.sqrt(xp.sum(variance, axis=-2))
 
     def log_densities(self, y, raw, xp=np):
         """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
@@ -354,7 +360,7 @@ class QuantileHead:
     def quantiles(self, raw, xp=np):
         """Quantiles (.., n_levels, n_outputs), non-decreasing, from (.., n_raw)."""
         q, middle = len(self.levels), len(self.levels) // 2
-        parts = xp.reshape(raw, (*xp.shape(raw)[:-1], q, self.n_outputs))
+        parts = _split_last(raw, (q, self.n_outputs), xp)
         centre, r = parts[..., :1, :], parts[..., 1:, :]
         normal = np.diff(special.ndtri(self.levels))[:, None]  # (q - 1, 1)
         factors = _softplus(r, xp) / np.log(2) + self.min_scale
@@ -433,13 +439,13 @@ class SquaredErrorHead:
         """Numbers the network has to give."""
         return self.n_outputs
 
-    def distribution(self, raw):
+    def distribution(self, raw, xp=np):
         """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        return raw, np.broadcast_to(np.asarray(self.scale), raw.shape)
+        return raw, xp.zeros_like(raw) + np.asarray(self.scale)
 
-    def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations, arrays (.., n_outputs) from (.., n_raw)."""
-        return self.distribution(raw)
+    def moments(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return self.distribution(raw, xp)
 
     def loss(self, y, raw):
         """Squared error of each row, mean over outputs: tensors (.., n_outputs) to (..,)."""
@@ -470,9 +476,9 @@ class CategoricalHead:
         """Numbers the network has to give."""
         return self.n_classes
 
-    def probabilities(self, raw) -> np.ndarray:
-        """Arrays (.., n_classes) that sum to 1, from arrays of raw numbers."""
-        return special.softmax(raw, axis=-1)
+    def probabilities(self, raw, xp=np):
+        """Numbers (.., n_classes) that sum to 1, from raw numbers of that shape."""
+        return (special if xp is np else xp).softmax(raw, axis=-1)
 
     def loss(self, y, raw):
         """Cross-entropy of each row, in nats: codes (.., 1) and raw tensors to (..,)."""
@@ -549,7 +555,7 @@ class PackedHead:
 
     def _copies(self, raw, xp):
         """Raw numbers (.., n_copies, head.n_raw) from (.., n_raw)."""
-        return xp.reshape(raw, (*xp.shape(raw)[:-1], self.n_copies, self.head.n_raw))
+        return _split_last(raw, (self.n_copies, self.head.n_raw), xp)
 
     def unpack(self, raw) -> np.ndarray:
         """Raw numbers with each copy as a member of its own.

@@ -15,7 +15,13 @@ from scipy.optimize import elementwise
 from skuq.predictive._levels import check_levels, interval_levels
 from skuq.predictive._uncertainty import Uncertainty
 
-__all__ = ["Mixture", "check_locations_and_scales", "check_weights", "find_roots"]
+__all__ = [
+    "Mixture",
+    "check_locations_and_scales",
+    "check_weights",
+    "epistemic_factor",
+    "find_roots",
+]
 
 # Normal scores at which functions of y are averaged, and their weights. The trapezoidal rule
 # converges as fast as Gauss' for smooth functions, and faster where a slope jumps. Beyond 10
@@ -46,6 +52,14 @@ def check_weights(weights, n_members: int) -> np.ndarray:
             f"weights must be {n_members} positive numbers that sum to 1. Got {checked}."
         )
     return checked
+
+
+def epistemic_factor(weights, ddof: int) -> float:
+    """What the variance of K members' means is multiplied with for a divisor of K - ddof."""
+    if not ddof:
+        return 1.0
+    effective = float(1 / np.sum(weights**2))
+    return effective / (effective - 1) if len(weights) > 1 else 0.0
 
 
 def check_locations_and_scales(loc, scale) -> tuple[np.ndarray, np.ndarray]:
@@ -213,10 +227,7 @@ class Mixture:
             1 divides by K - 1 as AutoDEUQ's Eq. 4 does; with weights, K is their
             effective number 1 / sum(w^2). One member gives 0 either way.
         """
-        factor = 1.0
-        if epistemic_ddof:
-            effective = 1 / np.sum(self.weights**2)
-            factor = effective / (effective - 1) if len(self.weights) > 1 else 0.0
+        factor = epistemic_factor(self.weights, epistemic_ddof)
         aleatoric, epistemic = self.aleatoric_variance, factor * self.epistemic_variance
         return Uncertainty(
             self.mean, np.sqrt(aleatoric), np.sqrt(epistemic), np.sqrt(aleatoric + epistemic)

@@ -90,6 +90,13 @@ class Scaling:
             inputs[:, self.passthrough] = np.asarray(X)[:, self.passthrough]
         return inputs
 
+    def on_tensors(self, X, xp):
+        """What `inputs` gives, of tensors and with their operations."""
+        z = type(self).clip(xp, (X - self.x_.mean_) / self.x_.scale_)
+        if not self.passthrough:
+            return z
+        return xp.where(np.isin(np.arange(len(self.x_.mean_)), self.passthrough), X, z)
+
     def targets(self, y) -> np.ndarray:
         """Standardised y, (n, m)."""
         if self.target_transform is not None:

@@ -1,0 +1,174 @@
+"""The whole ensemble as one Keras model: what it gives is what the estimator predicts."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from skuq import (
+    AutoDEUQClassifier,
+    AutoDEUQRegressor,
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    HyperDeepEnsembleRegressor,
+    MCDropoutRegressor,
+    NESClassifier,
+)
+from skuq._keras import keras
+
+TINY = {"n_members": 2, "epochs": 4, "random_state": 0}
+SMALL = {"network": "tabular", "network_settings": {"width": 32, "n_layers": 1}}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 3)) * [1, 50, 0.1] + [0, 2000, 5]
+    return X, 30 * X[:, 0] + 1e4 + rng.normal(size=90)
+
+
+def assert_same(model, X, inputs=None):
+    """The Keras model of an estimator predicts what it does."""
+    network = model.to_keras()
+    outputs = network.predict(np.asarray(X if inputs is None else inputs, float), verbose=0)
+    expected = model.predict_uncertainty(X)._asdict()
+    if "proba" in outputs:
+        expected["proba"] = model.predict_proba(X)
+    assert outputs.keys() == expected.keys()
+    for name, values in expected.items():
+        assert outputs[name].shape == values.shape
+        # A float32's digits of the largest: small epistemic parts are differences.
+        largest = max(np.abs(values).max(), 1e-2)
+        np.testing.assert_allclose(outputs[name], values, atol=2e-5 * largest, rtol=1e-4)
+    return network
+
+
+@pytest.mark.parametrize("loss", ["nll", "mse", "student-t", "gaussian-mixture"])
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_heads(rows, loss, n_outputs):
+    X, y = rows
+    y = y if n_outputs == 1 else np.c_[y, X[:, 1]]
+    assert_same(DeepEnsembleRegressor(**TINY, loss=loss).fit(X, y), X)
+
+
+@pytest.mark.parametrize("n_copies", [1, 3])
+@pytest.mark.parametrize("kind", [DeepEnsembleRegressor, DeepEnsembleClassifier])
+def test_networks_for_tables_take_what_the_preprocessor_gives(rows, kind, n_copies):
+    X, y = rows
+    towns = np.array([f"town {k % 20}" for k in range(len(X))])
+    frame = pd.DataFrame(X, columns=list("abc")).assign(town=towns)  # of 20 categories: codes
+    frame.loc[::7, "b"] = np.nan
+    if kind is DeepEnsembleClassifier:
+        y = pd.cut(y, 3, labels=["low", "middle", "high"]).astype(str)
+    model = kind(**TINY, **SMALL, n_copies=n_copies).fit(frame, y)
+    assert model.preprocessor_.code_columns_
+    assert_same(model, frame, model.preprocessor_.transform(frame))
+
+
+def test_searched_ensembles(rows, tiny_space):
+    X, y = rows
+    search = {"search_space": tiny_space, "epochs": 4, "random_state": 0, "n_members": 3}
+    model = AutoDEUQRegressor(4, **search).fit(X, y)
+    assert_same(model, X)
+    assert_same(model.set_params(epistemic_ddof=1), X)
+    assert_same(AutoDEUQClassifier(4, **search).fit(X, y > 1e4), X)
+
+
+def test_other_ensembles(rows):
+    X, y = rows
+    model = HyperDeepEnsembleRegressor(3, n_search=4, epochs=4, random_state=0).fit(X, y)
+    assert_same(model, X)
+    one = DeepEnsembleRegressor(1, epochs=4, random_state=0).fit(X, y)
+    assert (assert_same(one, X).predict(X, verbose=0)["epistemic"] == 0).all()
+
+
+def test_constant_columns_say_nothing(rows):
+    X, y = rows
+    X = np.c_[X, np.full(len(X), 7.0)]
+    model = DeepEnsembleRegressor(**TINY, **SMALL).fit(X, y)
+    X[:, 3] = 8.0
+    assert_same(model, X)
+
+
+def test_images(tiny_space):
+    class Convolution(type(tiny_space)):
+        takes_images = True
+
+        def build(self, configuration, input_shape, n_outputs):
+            x = inputs = keras.Input(input_shape, name="input")
+            x = keras.layers.Conv2D(3, 3, activation="relu", name="convolution")(x)
+            x = keras.layers.BatchNormalization(name="normalization")(x)
+            x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+            return keras.Model(inputs, keras.layers.Dense(n_outputs, name="out")(x), name="net")
+
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
+    settings = {"n_members": 2, "search_space": Convolution(), "epochs": 2, "random_state": 0}
+    model = NESClassifier(2, **settings).fit(X, y)
+    assert assert_same(model, X).input_shape == (None, 6, 5, 2)
+
+
+def test_files_need_no_skuq(rows, tmp_path):
+    """Built-in layers and operations only."""
+    X, y = rows
+    model = DeepEnsembleRegressor(**TINY).fit(X, y)
+    network = model.to_keras()
+    network.save(tmp_path / "model.keras")
+    network.export(tmp_path / "exported", verbose=False)
+    np.save(tmp_path / "X.npy", X)
+    code = """if True:
+        import sys
+        import numpy as np
+        import tensorflow as tf
+        X = np.load(sys.argv[1] + "/X.npy")
+        exported = tf.saved_model.load(sys.argv[1] + "/exported")
+        served = exported.serve(tf.constant(X))
+        import keras
+        loaded = keras.models.load_model(sys.argv[1] + "/model.keras").predict(X, verbose=0)
+        assert "skuq" not in sys.modules
+        np.savez(sys.argv[1] + "/out.npz", served=served["total"], loaded=loaded["total"])
+    """
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=300)
+    outputs = np.load(tmp_path / "out.npz")
+    expected = model.predict_uncertainty(X).total
+    np.testing.assert_allclose(outputs["loaded"], expected, rtol=1e-4)
+    np.testing.assert_allclose(outputs["served"], expected, rtol=1e-4)
+
+
+def test_networks_for_tables_are_saved_and_loaded(rows, tmp_path):
+    X, y = rows
+    network = DeepEnsembleRegressor(**TINY, **SMALL).fit(X, y).to_keras()
+    network.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for name, values in network.predict(X, verbose=0).items():
+        np.testing.assert_array_equal(loaded.predict(X, verbose=0)[name], values)
+
+
+def test_it_is_a_copy(rows):
+    X, y = rows
+    model = DeepEnsembleRegressor(**TINY).fit(X, y)
+    before = model.predict(X)
+    network = model.to_keras()
+    assert not network.trainable_variables
+    for variable in network.variables:
+        variable.assign(variable * 0)
+    np.testing.assert_array_equal(model.predict(X), before)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (MCDropoutRegressor(epochs=2), "MC dropout"),
+        (DeepEnsembleRegressor(2, epochs=2, loss="quantiles"), "quantiles"),
+        (DeepEnsembleRegressor(2, epochs=2, target_transform="yeo-johnson"), "yeo-johnson"),
+    ],
+    ids=["mc-dropout", "quantiles", "target"],
+)
+def test_what_it_cannot_give_is_named(rows, model, message):
+    with pytest.raises(NotFittedError):
+        model.to_keras()
+    with pytest.raises(ValueError, match=f"to_keras.*{message}.*skuq.save"):
+        model.fit(*rows).to_keras()
