@@ -16,6 +16,7 @@ from pathlib import Path
 import joblib
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
+from skuq.search._gpus import gpu_of_slot
 from skuq.search._parcel import Parcel, opened
 
 __all__ = ["MAX_BYTES", "ProcessSlots", "resident_bytes"]
@@ -28,7 +29,7 @@ _REMOVE_SECONDS = 2.0  # in which a folder is removed that others may still writ
 
 
 class ProcessSlots:
-    """One process a slot, with its share of the cores."""
+    """One process a slot, with its share of the cores and, where there are several, one GPU."""
 
     def __init__(self, evaluate, n_slots):
         self.n_slots = n_slots
@@ -65,15 +66,18 @@ class ProcessSlots:
 
     def submit(self, slot, configuration, seed) -> Future:
         if self._workers[slot] is None:
-            self._workers[slot] = _take_worker(self._threads, self._folder.name)
+            self._workers[slot] = self._take_worker(slot)
         job = self._path, configuration, seed
         try:
             self._futures[slot] = self._workers[slot].submit(*job)
         except BrokenExecutor:  # it died while it was idle
             self.stop(slot)
-            self._workers[slot] = _take_worker(self._threads, self._folder.name)
+            self._workers[slot] = self._take_worker(slot)
             self._futures[slot] = self._workers[slot].submit(*job)
         return self._futures[slot]
+
+    def _take_worker(self, slot):
+        return _take_worker(self._threads, self._folder.name, gpu_of_slot(slot))
 
     def stop(self, slot) -> bool:
         """Kill the slot's process, whatever it is doing; the next trial gets another."""
@@ -115,8 +119,8 @@ def _obituary(error):
 class _Worker:
     """One process behind an executor of its own."""
 
-    def __init__(self, n_threads, folder):
-        self.n_threads = n_threads
+    def __init__(self, n_threads, folder, gpu):
+        self.n_threads, self.gpu = n_threads, gpu
         self.n_jobs = 0
         threads = str(n_threads)
         self._executor = ProcessPoolExecutor(
@@ -129,6 +133,7 @@ class _Worker:
                 "TF_NUM_INTEROP_THREADS": "1",
                 "OMP_NUM_THREADS": threads,
                 "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3"),
+                **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
             },
         )
 
@@ -147,14 +152,14 @@ _idle: list[_Worker] = []
 _idle_lock = threading.Lock()
 
 
-def _take_worker(n_threads, folder):
-    """A warm process with so many threads, if one is idle; else one for this search's folder."""
+def _take_worker(n_threads, folder, gpu):
+    """A warm process with these resources, if one is idle; else one for this search's folder."""
     with _idle_lock:
         for worker in _idle:
-            if worker.n_threads == n_threads:
+            if (worker.n_threads, worker.gpu) == (n_threads, gpu):
                 _idle.remove(worker)
                 return worker
-    return _Worker(n_threads, folder)
+    return _Worker(n_threads, folder, gpu)
 
 
 def _give_back(worker):

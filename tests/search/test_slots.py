@@ -26,6 +26,7 @@ import pytest
 from skuq._space import Integer, Space
 from skuq.networks import GaussianHead
 from skuq.search import RandomProposer, open_slots, run_search
+from skuq.search._gpus import gpu_of_slot
 from skuq.search._parcel import Parcel, opened
 from skuq.search._process_slots import _remove
 from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
@@ -428,3 +429,35 @@ def test_a_folder_is_removed_while_others_write_to_it(tmp_path):
     for thread in threads:
         thread.join()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [("0,2", ["0", "2", "0"]), ("GPU-a, GPU-b", ["GPU-a", "GPU-b", "GPU-a"]), ("1", [None] * 3)]
+    + [(none, [None] * 3) for none in ("", "-1")],
+)
+def test_each_slot_has_a_gpu_in_turn(monkeypatch, named, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert [gpu_of_slot(slot) for slot in range(3)] == expected
+
+
+def test_gpus_are_counted_by_the_files_of_their_driver(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("skuq.search._gpus._DEVICES", tmp_path)
+    assert gpu_of_slot(0) is None
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert [gpu_of_slot(slot) for slot in range(3)] == ["0", "1", "0"]
+
+
+def test_processes_see_their_own_gpu(monkeypatch):
+    def evaluate(configuration, seed):
+        return SimpleNamespace(score=0.0, gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    with ProcessSlots(evaluate, 2) as slots:
+        futures = [slots.submit(slot, {}, 0) for slot in range(2)]
+        assert [slots.result(k, future).gpu for k, future in enumerate(futures)] == ["3", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with ProcessSlots(evaluate, 2) as slots:  # those of before are not theirs
+        assert slots.result(0, slots.submit(0, {}, 0)).gpu == ""
