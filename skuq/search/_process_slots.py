@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import re
@@ -197,7 +198,11 @@ def _follow_parent(parent, folder):
 
 
 def _remove(folder):
-    """Remove a folder, again and again while others put files into it."""
+    """Remove a folder that others may be putting files into: under another name they cannot."""
+    renamed = f"{folder}-{uuid.uuid4().hex}"
+    with contextlib.suppress(OSError):  # gone already, or not to be renamed
+        os.rename(folder, renamed)
+        folder = renamed
     deadline = time.monotonic() + _REMOVE_SECONDS
     while os.path.exists(folder) and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
