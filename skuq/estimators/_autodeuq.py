@@ -232,6 +232,11 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     max_failures : int or None, default=None
         Most failed trials; one more ends the search with an error that shows the reasons.
         None ends it only if the first ten all fail.
+    warm_start : bool, default=False
+        Whether another `fit` of the same data and settings keeps the trials of the one before:
+        with a larger `n_trials` it adds the rest, as if it had been so large at once. Where the
+        search is another one, a new one starts, with a warning. For a `catalog_dir` it is always
+        so.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -325,6 +330,7 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         max_time=None,
         trial_timeout=None,
         max_failures=None,
+        warm_start=False,
         random_state=None,
         verbose=0,
     ):
@@ -352,6 +358,7 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         self.max_time = max_time
         self.trial_timeout = trial_timeout
         self.max_failures = max_failures
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
@@ -452,6 +459,11 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
     max_failures : int or None, default=None
         Most failed trials; one more ends the search with an error that shows the reasons.
         None ends it only if the first ten all fail.
+    warm_start : bool, default=False
+        Whether another `fit` of the same data and settings keeps the trials of the one before:
+        with a larger `n_trials` it adds the rest, as if it had been so large at once. Where the
+        search is another one, a new one starts, with a warning. For a `catalog_dir` it is always
+        so.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -544,6 +556,7 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         max_time=None,
         trial_timeout=None,
         max_failures=None,
+        warm_start=False,
         random_state=None,
         verbose=0,
     ):
@@ -570,6 +583,7 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         self.max_time = max_time
         self.trial_timeout = trial_timeout
         self.max_failures = max_failures
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 

@@ -13,7 +13,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval
-from skuq.catalog import CatalogFolder
+from skuq.catalog import CatalogFolder, CatalogMemory
 from skuq.catalog._folder import find_search, front_of, load_catalog
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
@@ -27,11 +27,12 @@ DURABLE_CONSTRAINTS: dict = {
     "max_time": [Interval(Real, 0, None, closed="neither"), None],
     "trial_timeout": [Interval(Real, 0, None, closed="neither"), None],
     "max_failures": [Interval(Integral, 0, None, closed="left"), None],
+    "warm_start": ["boolean"],
 }
 
 
 class DurableSearchMixin:
-    """The parameters `catalog_dir`, `max_time`, `trial_timeout` and `max_failures`.
+    """The parameters `catalog_dir`, `max_time`, `trial_timeout`, `max_failures`, `warm_start`.
 
     A subclass names its `_selection_parameters`, which decide on the ensemble alone, and has
     ``_select()``, which chooses from its `catalog_`.
@@ -54,12 +55,19 @@ class DurableSearchMixin:
             *self._running_parameters,
         }
 
-    def _open_store(self, **data):
-        """The folder of this search, entered; None where trials stay in memory.
+    def _last_search(self):
+        """What another fit with `warm_start` may go on with: catalog, entropy, what it was of."""
+        state = self.__dict__
+        return state.get("catalog_"), state.get("entropy_"), state.get("_search_parts")
 
-        `data` are arrays, rows, lists of them, or None, by what they are.
+    def _open_store(self, last, **data):
+        """Where the trials of this search are, for a `with`; None where there are none to keep.
+
+        `last` is from `_last_search`, before this fit; `data` are arrays, rows, lists of them, or
+        None, by what they are.
         """
-        if self.catalog_dir is None:
+        self.__dict__.pop("_search_parts", None)
+        if self.catalog_dir is None and not self.warm_start:
             return contextlib.nullcontext()
         parts = {name: _digest(value) for name, value in data.items()}
         for name, value in self.get_params(deep=False).items():
@@ -73,7 +81,25 @@ class DurableSearchMixin:
         # None asks for any random numbers: for those of the search that is there, if one is.
         parts["random_state"] = None if self.random_state is None else self.entropy_
         parts["estimator"] = type(self).__name__
-        return CatalogFolder(self.catalog_dir, parts)
+        if self.catalog_dir is not None:
+            return CatalogFolder(self.catalog_dir, parts)
+        self._search_parts = parts
+        return self._remembered(parts, *last)
+
+    def _remembered(self, parts, catalog, entropy, last_parts):
+        """The trials of the last search, if this is the same one."""
+        if catalog is None:
+            return CatalogMemory()
+        if last_parts != parts:
+            changed = sorted(name for name in parts if (last_parts or {}).get(name) != parts[name])
+            why = f"its {changed} differ" if last_parts else "it had no warm_start itself"
+            warnings.warn(
+                f"warm_start cannot go on with the last fit, as {why}: a new search starts.",
+                stacklevel=6,
+            )
+            return CatalogMemory()
+        self._check_is_whole(catalog)
+        return CatalogMemory(catalog.records, entropy)
 
     def _begin(self, store, held_out):
         """Write down what is searched, and the estimator as it is before its first trial."""

@@ -93,6 +93,11 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
     max_failures : int or None, default=None
         Most failed trials; one more ends the search with an error that shows the reasons.
         None ends it only if the first ten all fail.
+    warm_start : bool, default=False
+        Whether another `fit` of the same data and settings keeps the trials of the one before:
+        with a larger `n_trials` it adds the rest, as if it had been so large at once. Where the
+        search is another one, a new one starts, with a warning. For a `catalog_dir` it is always
+        so.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -189,6 +194,7 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         max_time=None,
         trial_timeout=None,
         max_failures=None,
+        warm_start=False,
         random_state=None,
         verbose=0,
     ):
@@ -214,6 +220,7 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         self.max_time = max_time
         self.trial_timeout = trial_timeout
         self.max_failures = max_failures
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
@@ -302,6 +309,11 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     max_failures : int or None, default=None
         Most failed trials; one more ends the search with an error that shows the reasons.
         None ends it only if the first ten all fail.
+    warm_start : bool, default=False
+        Whether another `fit` of the same data and settings keeps the trials of the one before:
+        with a larger `n_trials` it adds the rest, as if it had been so large at once. Where the
+        search is another one, a new one starts, with a warning. For a `catalog_dir` it is always
+        so.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -400,6 +412,7 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         max_time=None,
         trial_timeout=None,
         max_failures=None,
+        warm_start=False,
         random_state=None,
         verbose=0,
     ):
@@ -426,6 +439,7 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         self.max_time = max_time
         self.trial_timeout = trial_timeout
         self.max_failures = max_failures
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 

@@ -35,6 +35,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
 
     def _fit(self, X, y, sample_weight, validation_data, groups, shifted=()):
         """`shifted` holds pairs (name, data) of further validation sets."""
+        last = self._last_search()
         # A fit that fails must not leave half of another.
         for name in ("selection_", "selections_", "catalog_", "catalog_path_"):
             self.__dict__.pop(name, None)
@@ -49,6 +50,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
             beside = self._check_rows_beside(validation_data, "validation_data")
         shifted = [self._check_rows_beside(part, name) for name, part in shifted]
         store = self._open_store(
+            last,
             X=rows.X,
             y=rows.y,
             sample_weight=rows.weight,
@@ -117,7 +119,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         proposer = self._proposer(space, self.decisions_, held_out)
         epochs = self._epochs(space, len(data.x))
         trainer = MemberTrainer(space, data, self._head, epochs, inputs, timeout=self.trial_timeout)
-        if store is not None:
+        if self.catalog_path_ is not None:
             self._begin(store, held_out)
         return self._train(trainer, proposer, self.entropy_, store)
 
@@ -153,7 +155,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         Each set counts the same. Sets are often versions of the same rows, in the same order:
         rows of one position are a group.
         """
-        self._check_catalog_is_whole()
+        self._check_is_whole(self.catalog_)
         members = [self.catalog_.member(k) for k in self.catalog_.completed]
         raws = [np.concatenate([m.held_out[part] for part, _, _ in sets]) for m in members]
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
@@ -190,7 +192,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         if X is None:
             held_out = self._held_out_of(self._judged_on())
         else:
-            self._check_catalog_is_whole()
+            self._check_is_whole(self.catalog_)
             data = (X, y) if sample_weight is None else (X, y, sample_weight)
             x, targets, weight = self._scaled(self._check_rows_beside(data, "X, y"))
             members = [self.catalog_.member(k) for k in self.catalog_.completed]
@@ -250,15 +252,16 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         check_is_fitted(self)
         indices = self.catalog_.completed if every_trial else self.selection_.indices
         if every_trial:
-            self._check_catalog_is_whole()
+            self._check_is_whole(self.catalog_)
         one = replace(self.selection_, weights=np.ones(1), loss=float("nan"), path=())
         return [
             (f"trial{k}", self._with_selection(replace(one, indices=np.array([k]))))
             for k in indices
         ]
 
-    def _check_catalog_is_whole(self):
-        if any(self.catalog_.member(k).weights is None for k in self.catalog_.completed):
+    @staticmethod
+    def _check_is_whole(catalog):
+        if any(catalog.member(k).weights is None for k in catalog.completed):
             raise ValueError(
                 "The catalog has lost the networks that are not in the ensemble: pickling keeps "
                 "the members only. Do this before pickling, or fit again."

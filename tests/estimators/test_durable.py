@@ -484,3 +484,79 @@ def test_the_catalog_of_a_folder_has_every_trial(search):
     model = search(3).fit(X, y)
     catalog = Catalog.load(model.catalog_path_)
     assert catalog.to_frame().equals(model.catalog_.to_frame())
+
+
+# --------------------------------------------------------------------------- warm_start
+
+
+@pytest.mark.parametrize("kind", [AutoDEUQRegressor, AutoDEUQClassifier, NESClassifier])
+def test_a_warm_start_adds_trials(search, trained, kind):
+    X, y = table()
+    y = y if kind is AutoDEUQRegressor else (y > 0).astype(int)
+    model = search(3, kind, catalog_dir=None, warm_start=True).fit(X, y)
+    model.set_params(n_trials=5).fit(X, y)
+    assert len(trained) == 5 and len(model.catalog_) == 5
+    whole = search(5, kind, catalog_dir=None).fit(X, y)
+    assert_array_equal(model.predict(X), whole.predict(X))
+    model.set_params(n_members=1).fit(X, y)  # chosen anew, nothing trained
+    assert len(trained) == 10 and model.n_members == 1
+    model.set_params(warm_start=False).fit(X, y)
+    assert len(trained) == 15
+
+
+def test_a_warm_start_without_a_random_state_goes_on_with_the_last(search, trained):
+    X, y = table()
+    model = search(2, catalog_dir=None, warm_start=True, random_state=None).fit(X, y)
+    entropy = model.entropy_
+    model.set_params(n_trials=3).fit(X, y)
+    assert model.entropy_ == entropy and len(trained) == 3
+
+
+def test_a_warm_start_after_an_interrupt(search, trained, monkeypatch):
+    X, y = table()
+    train = MemberTrainer.__call__
+
+    def interrupted(self, configuration, seed):
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return train(self, configuration, seed)
+
+    model = search(5, catalog_dir=None, warm_start=True)
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="3 of 5"):
+        patch.setattr(MemberTrainer, "__call__", interrupted)
+        model.fit(X, y)
+    model.fit(X, y)
+    assert len(trained) == 5 and [r.trial_number for r in model.catalog_] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "named"),
+    [
+        ({"epochs": 2}, 60, r"\['epochs'\]"),
+        ({}, 50, r"\['X', .*'y'\]"),
+        ({"random_state": 1}, 60, r"\['random_state'\]"),
+    ],
+)
+def test_a_warm_start_of_another_search_says_so(search, trained, changes, rows, named):
+    X, y = table()
+    model = search(2, catalog_dir=None, warm_start=True).fit(X, y)
+    with pytest.warns(UserWarning, match=f"warm_start.*{named}.*a new search") as noted:
+        model.set_params(**changes).fit(X[:rows], y[:rows])
+    assert [w.filename for w in noted if "warm_start" in str(w.message)] == [__file__]
+    assert len(trained) == 4
+    fresh = search(2, catalog_dir=None, **changes).fit(X[:rows], y[:rows])
+    assert_array_equal(model.predict(X), fresh.predict(X))
+
+
+def test_warm_starts_that_have_nothing_to_go_on_with(search, trained):
+    X, y = table()
+    model = search(4, n_members=2, catalog_dir=None).fit(X, y)
+    with pytest.warns(UserWarning, match="it had no warm_start itself: a new search"):
+        model.set_params(warm_start=True).fit(X, y)
+    assert len(trained) == 8
+    loaded = pickle.loads(pickle.dumps(model))
+    with pytest.raises(ValueError, match="lost the networks"):  # before anything is trained
+        loaded.set_params(n_trials=5).fit(X, y)
+    assert len(trained) == 8
+    clone(model).fit(X, y)
+    assert len(trained) == 12
