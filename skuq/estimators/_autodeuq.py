@@ -233,10 +233,10 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         Most failed trials; one more ends the search with an error that shows the reasons.
         None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` of the same data and settings keeps the trials of the one before:
-        with a larger `n_trials` it adds the rest, as if it had been so large at once. Where the
-        search is another one, a new one starts, with a warning. For a `catalog_dir` it is always
-        so.
+        Whether another `fit` of the same data and settings, with an integer `random_state` or
+        None, keeps the trials of the one before and adds those that a larger `n_trials` asks
+        for. Where the search is another one, a new one starts, with a warning. For a
+        `catalog_dir` it is always so.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0
@@ -460,10 +460,10 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         Most failed trials; one more ends the search with an error that shows the reasons.
         None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` of the same data and settings keeps the trials of the one before:
-        with a larger `n_trials` it adds the rest, as if it had been so large at once. Where the
-        search is another one, a new one starts, with a warning. For a `catalog_dir` it is always
-        so.
+        Whether another `fit` of the same data and settings, with an integer `random_state` or
+        None, keeps the trials of the one before and adds those that a larger `n_trials` asks
+        for. Where the search is another one, a new one starts, with a warning. For a
+        `catalog_dir` it is always so.
     random_state : int, RandomState instance or None, default=None
         With an integer and ``n_jobs=1`` everything repeats exactly.
     verbose : int, default=0

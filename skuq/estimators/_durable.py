@@ -13,8 +13,9 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval
-from skuq.catalog import CatalogFolder, CatalogMemory
+from skuq.catalog import CatalogFolder
 from skuq.catalog._folder import find_search, front_of, load_catalog
+from skuq.catalog._memory import CatalogMemory
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import Limits
@@ -55,26 +56,24 @@ class DurableSearchMixin:
             *self._running_parameters,
         }
 
-    def _last_search(self):
-        """What another fit with `warm_start` may go on with: catalog, entropy, what it was of."""
-        state = self.__dict__
-        return state.get("catalog_"), state.get("entropy_"), state.get("_search_parts")
+    def _open_store(self, is_fitted, **data):
+        """Where the trials of this search are, for a `with`; None where nothing is kept.
 
-    def _open_store(self, last, **data):
-        """Where the trials of this search are, for a `with`; None where there are none to keep.
-
-        `last` is from `_last_search`, before this fit; `data` are arrays, rows, lists of them, or
+        `is_fitted` says whether there was a fit before; `data` are arrays, rows, lists of them, or
         None, by what they are.
         """
-        self.__dict__.pop("_search_parts", None)
+        if self.catalog_dir is not None or not self.warm_start:
+            self.__dict__.pop("_memory", None)
         if self.catalog_dir is None and not self.warm_start:
             return contextlib.nullcontext()
-        parts = {name: _digest(value) for name, value in data.items()}
+        parts, objects = {name: _digest(value) for name, value in data.items()}, {}
         for name, value in self.get_params(deep=False).items():
             if name not in self._harmless:
                 if isinstance(value, MissingPart):
                     value()  # says what is missing
                 parts[name] = _plain(value)
+                if callable(value) or hasattr(value, "__dict__"):
+                    objects[name] = value
         # What predictions are called, and columns.
         parts["classes"] = _digest(getattr(self, "classes_", None))
         parts["feature_names"] = _digest(getattr(self, "feature_names_in_", None))
@@ -83,32 +82,36 @@ class DurableSearchMixin:
         parts["estimator"] = type(self).__name__
         if self.catalog_dir is not None:
             return CatalogFolder(self.catalog_dir, parts)
-        self._search_parts = parts
-        return self._remembered(parts, *last)
+        return self._recalled(parts, objects, is_fitted)
 
-    def _remembered(self, parts, catalog, entropy, last_parts):
-        """The trials of the last search, if this is the same one."""
-        if catalog is None:
-            return CatalogMemory()
-        if last_parts != parts:
-            changed = sorted(name for name in parts if (last_parts or {}).get(name) != parts[name])
-            why = f"its {changed} differ" if last_parts else "it had no warm_start itself"
+    def _recalled(self, parts, objects, is_fitted):
+        """The trials in memory, if this is the same search; whatever becomes of it, they stay."""
+        memory, why = self.__dict__.get("_memory"), None
+        if memory is None and is_fitted:
+            why = (
+                "its trials are not in memory (it had no warm_start or a catalog_dir, or this is a "
+                "copy of the estimator)"
+            )
+        elif memory is not None and (changed := memory.differences(parts, objects)):
+            why = f"it differs in {changed}"
+        if why is not None:
             warnings.warn(
-                f"warm_start cannot go on with the last fit, as {why}: a new search starts.",
+                f"warm_start cannot go on with the last fit: {why}. A new search starts.",
                 stacklevel=6,
             )
-            return CatalogMemory()
-        self._check_is_whole(catalog)
-        return CatalogMemory(catalog.records, entropy)
+        if memory is None or why is not None:
+            self._memory = CatalogMemory(parts, objects)
+        return self._memory
 
     def _begin(self, store, held_out):
         """Write down what is searched, and the estimator as it is before its first trial."""
         halves = self.decisions_._asdict()
         space = {d.name: f"{half}: {d}" for half, own in halves.items() for d in own.decisions}
+        front = None
         try:
-            front = dumps(self)
+            if store.path is not None:
+                front = dumps(self)
         except UnsavableError as error:
-            front = None
             warnings.warn(
                 f"The search is kept and can be gone on with, but `from_catalog` will not know it: "
                 f"{error}",

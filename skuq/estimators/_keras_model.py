@@ -24,14 +24,16 @@ class KerasModelMixin:
 
         It holds copies of the weights, with scaling before and mixing after the networks.
         ``model.save("model.keras")`` keeps it (with ``network="tabular"`` a process that loads it
-        must have imported `skuq.networks` first), and ``model.export(folder)`` writes a SavedModel
-        that needs neither Keras nor skuq.
+        needs ``from skuq.networks import NumericEmbedding`` first, which makes the layers known),
+        and ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
 
         Returns
         -------
         keras.Model
             Of float64 inputs of shape (n, n_features), or of images; the networks inside compute
-            in float32, so that outputs agree with `predict_uncertainty` to about six digits.
+            in float32, so that outputs agree with `predict_uncertainty` to about six digits. Call
+            it (``model(X)``) or take `predict_on_batch`: Keras' `predict` rounds X to float32
+            first, which years survive and seconds since 1970 do not.
             Inputs are what `preprocessor_.transform` makes of X, and X itself where it holds
             finite numbers only. Outputs are a dictionary with the names of `predict_uncertainty`:
             of regressors "mean", "aleatoric", "epistemic" and "total" of shape (n,) or (n, m), in
@@ -70,8 +72,8 @@ class KerasModelMixin:
             why = "MC dropout averages passes that drop units, each its own"
         elif isinstance(head, QuantileHead):
             why = 'moments of loss="quantiles" are integrals'
-        elif self.scaling_.target_transform is not None:
-            why = f"moments with target_transform={self.target_transform!r} are integrals"
+        elif (transform := self.scaling_.target_transform) is not None:
+            why = f"moments with target_transform={transform.kind!r} are integrals"
         if why is not None:
             raise ValueError(
                 f"`to_keras` gives the mixture's moments, and {why}. `skuq.save` keeps the "

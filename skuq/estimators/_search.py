@@ -35,7 +35,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
 
     def _fit(self, X, y, sample_weight, validation_data, groups, shifted=()):
         """`shifted` holds pairs (name, data) of further validation sets."""
-        last = self._last_search()
+        is_fitted = hasattr(self, "selection_")
         # A fit that fails must not leave half of another.
         for name in ("selection_", "selections_", "catalog_", "catalog_path_"):
             self.__dict__.pop(name, None)
@@ -50,7 +50,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
             beside = self._check_rows_beside(validation_data, "validation_data")
         shifted = [self._check_rows_beside(part, name) for name, part in shifted]
         store = self._open_store(
-            last,
+            is_fitted,
             X=rows.X,
             y=rows.y,
             sample_weight=rows.weight,
@@ -119,7 +119,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         proposer = self._proposer(space, self.decisions_, held_out)
         epochs = self._epochs(space, len(data.x))
         trainer = MemberTrainer(space, data, self._head, epochs, inputs, timeout=self.trial_timeout)
-        if self.catalog_path_ is not None:
+        if store is not None:
             self._begin(store, held_out)
         return self._train(trainer, proposer, self.entropy_, store)
 
@@ -155,7 +155,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         Each set counts the same. Sets are often versions of the same rows, in the same order:
         rows of one position are a group.
         """
-        self._check_is_whole(self.catalog_)
+        self._check_catalog_is_whole()
         members = [self.catalog_.member(k) for k in self.catalog_.completed]
         raws = [np.concatenate([m.held_out[part] for part, _, _ in sets]) for m in members]
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
@@ -192,7 +192,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         if X is None:
             held_out = self._held_out_of(self._judged_on())
         else:
-            self._check_is_whole(self.catalog_)
+            self._check_catalog_is_whole()
             data = (X, y) if sample_weight is None else (X, y, sample_weight)
             x, targets, weight = self._scaled(self._check_rows_beside(data, "X, y"))
             members = [self.catalog_.member(k) for k in self.catalog_.completed]
@@ -252,16 +252,15 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         check_is_fitted(self)
         indices = self.catalog_.completed if every_trial else self.selection_.indices
         if every_trial:
-            self._check_is_whole(self.catalog_)
+            self._check_catalog_is_whole()
         one = replace(self.selection_, weights=np.ones(1), loss=float("nan"), path=())
         return [
             (f"trial{k}", self._with_selection(replace(one, indices=np.array([k]))))
             for k in indices
         ]
 
-    @staticmethod
-    def _check_is_whole(catalog):
-        if any(catalog.member(k).weights is None for k in catalog.completed):
+    def _check_catalog_is_whole(self):
+        if any(self.catalog_.member(k).weights is None for k in self.catalog_.completed):
             raise ValueError(
                 "The catalog has lost the networks that are not in the ensemble: pickling keeps "
                 "the members only. Do this before pickling, or fit again."
@@ -273,6 +272,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
     def __getstate__(self):
         # As small as its members: the other networks of the catalog stay behind.
         state = super().__getstate__()
+        state = {name: value for name, value in state.items() if name != "_memory"}
         if "selection_" in state:
             catalog = state["catalog_"].keep_arrays_of(self._kept())
             state = {**state, "catalog_": catalog}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from pathlib import Path
@@ -23,6 +24,8 @@ def gpu_of_slot(slot: int) -> str | None:
 def _visible() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
+        names = [name.strip() for name in named.split(",")]
+        usable = itertools.takewhile(lambda name: name not in ("", "-1"), names)  # as CUDA reads it
+        return list(dict.fromkeys(usable))
     files = [p.name for p in _DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]
     return [str(k) for k in range(len(files))]

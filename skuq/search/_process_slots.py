@@ -78,7 +78,10 @@ class ProcessSlots:
         return self._futures[slot]
 
     def _take_worker(self, slot):
-        return _take_worker(self._threads, self._folder.name, gpu_of_slot(slot))
+        gpu = gpu_of_slot(slot)
+        if gpu is None:  # a warm process may have been started to see something else
+            gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return _take_worker(self._threads, self._folder.name, gpu)
 
     def stop(self, slot) -> bool:
         """Kill the slot's process, whatever it is doing; the next trial gets another."""

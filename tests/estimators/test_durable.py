@@ -1,5 +1,6 @@
 """Searches in a folder: gone on with, taken out again, chosen from anew."""
 
+import copy
 import pickle
 import warnings
 
@@ -10,7 +11,9 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
+import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
+from skuq._space import Space
 from skuq.catalog import Catalog, CatalogFolder
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
 from skuq.training import MemberTrainer
@@ -540,7 +543,7 @@ def test_a_warm_start_after_an_interrupt(search, trained, monkeypatch):
 def test_a_warm_start_of_another_search_says_so(search, trained, changes, rows, named):
     X, y = table()
     model = search(2, catalog_dir=None, warm_start=True).fit(X, y)
-    with pytest.warns(UserWarning, match=f"warm_start.*{named}.*a new search") as noted:
+    with pytest.warns(UserWarning, match=f"warm_start.*{named}.*A new search") as noted:
         model.set_params(**changes).fit(X[:rows], y[:rows])
     assert [w.filename for w in noted if "warm_start" in str(w.message)] == [__file__]
     assert len(trained) == 4
@@ -548,15 +551,80 @@ def test_a_warm_start_of_another_search_says_so(search, trained, changes, rows, 
     assert_array_equal(model.predict(X), fresh.predict(X))
 
 
-def test_warm_starts_that_have_nothing_to_go_on_with(search, trained):
+@pytest.mark.parametrize("how", ["pickle", "deepcopy", "save", "no warm_start", "folder"])
+def test_warm_starts_that_have_nothing_to_go_on_with(search, trained, tmp_path, how):
     X, y = table()
-    model = search(4, n_members=2, catalog_dir=None).fit(X, y)
-    with pytest.warns(UserWarning, match="it had no warm_start itself: a new search"):
-        model.set_params(warm_start=True).fit(X, y)
-    assert len(trained) == 8
-    loaded = pickle.loads(pickle.dumps(model))
-    with pytest.raises(ValueError, match="lost the networks"):  # before anything is trained
-        loaded.set_params(n_trials=5).fit(X, y)
-    assert len(trained) == 8
-    clone(model).fit(X, y)
-    assert len(trained) == 12
+    model = search(4, n_members=2, catalog_dir=None, warm_start=how != "no warm_start")
+    if how == "folder":
+        model.set_params(catalog_dir=tmp_path)
+    model.fit(X, y)
+    n_memory = len(pickle.dumps(model))
+    if how == "pickle":
+        model = pickle.loads(pickle.dumps(model))
+    elif how == "deepcopy":
+        model = copy.deepcopy(model)
+    elif how == "save":
+        skuq.save(model, tmp_path / "model.skuq")
+        space = model.search_space
+        model = skuq.load(tmp_path / "model.skuq", parts={"search_space": space})
+    model.set_params(n_trials=5, catalog_dir=None, warm_start=True)
+    with pytest.warns(UserWarning, match="its trials are not in memory.*A new search starts"):
+        model.fit(X, y)
+    assert len(trained) == 9
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "warm_start")
+        model.set_params(n_trials=6).fit(X, y)
+    assert len(trained) == 10
+    clone(model).set_params(n_trials=1).fit(X, y)  # says nothing: it was never fitted
+    assert len(trained) == 11
+    assert len(pickle.dumps(model)) < 1.5 * n_memory  # only members' networks, as ever
+
+
+def test_a_fit_that_fails_loses_no_trial_in_memory(search, trained, monkeypatch):
+    X, y = table()
+    model = search(3, catalog_dir=None, warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(X, y[:-1])
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(X, np.where(y > 1, np.nan, y))
+
+    def failing(self, configuration, seed):
+        raise ArithmeticError("no")
+
+    with monkeypatch.context() as patch, pytest.raises(SearchFailedError):
+        patch.setattr(MemberTrainer, "__call__", failing)
+        model.set_params(n_trials=5, max_failures=0).fit(X, y)
+    model.set_params(n_trials=3).fit(X, y)
+    assert len(trained) == 3 and len(model.catalog_) == 3
+    model.set_params(n_trials=2).fit(X, y)
+    assert len(model.catalog_) == 2
+    model.set_params(n_trials=3).fit(X, y)
+    assert len(trained) == 3 and len(model.catalog_) == 3
+
+
+def test_a_warm_start_knows_functions_and_objects_from_others(search, trained, tiny_space):
+    X, y = table()
+
+    class Other(type(tiny_space)):
+        def build(self, configuration, input_shape, n_outputs):
+            return super().build({**configuration, "units": 3}, input_shape, n_outputs)
+
+    Other.__qualname__, Other.__module__ = (
+        type(tiny_space).__qualname__,
+        type(tiny_space).__module__,
+    )
+    model = search(2, catalog_dir=None, warm_start=True).fit(X, y)
+    with pytest.warns(UserWarning, match=r"it differs in \['search_space'\]"):
+        model.set_params(search_space=Other(), n_trials=3).fit(X, y)
+    assert len(trained) == 5
+    decisions = Other.decisions
+    space = model.search_space
+
+    def fewer(self, *shape):
+        architecture, hyperparameters = decisions(self, *shape)
+        return type(decisions(self, *shape))(architecture, Space(hyperparameters.decisions[:1]))
+
+    Other.decisions = fewer
+    assert space is model.search_space
+    with pytest.raises(CatalogMismatchError, match=r"\['batch_size'\] differ.*warm_start=False"):
+        model.fit(X, y)

@@ -30,10 +30,18 @@ def rows():
     return X, 30 * X[:, 0] + 1e4 + rng.normal(size=90)
 
 
+@pytest.mark.parametrize("network", [None, "tabular"])
+def test_large_offsets_keep_their_digits(rows, network):
+    X, y = rows
+    X, y = X + [1e7, 1.7e9, 0], y + 1e8
+    assert_same(DeepEnsembleRegressor(**TINY, network=network).fit(X, y), X)
+
+
 def assert_same(model, X, inputs=None):
     """The Keras model of an estimator predicts what it does."""
     network = model.to_keras()
-    outputs = network.predict(np.asarray(X if inputs is None else inputs, float), verbose=0)
+    # Keras' own `predict` would round the inputs to float32.
+    outputs = network.predict_on_batch(np.asarray(X if inputs is None else inputs, float))
     expected = model.predict_uncertainty(X)._asdict()
     if "proba" in outputs:
         expected["proba"] = model.predict_proba(X)
@@ -82,7 +90,7 @@ def test_other_ensembles(rows):
     model = HyperDeepEnsembleRegressor(3, n_search=4, epochs=4, random_state=0).fit(X, y)
     assert_same(model, X)
     one = DeepEnsembleRegressor(1, epochs=4, random_state=0).fit(X, y)
-    assert (assert_same(one, X).predict(X, verbose=0)["epistemic"] == 0).all()
+    assert (assert_same(one, X).predict_on_batch(X)["epistemic"] == 0).all()
 
 
 def test_constant_columns_say_nothing(rows):
@@ -111,6 +119,13 @@ def test_images(tiny_space):
     assert assert_same(model, X).input_shape == (None, 6, 5, 2)
 
 
+def elsewhere(code, folder):
+    """Run code in a process that knows nothing, which finds `folder`; what it saved as out.npz."""
+    head = f"import sys, numpy as np\nfolder = {str(folder)!r}\nX = np.load(folder + '/X.npy')\n"
+    subprocess.run([sys.executable, "-c", head + code], check=True, timeout=300)
+    return np.load(folder / "out.npz")
+
+
 def test_files_need_no_skuq(rows, tmp_path):
     """Built-in layers and operations only."""
     X, y = rows
@@ -119,32 +134,34 @@ def test_files_need_no_skuq(rows, tmp_path):
     network.save(tmp_path / "model.keras")
     network.export(tmp_path / "exported", verbose=False)
     np.save(tmp_path / "X.npy", X)
-    code = """if True:
-        import sys
-        import numpy as np
-        import tensorflow as tf
-        X = np.load(sys.argv[1] + "/X.npy")
-        exported = tf.saved_model.load(sys.argv[1] + "/exported")
-        served = exported.serve(tf.constant(X))
-        import keras
-        loaded = keras.models.load_model(sys.argv[1] + "/model.keras").predict(X, verbose=0)
-        assert "skuq" not in sys.modules
-        np.savez(sys.argv[1] + "/out.npz", served=served["total"], loaded=loaded["total"])
-    """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=300)
-    outputs = np.load(tmp_path / "out.npz")
-    expected = model.predict_uncertainty(X).total
+    code = """
+import tensorflow as tf
+exported = tf.saved_model.load(folder + "/exported")
+served = exported.serve(tf.constant(X))
+import keras
+loaded = keras.models.load_model(folder + "/model.keras").predict_on_batch(X)
+assert "skuq" not in sys.modules
+np.savez(folder + "/out.npz", served=served["total"], loaded=loaded["total"])
+"""
+    outputs, expected = elsewhere(code, tmp_path), model.predict_uncertainty(X).total
     np.testing.assert_allclose(outputs["loaded"], expected, rtol=1e-4)
     np.testing.assert_allclose(outputs["served"], expected, rtol=1e-4)
 
 
-def test_networks_for_tables_are_saved_and_loaded(rows, tmp_path):
+def test_files_of_networks_for_tables_need_its_layers(rows, tmp_path):
     X, y = rows
-    network = DeepEnsembleRegressor(**TINY, **SMALL).fit(X, y).to_keras()
+    network = DeepEnsembleRegressor(**TINY, **SMALL, n_copies=2).fit(X, y).to_keras()
     network.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for name, values in network.predict(X, verbose=0).items():
-        np.testing.assert_array_equal(loaded.predict(X, verbose=0)[name], values)
+    np.save(tmp_path / "X.npy", X)
+    code = """
+from skuq.networks import NumericEmbedding  # as the documentation has it
+import keras
+loaded = keras.models.load_model(folder + "/model.keras")
+np.savez(folder + "/out.npz", **loaded.predict_on_batch(X))
+"""
+    outputs = elsewhere(code, tmp_path)
+    for name, values in network.predict_on_batch(X).items():
+        np.testing.assert_allclose(outputs[name], values, rtol=1e-6)
 
 
 def test_it_is_a_copy(rows):
@@ -170,5 +187,8 @@ def test_it_is_a_copy(rows):
 def test_what_it_cannot_give_is_named(rows, model, message):
     with pytest.raises(NotFittedError):
         model.to_keras()
+    model.fit(*rows)
+    if isinstance(model, DeepEnsembleRegressor):  # what was fitted counts
+        model.set_params(loss="nll", target_transform="standard")
     with pytest.raises(ValueError, match=f"to_keras.*{message}.*skuq.save"):
-        model.fit(*rows).to_keras()
+        model.to_keras()

@@ -434,7 +434,7 @@ def test_a_folder_is_removed_while_others_write_to_it(tmp_path):
 @pytest.mark.parametrize(
     ("named", "expected"),
     [("0,2", ["0", "2", "0"]), ("GPU-a, GPU-b", ["GPU-a", "GPU-b", "GPU-a"]), ("1", [None] * 3)]
-    + [(none, [None] * 3) for none in ("", "-1")],
+    + [(none, [None] * 3) for none in ("", "-1", "0,0", "0,-1,1")],
 )
 def test_each_slot_has_a_gpu_in_turn(monkeypatch, named, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
@@ -458,6 +458,7 @@ def test_processes_see_their_own_gpu(monkeypatch):
     with ProcessSlots(evaluate, 2) as slots:
         futures = [slots.submit(slot, {}, 0) for slot in range(2)]
         assert [slots.result(k, future).gpu for k, future in enumerate(futures)] == ["3", "5"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with ProcessSlots(evaluate, 2) as slots:  # those of before are not theirs
-        assert slots.result(0, slots.submit(0, {}, 0)).gpu == ""
+    for seen in ("", "1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+        with ProcessSlots(evaluate, 2) as slots:  # warm ones of before see something else
+            assert slots.result(0, slots.submit(0, {}, 0)).gpu == seen
