@@ -205,8 +205,8 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         Share of hidden units dropped while training; predictions drop none.
     network : "tabular" or callable, optional
         "tabular" is a modern network for tables with a recipe of its own (see
-        `skuq.networks.TabularSpace`): ahead of the plain one on four of the five UCI sets measured,
-        slower to train. Or ``network(input_shape, n_outputs) -> keras.Model``, where `n_outputs`
+        `skuq.networks.TabularSpace`): ahead of the plain one on all five UCI sets measured, slower
+        to train. Or ``network(input_shape, n_outputs) -> keras.Model``, where `n_outputs`
         raw numbers are the means, then numbers that a softplus makes standard deviations. With
         either `hidden_units`, `activation`, `dropout` and `scale_l2` have no effect.
     network_settings : dict, optional
@@ -411,7 +411,7 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
         Share of hidden units dropped while training; predictions drop none.
     network : "tabular" or callable, optional
         "tabular" is a modern network for tables with a recipe of its own (see
-        `skuq.networks.TabularSpace`): ahead of the plain one on four of the five UCI sets measured,
+        `skuq.networks.TabularSpace`): ahead of the plain one on three of the four sets measured,
         slower to train. Or ``network(input_shape, n_outputs) -> keras.Model`` with as many linear
         outputs, the classes' logits. With either `hidden_units`, `activation` and `dropout`
         have no effect.
