@@ -177,7 +177,7 @@ def tuning(data_dir):
 
 
 def inner_classes(data, name):
-    """A tenth to judge by: later rows and other writers where the test part is of those."""
+    """A tenth to judge by: of bank the latest rows, as in its test part, of pendigits the last."""
     X, y = data[:2]
     order = np.arange(len(X))
     if name in ("letter", "adult"):
