@@ -44,6 +44,9 @@ def _tiny():
         skuq.AutoDEUQClassifier(
             n_trials=2, n_members=2, epochs=30, search_space=TinySpace(), random_state=0
         ),
+        skuq.AutoDEUQRegressor(
+            n_trials=2, epochs=30, search_space=TinySpace(), cv=2, refit=True, random_state=0
+        ),
         skuq.DeepEnsembleRegressor(2, **NETWORK, random_state=0),
         skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
         skuq.HyperDeepEnsembleRegressor(
@@ -62,6 +65,9 @@ def _tiny():
         ),
         skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
         skuq.NESClassifier(2, n_members=2, epochs=40, search_space=TinySpace(), random_state=0),
+        skuq.NESClassifier(
+            2, n_members=2, epochs=40, search_space=TinySpace(), cv=2, random_state=0
+        ),
         skuq.NESRegressor(2, n_members=2, epochs=40, search_space=TinySpace(), random_state=0),
         skuq.HQEnsembleSelector(POOL, cv=3),
         skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),

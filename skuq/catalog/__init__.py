@@ -7,6 +7,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "_catalog": ["Catalog", "HeldOut"],
         "_folder": ["CatalogFolder"],
-        "_records": ["Member", "TrialRecord"],
+        "_records": ["FoldedMember", "Member", "TrialRecord"],
     },
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from skuq.catalog._records import Member, TrialRecord
+from skuq.catalog._records import FoldedMember, Member, TrialRecord
 
 __all__ = ["Catalog", "HeldOut"]
 
@@ -16,6 +16,8 @@ __all__ = ["Catalog", "HeldOut"]
 @dataclass(frozen=True, eq=False)
 class HeldOut:
     """The rows members are selected on, in units of the standardised y.
+
+    With folds these are all rows: each was predicted by a network that was not trained on it.
 
     Attributes
     ----------
@@ -97,8 +99,8 @@ class Catalog(Sequence):
         """Positions of the trials that gave a member."""
         return np.flatnonzero([record.completed for record in self.records])
 
-    def member(self, index: int) -> Member:
-        """The member of one trial.
+    def member(self, index: int) -> Member | FoldedMember:
+        """The member of one trial; its `networks` are several where folds were trained.
 
         Raises
         ------
@@ -121,7 +123,7 @@ class Catalog(Sequence):
                     "status": record.status,
                     "score": record.score,
                     "seconds": record.seconds,
-                    "n_epochs": len(member.history["loss"]) if member else 0,
+                    "n_epochs": member.n_epochs if member else 0,
                     "best_epoch": member.best_epoch if member else -1,
                     **record.configuration,
                     "message": record.message,

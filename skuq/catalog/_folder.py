@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from skuq import _archive
 from skuq._files import atomic_write
 from skuq.catalog._catalog import Catalog, HeldOut
-from skuq.catalog._records import Member, TrialRecord
+from skuq.catalog._records import FoldedMember, Member, TrialRecord
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,
@@ -185,9 +185,10 @@ class CatalogFolder:
         """
         tree = {field.name: getattr(record, field.name) for field in fields(TrialRecord)}
         if record.result is not None:
-            tree["result"] = _plain_member(record.result)
+            tree["result"] = _plain_result(record.result)
             try:
-                check_member(tree["result"], f"Trial {record.trial_number}")
+                for network in _networks(tree["result"]):
+                    check_member(network, f"Trial {record.trial_number}")
             except FileFormatError as error:
                 raise UnsavableError(f"{error}. With `catalog_dir=None` it can be used.") from error
         tree |= {"finished": self._n_finished, "search": self._id}
@@ -284,9 +285,9 @@ def _trial(tree, file, search):
         finished, result = tree.pop("finished"), tree.pop("result")
         _require(type(finished) is int, "when it finished is no number")
         if result is not None:
-            check_member(result, file)
-            result = Member(**result)
-            _check_result(result, sum(len(y) for _, y, _ in search["held_out"].sets))
+            for network in _networks(result):
+                check_member(network, file)
+            result = _result(result, sum(len(y) for _, y, _ in search["held_out"].sets))
         record = TrialRecord(**tree, result=result)
         _check_record(record, file)
         return finished, record
@@ -318,16 +319,30 @@ def _check_record(record, file):
     _require(math.isfinite(record.seconds), f"its time is {record.seconds!r}")
 
 
-def _check_result(member, n_held_out):
+def _result(tree, n_held_out):
+    """The member of a trial, or those of its folds."""
+    if "networks" not in tree:
+        member = _member(tree)
+    else:
+        networks = tuple(_member(network) for network in tree["networks"])
+        _require(len(networks) > 0, "it has no networks")
+        _require(type(tree["score"]) is float, "its score is no number")
+        member = FoldedMember(**{**tree, "networks": networks})
+    _require(
+        member.held_out.ndim == 2 and len(member.held_out) == n_held_out,
+        f"it has held-out predictions of shape {member.held_out.shape} for {n_held_out} rows",
+    )
+    return member
+
+
+def _member(tree):
+    member = Member(**tree)
     losses = [member.history[name] for name in ("loss", "val_loss")]
     _require(losses[0].shape == losses[1].shape == (losses[0].size,), "its history has no epochs")
     best = member.best_epoch
     _require(type(best) is int and 0 <= best < losses[0].size, f"its best epoch is {best!r}")
     _require(np.isfinite(member.weights).all(), "its weights are not all finite")
-    _require(
-        member.held_out.ndim == 2 and len(member.held_out) == n_held_out,
-        f"it has held-out predictions of shape {member.held_out.shape} for {n_held_out} rows",
-    )
+    return member
 
 
 def _file_name(trial_number):
@@ -341,8 +356,17 @@ def _put_aside(file, suffix):
     return file.rename(aside)
 
 
-def _plain_member(member):
-    return {field.name: getattr(member, field.name) for field in fields(Member)}
+def _plain_result(member):
+    """Its fields; of folds each network's own."""
+    tree = {field.name: getattr(member, field.name) for field in fields(member)}
+    if isinstance(member, FoldedMember):
+        tree["networks"] = [_plain_result(network) for network in member.networks]
+    return tree
+
+
+def _networks(result):
+    """The networks in what `_plain_result` gives."""
+    return result.get("networks", [result])
 
 
 def _plain_held_out(held_out):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Member", "TrialRecord"]
+__all__ = ["FoldedMember", "Member", "TrialRecord"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,16 @@ class Member:
     tier: str
 
     @property
+    def networks(self) -> tuple[Member, ...]:
+        """This network, as the only one of its trial."""
+        return (self,)
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs trained."""
+        return len(self.history["loss"])
+
+    @property
     def score(self) -> float:
         """Loss of the epoch kept: on the validation rows, if there are any. Smaller is better."""
         watched = self.history["val_loss"]
@@ -63,6 +73,42 @@ class Member:
     def without_arrays(self) -> Member:
         """The same record without weights and held-out predictions."""
         return replace(self, weights=None, state=(), held_out=None)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedMember:
+    """The networks of one trial, each trained without another part of the rows.
+
+    Together they are one candidate of the search, and what it predicts is their mixture.
+
+    Attributes
+    ----------
+    networks : tuple of Member
+        One a fold. What they predicted of their folds is not theirs but stands below.
+    held_out : ndarray of shape (n_held_out, n_raw), float32, or None
+        Raw outputs on all rows, on each of the network that was trained without it.
+    score : float
+        The networks' validation losses, averaged over all rows by weight. Smaller is better.
+    """
+
+    networks: tuple[Member, ...]
+    held_out: np.ndarray | None
+    score: float
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs trained by a network, on average."""
+        return round(np.mean([network.n_epochs for network in self.networks]))
+
+    @property
+    def best_epoch(self) -> int:
+        """The networks' best epoch, on average."""
+        return round(np.mean([network.best_epoch for network in self.networks]))
+
+    def without_arrays(self) -> FoldedMember:
+        """The same record without weights and held-out predictions."""
+        networks = tuple(network.without_arrays() for network in self.networks)
+        return replace(self, networks=networks, held_out=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +129,7 @@ class TrialRecord:
         From submission to result.
     message : str
         Why the trial failed; empty otherwise.
-    result : Member or None
+    result : Member, FoldedMember or None
         What the evaluation returned.
     """
 

@@ -53,6 +53,8 @@ class _AutoDEUQ(SearchEstimator):
         "n_nodes": [Interval(Integral, 1, None, closed="left")],
         "epochs": [Interval(Integral, 1, None, closed="left")],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "cv": ["cv_object"],
+        "refit": ["boolean"],
         "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
         "search_space": [
             None,
@@ -173,7 +175,17 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         Most epochs of one network; training stops early and keeps the best epoch.
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: early stopping, the search
-        and the selection see them. Ignored if `fit` is given `validation_data`.
+        and the selection see them. Ignored with `cv`, and if `fit` is given
+        `validation_data`.
+    cv : int, cross-validation generator, iterable or None, default=None
+        With a number k every trial is k networks, each trained without another of k parts of the
+        rows. Search and selection see predictions of all rows, each by a network that was not
+        trained on it, and all networks of the trials chosen predict. Better for small tables, at
+        k times the work. None holds `validation_fraction` out.
+    refit : bool, default=False
+        Whether the networks of the ensemble are trained anew on all rows, each for as many epochs
+        as were best in the search; with `cv` one for each trial, not one for each fold. The
+        networks are K more trainings, no trials.
     search : str or keras_tuner.Oracle, default="agebo"
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
@@ -250,6 +262,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     selection_ : Selection
         `indices` into `catalog_` of the members kept, `weights` summing to 1, and the
         validation `loss` in units of the standardised y.
+    refitted_ : dict of int to Member
+        With ``refit=True``, by position in `catalog_`: the networks trained on all rows.
     decisions_ : Decisions
         What was searched: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
@@ -312,6 +326,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         n_nodes=5,
         epochs=100,
         validation_fraction=0.25,
+        cv=None,
+        refit=False,
         search="agebo",
         search_space=None,
         fixed_architecture=None,
@@ -340,6 +356,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         self.n_nodes = n_nodes
         self.epochs = epochs
         self.validation_fraction = validation_fraction
+        self.cv = cv
+        self.refit = refit
         self.search = search
         self.search_space = search_space
         self.fixed_architecture = fixed_architecture
@@ -404,7 +422,17 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         Most epochs of one network; training stops early and keeps the best epoch.
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: early stopping, the search
-        and the selection see them. Ignored if `fit` is given `validation_data`.
+        and the selection see them. Ignored with `cv`, and if `fit` is given
+        `validation_data`.
+    cv : int, cross-validation generator, iterable or None, default=None
+        With a number k every trial is k networks, each trained without another of k parts of the
+        rows. Search and selection see predictions of all rows, each by a network that was not
+        trained on it, and all networks of the trials chosen predict. Better for small tables, at
+        k times the work. None holds `validation_fraction` out.
+    refit : bool, default=False
+        Whether the networks of the ensemble are trained anew on all rows, each for as many epochs
+        as were best in the search; with `cv` one for each trial, not one for each fold. The
+        networks are K more trainings, no trials.
     search : str or keras_tuner.Oracle, default="agebo"
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
@@ -479,6 +507,8 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         validation `loss` in nats.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
+    refitted_ : dict of int to Member
+        With ``refit=True``, by position in `catalog_`: the networks trained on all rows.
     decisions_ : Decisions
         What was searched: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
@@ -539,6 +569,8 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         n_nodes=5,
         epochs=100,
         validation_fraction=0.25,
+        cv=None,
+        refit=False,
         search="agebo",
         search_space=None,
         fixed_architecture=None,
@@ -566,6 +598,8 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         self.n_nodes = n_nodes
         self.epochs = epochs
         self.validation_fraction = validation_fraction
+        self.cv = cv
+        self.refit = refit
         self.search = search
         self.search_space = search_space
         self.fixed_architecture = fixed_architecture

@@ -42,7 +42,7 @@ class DurableSearchMixin:
     _selection_parameters: tuple = ()
     _prediction_parameters: tuple = ()
     # What a search does without changing any trial: it may differ from one fit to the next.
-    _running_parameters = ("n_trials", "n_jobs", "verbose", *DURABLE_CONSTRAINTS)
+    _running_parameters = ("n_trials", "refit", "n_jobs", "verbose", *DURABLE_CONSTRAINTS)
 
     def _limits(self):
         return Limits(self.max_time, self.trial_timeout, self.max_failures)
@@ -168,7 +168,14 @@ class DurableSearchMixin:
                 f"None of the {len(catalog)} trials in {path} has succeeded.", catalog.records
             )
         estimator.catalog_, estimator.catalog_path_ = catalog, path
+        estimator.refitted_ = {}
         estimator.selection_ = estimator._select()
+        if estimator.refit:
+            warnings.warn(
+                "Members are the networks of the search: with `refit=True` `fit` trains them anew "
+                "on all rows, which needs the rows.",
+                stacklevel=2,
+            )
         return estimator
 
     def _set_harmless(self, params):

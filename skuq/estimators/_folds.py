@@ -5,11 +5,18 @@ from __future__ import annotations
 import numpy as np
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import check_cv
 from sklearn.utils.validation import has_fit_parameter
 
 from skuq._params import safe_split
 
-__all__ = ["check_takes_weights", "class_codes", "class_probabilities", "fit_fold"]
+__all__ = [
+    "check_takes_weights",
+    "class_codes",
+    "class_probabilities",
+    "fit_fold",
+    "out_of_fold_splits",
+]
 
 
 def check_takes_weights(estimator, name: str) -> None:
@@ -17,6 +24,24 @@ def check_takes_weights(estimator, name: str) -> None:
     fitted_already = isinstance(estimator, FrozenEstimator)
     if not fitted_already and not has_fit_parameter(estimator, "sample_weight"):
         raise TypeError(f"{name} cannot be fitted with `sample_weight`.")
+
+
+def out_of_fold_splits(cv, X, y, groups=None, *, classifier=False) -> list:
+    """Pairs of positions (train, test) that predict every row once.
+
+    Raises
+    ------
+    ValueError
+        If `cv` does not put every row into exactly one test fold.
+    """
+    splits = list(check_cv(cv, y, classifier=classifier).split(X, y, groups))
+    tested = np.sort(np.concatenate([test for _, test in splits]))
+    if not np.array_equal(tested, np.arange(len(y))):
+        raise ValueError(
+            "`cv` must put every row into exactly one test fold, as KFold does and "
+            f"ShuffleSplit does not. Got {cv!r}."
+        )
+    return splits
 
 
 def fit_fold(estimator, X, y, sample_weight, train, test=None):

@@ -128,7 +128,7 @@ class FunctionScaling:
         n, q, m = targets.shape
         targets = targets.reshape(n * q, m)
         weight = np.repeat(weight, q)
-        return TrainingData(rows, targets, weight, rows[:0], targets[:0], weight[:0])
+        return TrainingData.without_validation(rows, targets, weight)
 
 
 def scale_of_features(features):

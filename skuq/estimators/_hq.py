@@ -9,7 +9,6 @@ from joblib import Parallel, delayed
 from sklearn.base import TransformerMixin, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import check_cv
 from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -37,6 +36,7 @@ from skuq.estimators._folds import (
     class_codes,
     class_probabilities,
     fit_fold,
+    out_of_fold_splits,
 )
 from skuq.predictive import CategoricalMixture
 
@@ -332,13 +332,7 @@ class HQEnsembleSelector(
         """Codes (M, n) or probabilities (M, n, C) of rows a model was not fitted on."""
         splits = None
         if self.cv != "prefit":
-            splits = list(check_cv(self.cv, y, classifier=True).split(X, y))
-            tested = np.sort(np.concatenate([test for _, test in splits]))
-            if not np.array_equal(tested, np.arange(len(y))):
-                raise ValueError(
-                    "`cv` must put every row into exactly one test fold, as KFold does and "
-                    f"ShuffleSplit does not. Got {self.cv!r}."
-                )
+            splits = out_of_fold_splits(self.cv, X, y, classifier=True)
         work = Parallel(self.n_jobs, return_as="generator")(
             delayed(_predict_held_out)(
                 model, X, y, sample_weight, splits, self.voting, self.classes_

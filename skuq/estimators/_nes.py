@@ -72,7 +72,17 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         (it has 15 on Fashion-MNIST).
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: evolution and selection see
-        them. Ignored if `fit` is given `validation_data`.
+        them. Ignored with `cv`, and if `fit` is given
+        `validation_data`.
+    cv : int, cross-validation generator, iterable or None, default=None
+        With a number k every trial is k networks, each trained without another of k parts of the
+        rows. Search and selection see predictions of all rows, each by a network that was not
+        trained on it, and all networks of the trials chosen predict. Better for small tables, at
+        k times the work. None holds `validation_fraction` out.
+    refit : bool, default=False
+        Whether the networks of the ensemble are trained anew on all rows, each for as many epochs
+        as were best in the search; with `cv` one for each trial, not one for each fold. The
+        networks are K more trainings, no trials.
     preprocess : "auto", transformer or None, default="auto"
         What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
         become medians, noted in columns of their own, and categories columns of 0 and 1, at
@@ -115,6 +125,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         The same for each held-out set: the clean rows, then those of `shift_validation`.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
+    refitted_ : dict of int to Member
+        With ``refit=True``, by position in `catalog_`: the networks trained on all rows.
     decisions_ : Decisions
         What was searched: the spaces `architecture` and `hyperparameters`, for example
         ``decisions_.architecture.restrict(best_configuration())`` for `fixed_architecture`.
@@ -188,6 +200,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         class_weight=None,
         epochs=None,
         validation_fraction=0.25,
+        cv=None,
+        refit=False,
         preprocess="auto",
         n_jobs=None,
         catalog_dir=None,
@@ -214,6 +228,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         self.class_weight = class_weight
         self.epochs = epochs
         self.validation_fraction = validation_fraction
+        self.cv = cv
+        self.refit = refit
         self.preprocess = preprocess
         self.n_jobs = n_jobs
         self.catalog_dir = catalog_dir
@@ -284,7 +300,17 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         (it has 15 on Fashion-MNIST).
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: evolution and selection see
-        them. Ignored if `fit` is given `validation_data`.
+        them. Ignored with `cv`, and if `fit` is given
+        `validation_data`.
+    cv : int, cross-validation generator, iterable or None, default=None
+        With a number k every trial is k networks, each trained without another of k parts of the
+        rows. Search and selection see predictions of all rows, each by a network that was not
+        trained on it, and all networks of the trials chosen predict. Better for small tables, at
+        k times the work. None holds `validation_fraction` out.
+    refit : bool, default=False
+        Whether the networks of the ensemble are trained anew on all rows, each for as many epochs
+        as were best in the search; with `cv` one for each trial, not one for each fold. The
+        networks are K more trainings, no trials.
     preprocess : "auto", transformer or None, default="auto"
         What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
         become medians, noted in columns of their own, and categories columns of 0 and 1, at
@@ -330,6 +356,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         y.
     selections_ : tuple of Selection
         The same for each held-out set: the clean rows, then those of `shift_validation`.
+    refitted_ : dict of int to Member
+        With ``refit=True``, by position in `catalog_`: the networks trained on all rows.
     decisions_ : Decisions
         What was searched: the spaces `architecture` and `hyperparameters`, for example
         ``decisions_.architecture.restrict(best_configuration())`` for `fixed_architecture`.
@@ -405,6 +433,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         selection_loss="mixture",
         epochs=None,
         validation_fraction=0.25,
+        cv=None,
+        refit=False,
         preprocess="auto",
         target_transform="standard",
         n_jobs=None,
@@ -432,6 +462,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         self.selection_loss = selection_loss
         self.epochs = epochs
         self.validation_fraction = validation_fraction
+        self.cv = cv
+        self.refit = refit
         self.preprocess = preprocess
         self.target_transform = target_transform
         self.n_jobs = n_jobs

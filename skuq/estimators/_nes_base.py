@@ -69,6 +69,8 @@ class NeuralEnsembleSearch(SearchEstimator):
         "use_best": ["boolean"],
         "epochs": [Interval(Integral, 1, None, closed="left"), None],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "cv": ["cv_object"],
+        "refit": ["boolean"],
         **PREPROCESS_CONSTRAINTS,
         **DURABLE_CONSTRAINTS,
         "n_jobs": [Integral, None],

@@ -387,7 +387,7 @@ class NomuTrainer:
     def _data(self, targets, weight, validation=None, rows=None):
         X = self.scaling.inputs((rows or self.rows).X)
         if validation is None:
-            return TrainingData(X, targets, weight, X[:0], targets[:0], weight[:0])
+            return TrainingData.without_validation(X, targets, weight)
         held_out = self.scaling.inputs(validation.X), self.scaling.targets(validation.y)
         return TrainingData(X, targets, weight, *held_out, validation.weight)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils.validation import check_array, check_X_y
 
 from skuq._params import check_sample_weight
+from skuq.estimators._folds import out_of_fold_splits
 from skuq.exceptions import SmallValidationWarning
 from skuq.tables import split_rows
 
@@ -18,6 +21,7 @@ __all__ = [
     "check_numbers",
     "check_validation_data",
     "check_weights",
+    "fold_rows",
     "split",
     "warn_of_few_rows",
 ]
@@ -77,6 +81,23 @@ def split(rows: Rows, fraction: float, rng, groups=None, labels=None):
     return used[train], used[valid]
 
 
+def fold_rows(rows: Rows, cv, rng, groups=None, labels=None):
+    """Pairs of positions to train on and to validate on; every row validates once.
+
+    Parameters
+    ----------
+    rows : Rows
+        Of positive weight.
+    cv : int or cross-validation generator
+        A number shuffles the rows, keeps `groups` together and divides `labels` in proportion.
+    """
+    if isinstance(cv, Integral):
+        kinds = (KFold, StratifiedKFold), (GroupKFold, StratifiedGroupKFold)
+        kind = kinds[groups is not None][labels is not None]
+        cv = kind(cv, shuffle=True, random_state=int(rng.integers(2**31 - 1)))
+    return out_of_fold_splits(cv, rows.X, rows.y if labels is None else labels, groups)
+
+
 def check_validation_data(estimator, data, targets, name="validation_data") -> Rows:
     """Rows that the user has given beside those to train on.
 
@@ -107,8 +128,8 @@ def warn_of_few_rows(n_valid):
     if n_valid < _ENOUGH_VALIDATION_ROWS:
         warnings.warn(
             f"Members are chosen on {n_valid} validation rows; below "
-            f"{_ENOUGH_VALIDATION_ROWS} the choice owes much to chance. A larger "
-            "validation_fraction or validation_data may help.",
+            f"{_ENOUGH_VALIDATION_ROWS} the choice owes much to chance. `cv`, "
+            "a larger validation_fraction or validation_data may help.",
             SmallValidationWarning,
             stacklevel=5,
         )

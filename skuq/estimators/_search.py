@@ -6,6 +6,7 @@ They differ in who proposes (`_proposer`), in the space (`_space`) and in what i
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -19,13 +20,15 @@ from skuq.estimators._keras_model import KerasModelMixin
 from skuq.estimators._rows import (
     check_groups,
     check_validation_data,
+    fold_rows,
     split,
     warn_of_few_rows,
 )
-from skuq.search import open_slots, run_search
+from skuq.exceptions import SearchFailedError
+from skuq.search import Limits, Listed, open_slots, run_search
 from skuq.search._loop import known_records
 from skuq.tables import TrainingData
-from skuq.training import MemberTrainer, predict_members
+from skuq.training import MemberRefitter, MemberTrainer, predict_members
 
 __all__ = ["SearchEstimator"]
 
@@ -37,8 +40,13 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         """`shifted` holds pairs (name, data) of further validation sets."""
         is_fitted = hasattr(self, "selection_")
         # A fit that fails must not leave half of another.
-        for name in ("selection_", "selections_", "catalog_", "catalog_path_"):
+        for name in ("selection_", "selections_", "refitted_", "catalog_", "catalog_path_"):
             self.__dict__.pop(name, None)
+        if self.cv is not None and validation_data is not None:
+            raise ValueError(
+                "With `cv` every row validates, and `validation_data` are others to validate on: "
+                f"give one of them. Got cv={self.cv!r}."
+            )
         X, y = self._check_table(X, y)
         self.entropy_ = draw_entropy(self.random_state)
         rows = self._encoded_rows(X, y, sample_weight)
@@ -62,26 +70,54 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
             self.catalog_path_ = None if store is None else store.path
             if store is not None:
                 self.entropy_ = store.entropy or self.entropy_
-            train, valid, positions = self._split(rows, beside, groups)
+            train, valid, positions, folds = self._divided(rows, beside, groups)
             self._head = self._make_head(rows.y.shape[1])
             self.scaling_ = self._fit_scaling(train)
-            data = TrainingData(*self._scaled(train), *self._scaled(valid))
-            held_out, inputs = self._held_out(positions, data, shifted)
-            records = self._run_search(data, held_out, inputs, store)
+            if folds is None:
+                data = TrainingData(*self._scaled(train), *self._scaled(valid))
+            else:
+                data = TrainingData.without_validation(*self._scaled(train))
+            held_out, inputs = self._held_out(positions, data, shifted, folds)
+            space = self._make_space(data, folds)
+            trainer = MemberTrainer(
+                space,
+                data,
+                self._head,
+                self._epochs(space, _n_train(data, folds)),
+                inputs,
+                folds,
+                timeout=self.trial_timeout,
+            )
+            proposer = self._proposer(space, self.decisions_, held_out)
+            if store is not None:
+                self._begin(store, held_out)
+            records = self._train(trainer, proposer, self.entropy_, store)
         self.catalog_ = Catalog(records, held_out)
+        self.refitted_ = {}
         self.selection_ = self._select()
+        if self.refit:
+            self.refitted_ = self._trained_anew(trainer)
         return self
 
-    def _split(self, rows, beside, groups):
-        """Rows to train on, rows to validate on, and the positions of the latter."""
-        if beside is None:
-            rng = generator(self.entropy_, "split")
-            train, valid = split(rows, self.validation_fraction, rng, groups, self._labels(rows.y))
-            parts = rows.take(train), rows.take(valid), valid
+    def _divided(self, rows, beside, groups):
+        """Rows to train on, rows to validate on, positions of these, and folds of the former.
+
+        There are folds or rows to validate on.
+        """
+        folds, rng = None, generator(self.entropy_, "split")
+        if self.cv is not None:
+            validate = np.flatnonzero(rows.weight > 0)
+            train, valid = rows.take(validate), None
+            groups = None if groups is None else groups[validate]
+            folds = fold_rows(train, self.cv, rng, groups, self._labels(train.y))
+        elif beside is None:
+            fraction, labels = self.validation_fraction, self._labels(rows.y)
+            train, validate = split(rows, fraction, rng, groups, labels)
+            train, valid = rows.take(train), rows.take(validate)
         else:
-            parts = rows.take(rows.weight > 0), beside, None
-        warn_of_few_rows(len(parts[1].X))
-        return parts
+            train, valid, validate = rows.take(rows.weight > 0), beside, None
+        warn_of_few_rows(len((train if valid is None else valid).X))
+        return train, valid, validate, folds
 
     def _check_rows_beside(self, data, name):
         """Checked rows of positive weight that the user gives beside those to train on."""
@@ -101,27 +137,26 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
     def _scaled(self, rows):
         return self.scaling_.inputs(rows.X), self._scaled_targets(rows.y), rows.weight
 
-    def _held_out(self, positions, data, shifted):
-        """What members are judged on, and the inputs they predict for it."""
+    def _held_out(self, positions, data, shifted, folds):
+        """What members are judged on, and the inputs they predict for it; None for the usual."""
         sets, inputs = [], [data.x_valid]
         for rows in shifted:
             # Through the same door as the validation rows: float32, weights with mean 1.
-            scaled = self._scaled(rows)
-            part = TrainingData(*scaled, *(array[:0] for array in scaled))
+            part = TrainingData.without_validation(*self._scaled(rows))
             sets.append(HeldOut(None, part.y, part.weight))
             inputs.append(part.x)
-        held_out = HeldOut(positions, data.y_valid, data.weight_valid, tuple(sets))
+        own = (data.y_valid, data.weight_valid) if folds is None else (data.y, data.weight)
+        held_out = HeldOut(positions, *own, tuple(sets))
         return held_out, np.concatenate(inputs) if shifted else None
 
-    def _run_search(self, data, held_out, inputs, store):
-        space = self._tabular_space(data.x, len(data.x)) if self._is_tabular else self._space()
+    def _make_space(self, data, folds):
+        """The search space; what it decides becomes `decisions_`."""
+        if self._is_tabular:
+            space = self._tabular_space(data.x, _n_train(data, folds))
+        else:
+            space = self._space()
         self.decisions_ = space.decisions(data.x.shape[1:], self._head.n_raw)
-        proposer = self._proposer(space, self.decisions_, held_out)
-        epochs = self._epochs(space, len(data.x))
-        trainer = MemberTrainer(space, data, self._head, epochs, inputs, timeout=self.trial_timeout)
-        if store is not None:
-            self._begin(store, held_out)
-        return self._train(trainer, proposer, self.entropy_, store)
+        return space
 
     def _epochs(self, space, n_train):
         return self.epochs
@@ -138,6 +173,36 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
                 limits=self._limits(),
                 verbose=self.verbose,
             )
+
+    def _trained_anew(self, trainer):
+        """By trial, the networks of the ensemble trained on all rows; without those that fail."""
+        records = [self.catalog_[k] for k in self._kept()]
+        refitter = MemberRefitter(trainer, records)
+        asked = Listed([{"trial": record.trial_number} for record in records])
+        try:
+            with open_slots(refitter, self.n_jobs, len(records)) as slots:
+                found = run_search(
+                    asked,
+                    slots,
+                    len(records),
+                    self.entropy_,
+                    limits=Limits(trial_timeout=self.trial_timeout),
+                    verbose=self.verbose,
+                    what="refit",
+                )
+        except SearchFailedError as error:
+            found = error.records
+        except KeyboardInterrupt:
+            found = []
+        anew = {r.configuration["trial"]: r.result for r in found if r.completed}
+        if len(anew) < len(records):
+            warnings.warn(
+                f"{len(records) - len(anew)} of {len(records)} networks could not be trained anew "
+                "on all rows: those of the search stand in for them.",
+                stacklevel=5,
+            )
+        positions = {record.trial_number: k for k, record in enumerate(self.catalog_)}
+        return {positions[number]: member for number, member in anew.items()}
 
     # -------------------------------------------------------------- selection
 
@@ -195,11 +260,22 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
             self._check_catalog_is_whole()
             data = (X, y) if sample_weight is None else (X, y, sample_weight)
             x, targets, weight = self._scaled(self._check_rows_beside(data, "X, y"))
-            members = [self.catalog_.member(k) for k in self.catalog_.completed]
-            raws = [predict_members([member], x, once=True)[0] for member in members]
+            raws = [self._raw_of_trial(k, x) for k in self.catalog_.completed]
             held_out = raws, targets, weight, np.arange(len(x))
         self.selection_ = chooser._choose(*held_out)
+        if self.refitted_:
+            self.refitted_ = {}
+            warnings.warn(
+                "`reselect` trains nothing: from now on members are the networks of the search, "
+                "not those that were trained anew on all rows. `fit` trains them.",
+                stacklevel=2,
+            )
         return self
+
+    def _raw_of_trial(self, index, x):
+        """Raw outputs (n, n_raw) of one trial, of all its folds together."""
+        raw = predict_members(self.catalog_.member(index).networks, x, once=True)
+        return raw[0] if len(raw) == 1 else self._head.pooled(raw)
 
     def _with_settings(self, settings):
         """The same estimator with other parameters of the selection, checked."""
@@ -220,7 +296,12 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
     _dropout_mask = None  # predictions drop nothing
 
     def _members(self):
-        return [self.catalog_.member(index) for index in self.selection_.indices]
+        return [network for networks in self._networks_of_trials() for network in networks]
+
+    def _networks_of_trials(self):
+        """Of each trial in the ensemble one network, or those of its folds."""
+        anew, own = self.refitted_, self.catalog_.member
+        return [(anew[k],) if k in anew else own(k).networks for k in self.selection_.indices]
 
     def _raw(self, X):
         """Raw outputs (n_members, n, n_raw)."""
@@ -228,21 +309,23 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
 
     def _mixture_weights(self, n):
         """Weights (n,) of what `_raw` gives."""
-        return self.selection_.weights
+        counts = [len(networks) for networks in self._networks_of_trials()]
+        return np.repeat(self.selection_.weights / counts, counts)
 
-    def _with_selection(self, selection):
+    def _with_selection(self, selection, **changes):
         """The same fitted estimator with another ensemble."""
         other = object.__new__(type(self))  # copy.copy would drop what a pickle drops
-        other.__dict__.update(self.__dict__, selection_=selection)
+        other.__dict__.update(self.__dict__, selection_=selection, **changes)
         return other
 
     def member_estimators(self, *, every_trial=False):
-        """Members as fitted estimators of one network each: a pool to choose from.
+        """Members as fitted estimators of one trial each: a pool to choose from.
 
         Parameters
         ----------
         every_trial : bool, default=False
-            The whole catalog instead of the members of the ensemble.
+            The whole catalog instead of the members of the ensemble: the networks of the
+            search, none of which has seen its held-out rows.
 
         Returns
         -------
@@ -250,17 +333,19 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
             For example for ``HQEnsembleSelector(pool, cv="prefit")``.
         """
         check_is_fitted(self)
-        indices = self.catalog_.completed if every_trial else self.selection_.indices
+        indices, changes = self.selection_.indices, {}
         if every_trial:
             self._check_catalog_is_whole()
+            indices, changes = self.catalog_.completed, {"refitted_": {}}
         one = replace(self.selection_, weights=np.ones(1), loss=float("nan"), path=())
         return [
-            (f"trial{k}", self._with_selection(replace(one, indices=np.array([k]))))
+            (f"trial{k}", self._with_selection(replace(one, indices=np.array([k])), **changes))
             for k in indices
         ]
 
     def _check_catalog_is_whole(self):
-        if any(self.catalog_.member(k).weights is None for k in self.catalog_.completed):
+        members = [self.catalog_.member(k) for k in self.catalog_.completed]
+        if any(network.weights is None for member in members for network in member.networks):
             raise ValueError(
                 "The catalog has lost the networks that are not in the ensemble: pickling keeps "
                 "the members only. Do this before pickling, or fit again."
@@ -274,15 +359,26 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         state = super().__getstate__()
         state = {name: value for name, value in state.items() if name != "_memory"}
         if "selection_" in state:
-            catalog = state["catalog_"].keep_arrays_of(self._kept())
+            kept = [k for k in self._kept() if k not in self.refitted_]
+            catalog = state["catalog_"].keep_arrays_of(kept)
             state = {**state, "catalog_": catalog}
         return state
 
+    def __setstate__(self, state):
+        if "selection_" in state:  # of a file that is older than `refit`
+            state = {"refitted_": {}, **state}
+        super().__setstate__(state)
+
     def _kept(self):
-        """Trials whose networks a pickle keeps."""
+        """Trials of the ensemble."""
         return self.selection_.indices
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.n_jobs not in (None, 1)
         return tags
+
+
+def _n_train(data, folds):
+    """Rows that a network is trained on."""
+    return len(data.x) if folds is None else min(len(train) for train, _ in folds)

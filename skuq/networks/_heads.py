@@ -140,6 +140,14 @@ class GaussianHead(_LikelihoodHead):
         """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         return self.distribution(raw, xp)
 
+    def pooled(self, raw) -> np.ndarray:
+        """Raw numbers (.., n_raw) of the normal with the moments of an equal mixture (K, ..)."""
+        mean, scale = self.distribution(np.asarray(raw, dtype="float64"))
+        std = np.sqrt(np.square(scale).mean(axis=0) + mean.var(axis=0))
+        excess = np.maximum(std - self.min_scale, np.finfo(float).tiny)
+        # The inverse of softplus, as it overflows for no number.
+        return np.concatenate([mean.mean(axis=0), excess + np.log(-np.expm1(-excess))], axis=-1)
+
     def log_densities(self, y, raw, xp=np):
         """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
         return _log_normal(y, *self.distribution(raw, xp), xp)
@@ -479,6 +487,10 @@ class CategoricalHead:
     def probabilities(self, raw, xp=np):
         """Numbers (.., n_classes) that sum to 1, from raw numbers of that shape."""
         return (special if xp is np else xp).softmax(raw, axis=-1)
+
+    def pooled(self, raw) -> np.ndarray:
+        """Raw numbers (.., n_classes) of the average probabilities of an equal mixture (K, ..)."""
+        return special.logsumexp(special.log_softmax(raw, axis=-1), axis=0) - np.log(len(raw))
 
     def loss(self, y, raw):
         """Cross-entropy of each row, in nats: codes (.., 1) and raw tensors to (..,)."""

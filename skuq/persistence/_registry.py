@@ -37,6 +37,7 @@ _WHOLE = {
 # Catalogs, and what is held by these and those.
 _OTHERS = {
     "catalog.Catalog": ("skuq.catalog._catalog", "Catalog"),
+    "catalog.FoldedMember": ("skuq.catalog._records", "FoldedMember"),
     "catalog.HeldOut": ("skuq.catalog._catalog", "HeldOut"),
     "catalog.Member": ("skuq.catalog._records", "Member"),
     "catalog.TrialRecord": ("skuq.catalog._records", "TrialRecord"),

@@ -182,17 +182,17 @@ class MemberDiversityDisplay(Display):
         if kind == "tsne":
             if X is None:
                 raise ValueError('`kind="tsne"` needs `X` to predict.')
-            return cls.from_predictions(
-                member_predictions(estimator, X), ax=ax, **{"names": _trials(estimator), **options}
-            )
+            names = _trials_of_networks(estimator)
+            several = names is not None and len(set(names)) < len(names)  # each of several folds
+            options = {"groups" if several else "names": names, **options}
+            return cls.from_predictions(member_predictions(estimator, X), ax=ax, **options)
         if not hasattr(estimator, "selection_"):
             raise TypeError(
                 '`kind="distance"` needs members of different architectures, as those of a fitted '
                 f"AutoDEUQRegressor. Got {estimator!r}; see `from_embeddings`."
             )
-        return cls.from_embeddings(
-            _architectures(estimator), ax=ax, **{"names": _trials(estimator), **options}
-        )
+        names = [f"trial {k}" for k in estimator.selection_.indices]
+        return cls.from_embeddings(_architectures(estimator), ax=ax, **{"names": names, **options})
 
     def plot(self, ax=None, *, kind=None, scatter_kwargs=None, image_kwargs=None):
         """Draw the members.
@@ -282,11 +282,16 @@ def _write_numbers(ax, distances):
         )
 
 
-def _trials(estimator):
-    """Names of members that a search found, or None."""
+def _trials_of_networks(estimator):
+    """For each network that predicts, the name of the trial that found it; None without any."""
     if not hasattr(estimator, "catalog_"):
         return None
-    return [f"trial {k}" for k in estimator.selection_.indices]
+    trials = estimator.selection_.indices
+    counts = [
+        1 if k in estimator.refitted_ else len(estimator.catalog_.member(k).networks)
+        for k in trials
+    ]
+    return [f"trial {k}" for k in np.repeat(trials, counts)]
 
 
 def _architectures(estimator):

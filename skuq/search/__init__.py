@@ -11,7 +11,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_limits": ["Limits"],
         "_loop": ["run_search"],
         "_nes": ["EnsembleEvolution", "Mutation", "ensemble_population"],
-        "_proposers": ["Fixed", "Joint", "Proposer", "RandomProposer"],
+        "_proposers": ["Fixed", "Joint", "Listed", "Proposer", "RandomProposer"],
         "_slots": ["open_slots"],
         "_stacked": ["run_together"],
         "_strategies": ["STRATEGIES", "make_proposer", "pin"],

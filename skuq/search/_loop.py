@@ -50,6 +50,7 @@ def run_search(
     store: Store | None = None,
     limits: Limits | None = None,
     verbose: int = 0,
+    what: str = "search",
 ) -> list[TrialRecord]:
     """Evaluate `n_trials` configurations, or as many of them as a store has not yet.
 
@@ -67,6 +68,8 @@ def run_search(
     limits : Limits, optional
     verbose : int, default=0
         1 shows a progress bar.
+    what : str, default="search"
+        Its name, for people.
 
     Returns
     -------
@@ -89,7 +92,7 @@ def run_search(
     waiting = deque(number for number in range(n_trials) if number not in known)
     free = list(range(slots.n_slots))
     with tqdm(
-        total=n_trials, initial=len(history), desc="search", unit="trial", disable=not verbose
+        total=n_trials, initial=len(history), desc=what, unit="trial", disable=not verbose
     ) as bar:
         try:
             while (waiting or running) and not limits.out_of_time(history):
@@ -113,9 +116,9 @@ def run_search(
             if not any(record.completed for record in history):
                 raise
             why = f": {error}" if str(error) else "."
+            n = f"{len(history)} of {n_trials}"
             warnings.warn(
-                f"Search interrupted: going on with {len(history)} of {n_trials} trials{why}",
-                stacklevel=2,
+                f"{what.capitalize()} interrupted: going on with {n} trials{why}", stacklevel=2
             )
     limits.check_failures(history, n_trials, len(known))
     if hasattr(proposer, "tell"):

@@ -13,7 +13,7 @@ from typing import Protocol
 from skuq._space import Space
 from skuq.catalog._records import TrialRecord
 
-__all__ = ["Fixed", "Joint", "Proposer", "RandomProposer"]
+__all__ = ["Fixed", "Joint", "Listed", "Proposer", "RandomProposer"]
 
 
 class Proposer(Protocol):
@@ -55,6 +55,16 @@ class Fixed:
 
     def ask(self, history, running, rng):
         return dict(self.configuration)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One configuration after the other, each once."""
+
+    configurations: Sequence[Mapping]
+
+    def ask(self, history, running, rng):
+        return dict(self.configurations[len(history) + len(running)])
 
 
 @dataclass(frozen=True)

@@ -42,17 +42,24 @@ class TrainingData:
             object.__setattr__(self, name, np.ascontiguousarray(array, dtype="float32"))
         object.__setattr__(self, "_factors", factors)
 
+    @classmethod
+    def without_validation(cls, x, y, weight) -> TrainingData:
+        """Rows to train on, and none beside them."""
+        return cls(x, y, weight, x[:0], y[:0], weight[:0])
+
+    def divided(self, train, valid) -> TrainingData:
+        """Some rows to train on, and others of the same to validate on."""
+        rows = self.x, self.y, self.weight
+        return TrainingData(*(a[train] for a in rows), *(a[valid] for a in rows))
+
     def all_rows(self) -> TrainingData:
         """Both kinds of rows to train on, none to validate on; weights as they were given."""
         weights = [
             getattr(self, name).astype("float64") * self._factors.get(name, 1.0)
             for name in ("weight", "weight_valid")
         ]
-        return TrainingData(
+        return TrainingData.without_validation(
             np.concatenate([self.x, self.x_valid]),
             np.concatenate([self.y, self.y_valid]),
             np.concatenate(weights),
-            self.x_valid[:0],
-            self.y_valid[:0],
-            self.weight_valid[:0],
         )

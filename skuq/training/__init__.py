@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_engine": ["train_member", "train_stack"],
         "_predict": ["predict_members"],
         "_recipe": ["Recipe"],
-        "_trainer": ["MemberTrainer"],
+        "_trainer": ["MemberRefitter", "MemberTrainer"],
         "_weights": ["draw_variables", "keras_model"],
     },
 )

@@ -7,11 +7,16 @@ often used only in its workers.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from skuq.catalog._records import Member
+import numpy as np
+
+from skuq._seeds import trial_seed
+from skuq.catalog._records import FoldedMember, Member, TrialRecord
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._plan import make_plan
 from skuq.networks._search_space import SearchSpace
@@ -19,7 +24,9 @@ from skuq.tables._training_data import TrainingData
 from skuq.training._checks import build_checked
 from skuq.training._recipe import Recipe
 
-__all__ = ["MemberTrainer"]
+__all__ = ["MemberRefitter", "MemberTrainer"]
+
+_LARGEST_STACK = 16  # folds side by side
 
 
 class MemberTrainer:
@@ -36,7 +43,11 @@ class MemberTrainer:
         Largest number of epochs, unless the configuration decides it.
     held_out : ndarray of shape (n_held_out, ...), optional
         Standardised inputs that each member predicts once it is trained, instead of the
-        validation rows.
+        validation rows; with `folds` besides them, where networks' predictions are pooled.
+    folds : sequence of pairs of ndarray, optional
+        Rows of ``data.x`` to train on and to validate on. One network is trained for each pair,
+        and together they are the `FoldedMember` of the configuration. Every row validates one of
+        them; `data` has no validation rows of its own.
     timeout : float, optional
         Seconds one call may take, of `together` for all its members. Training looks at the
         clock about once a second; compilation does not.
@@ -49,6 +60,7 @@ class MemberTrainer:
         head,
         epochs: int,
         held_out=None,
+        folds: Sequence[tuple[np.ndarray, np.ndarray]] | None = None,
         timeout: float | None = None,
     ):
         self.search_space = search_space
@@ -56,6 +68,7 @@ class MemberTrainer:
         self.head = head
         self.epochs = epochs
         self.held_out = held_out
+        self.folds = folds
         self.timeout = timeout
         self._padded = None  # the data as tensors, made once a process
         self._cancelled = False
@@ -69,7 +82,7 @@ class MemberTrainer:
     def __getstate__(self):
         return {**self.__dict__, "_padded": None}
 
-    def __call__(self, configuration: Mapping, seed: int) -> Member:
+    def __call__(self, configuration: Mapping, seed: int) -> Member | FoldedMember:
         """Build, train, predict the validation rows.
 
         Raises
@@ -81,10 +94,17 @@ class MemberTrainer:
         TimeoutError
             If it took longer than `timeout`.
         """
+        return self.train(configuration, seed)
+
+    def train(self, configuration: Mapping, seed: int, **changes) -> Member | FoldedMember:
+        """The same with other fields of the recipe."""
         from skuq.training._engine import pad, train_member
 
         with self._in_time() as cancelled:
-            model, recipe = self.build(configuration), self.recipe(configuration)
+            model = self.build(configuration)
+            recipe = replace(self.recipe(configuration), **changes)
+            if self.folds is not None:
+                return self._train_folds(model, recipe, seed, cancelled)
             if self._padded is None:
                 self._padded = pad(self.data)
             return train_member(
@@ -97,6 +117,49 @@ class MemberTrainer:
                 cancelled=cancelled,
                 held_out=self.held_out,
             )
+
+    def _train_folds(self, model, recipe, seed, cancelled):
+        from skuq.training._predict import predict_members
+
+        networks, n = [], len(self.folds)
+        size = -(-n // -(-n // _LARGEST_STACK))  # equal, so that stacks share a program
+        for first in range(0, n, size):
+            seeds = [trial_seed(seed, k) for k in range(first, min(first + size, n))]
+            folds = self.folds[first : first + size]
+            networks += self._train_some(model, recipe, folds, seeds, cancelled)
+        for network in networks:
+            if isinstance(network, FloatingPointError):
+                raise network
+        held_out = np.empty((len(self.data.x), self.head.n_raw), dtype="float32")
+        for network, (_, valid) in zip(networks, self.folds):
+            held_out[valid] = network.held_out[: len(valid)]
+        if self.held_out is not None:
+            apart = self.head.pooled(predict_members(networks, self.held_out, once=True))
+            held_out = np.concatenate([held_out, apart.astype("float32")])
+        weights = [self.data.weight[valid].sum(dtype=float) for _, valid in self.folds]
+        score = float(np.average([network.score for network in networks], weights=weights))
+        return FoldedMember(
+            tuple(replace(network, held_out=None) for network in networks), held_out, score
+        )
+
+    def _train_some(self, model, recipe, folds, seeds, cancelled):
+        """Folds of about equal size side by side, others one after the other."""
+        from skuq.training._engine import train_member, train_stack
+
+        sizes = np.array([[len(train), len(valid)] for train, valid in folds])
+        is_planned = make_plan(model.to_json()) is not None
+        if is_planned and (np.ptp(sizes, axis=0) <= 1).all():
+            largest = sizes.max(axis=0)
+            splits = [tuple(np.resize(rows, n) for rows, n in zip(fold, largest)) for fold in folds]
+            return train_stack(
+                model, self.head, recipe, self.data, seeds, splits=splits, cancelled=cancelled
+            )
+        return [
+            train_member(
+                model, self.head, recipe, self.data.divided(*fold), seed, cancelled=cancelled
+            )
+            for fold, seed in zip(folds, seeds)
+        ]
 
     @contextlib.contextmanager
     def _in_time(self):
@@ -116,8 +179,10 @@ class MemberTrainer:
         """Whether these configurations of one architecture can be trained `together`.
 
         Networks that run through Keras could, but one after the other inside of one large
-        program, which takes long to compile.
+        program, which takes long to compile. Folds are side by side already.
         """
+        if self.folds is not None:
+            return False
         from skuq.training._engine import why_not_together
 
         plan = make_plan(self.build(configurations[0]).to_json())
@@ -169,3 +234,44 @@ class MemberTrainer:
             return self.search_space.build(configuration, input_shape, n_raw)
 
         return build_checked(build, self.data.x.shape[1:], self.head.n_raw, "The search space")
+
+
+class MemberRefitter:
+    """``({"trial": k}, seed) -> Member``: the network of a finished trial, anew on all rows.
+
+    Parameters
+    ----------
+    trainer : MemberTrainer
+        Of the search.
+    trials : sequence of TrialRecord
+        Those that may be asked for, by trial number.
+    """
+
+    needs_backend = True
+
+    def __init__(self, trainer: MemberTrainer, trials: Sequence[TrialRecord]):
+        self._trials = {
+            r.trial_number: (r.configuration, r.seed, 1 + r.result.best_epoch) for r in trials
+        }
+        self._trainer = copy.copy(trainer)
+        self._trainer.data = trainer.data.all_rows()
+        self._trainer.folds, self._trainer.held_out = None, trainer.data.x[:0]
+
+    def cancel(self):
+        """As of a `MemberTrainer`."""
+        self._trainer.cancel()
+
+    def __call__(self, asked: Mapping, seed: int) -> Member:
+        """Train from the trial's own first weights, for as many epochs as were best then.
+
+        Raises
+        ------
+        FloatingPointError
+            If training diverged.
+        TimeoutError
+            If it took longer than the trainer's `timeout`.
+        """
+        configuration, seed, epochs = self._trials[asked["trial"]]
+        return self._trainer.train(
+            configuration, seed, epochs=epochs, early_stopping_patience=None, keep="last"
+        )

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, special, stats
 
@@ -353,3 +355,22 @@ def test_heads_are_hashable_and_equal():
 def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@given(scale=st.floats(1e-3, 1e3), n=st.integers(1, 6), seed=st.integers(0, 99))
+def test_pooled_numbers_have_the_moments_of_the_mixture(scale, n, seed):
+    raw = scale * np.random.default_rng(seed).normal(size=(n, 5, 4))
+    head = GaussianHead(2)
+    loc, std = head.distribution(raw)
+    pooled = head.distribution(head.pooled(raw))
+    assert_allclose(pooled[0], loc.mean(axis=0), rtol=1e-12, atol=1e-12 * scale)
+    expected = (std**2 + loc**2).mean(axis=0) - pooled[0] ** 2
+    assert_allclose(pooled[1] ** 2, expected, rtol=1e-6, atol=1e-14 * np.square(loc).max())
+
+
+@given(scale=st.floats(1e-3, 1e2), n=st.integers(1, 6), seed=st.integers(0, 99))
+def test_pooled_classes_have_the_average_probabilities(scale, n, seed):
+    raw = scale * np.random.default_rng(seed).normal(size=(n, 5, 3))
+    head = CategoricalHead(3)
+    expected = head.probabilities(raw).mean(axis=0)
+    assert_allclose(head.probabilities(head.pooled(raw)), expected, rtol=1e-9, atol=1e-300)

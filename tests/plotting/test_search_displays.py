@@ -44,7 +44,7 @@ def _catalog(n=30):
         }
         score = abs(np.log10(configuration["learning_rate"]) + 2)
         outcome = {"status": "failed", "message": "no"} if k in (1, 7) else {"score": score}
-        member = SimpleNamespace(history={"loss": [1.0]}, best_epoch=0)
+        member = SimpleNamespace(n_epochs=1, best_epoch=0)
         records.append(TrialRecord(k, configuration, seconds=0.5, result=member, **outcome))
     return Catalog(records)
 

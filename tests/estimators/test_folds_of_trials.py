@@ -1,0 +1,414 @@
+"""Searches whose trials are cross-validated, and ensembles that are trained anew on all rows."""
+
+import pickle
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
+
+import skuq
+from skuq.catalog import Catalog, FoldedMember, Member
+from skuq.estimators._rows import Rows, fold_rows
+from skuq.plotting import MemberDiversityDisplay
+from skuq.training import MemberRefitter, predict_members
+
+matplotlib.use("agg")
+pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
+
+
+def regressor(space, **settings):
+    settings = {"n_trials": 3, "n_members": 2, "epochs": 8, "cv": 3, "random_state": 0} | settings
+    return skuq.AutoDEUQRegressor(search_space=space, **settings)
+
+
+def classifier(space, **settings):
+    settings = {"n_trials": 3, "n_members": 2, "epochs": 8, "cv": 3, "random_state": 0} | settings
+    return skuq.NESClassifier(search_space=space, **settings)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.RandomState(0)
+    X = rng.uniform(-1, 1, (60, 2))
+    return X, 3 * np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=60) + 10
+
+
+@pytest.fixture(scope="module")
+def folded(tiny_space, rows):
+    return regressor(tiny_space, cv=KFold(3)).fit(*rows)
+
+
+# Which rows are where
+
+
+@given(
+    n=st.integers(12, 60),
+    k=st.integers(2, 5),
+    seed=st.integers(0, 99),
+    kind=st.sampled_from(["numbers", "labels", "groups", "both"]),
+)
+def test_every_row_validates_once_and_trains_otherwise(n, k, seed, kind):
+    rng = np.random.default_rng(seed)
+    groups = np.arange(n) // 2 if kind in ("groups", "both") else None
+    labels = np.arange(n) % 2 if kind in ("labels", "both") else None
+    given_rows = Rows(np.zeros((n, 1)), np.zeros((n, 1)), np.ones(n))
+    folds = fold_rows(given_rows, k, rng, groups, labels)
+    assert len(folds) == k
+    assert_array_equal(np.sort(np.concatenate([valid for _, valid in folds])), np.arange(n))
+    for train, valid in folds:
+        assert_array_equal(np.sort([*train, *valid]), np.arange(n))
+        if groups is not None:
+            assert not set(groups[train]) & set(groups[valid])
+        elif labels is not None:
+            assert abs(labels[valid].mean() - labels.mean()) <= 1 / len(valid)
+
+
+def test_a_number_shuffles_as_the_seed_says(rows):
+    parts = Rows(rows[0], rows[1][:, None], np.ones(60))
+    one, same, other = (fold_rows(parts, 3, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert_array_equal(one[0][1], same[0][1])
+    assert not np.array_equal(one[0][1], other[0][1])
+    assert not np.array_equal(one[0][1], np.arange(20))
+
+
+def test_held_out_predictions_are_of_networks_that_have_not_seen_the_rows(folded, rows):
+    x = folded.scaling_.inputs(rows[0])
+    for k in folded.catalog_.completed:
+        member = folded.catalog_.member(k)
+        assert isinstance(member, FoldedMember)
+        own = predict_members(member.networks, x)  # (3, 60, 2)
+        expected = own[np.arange(60) // 20, np.arange(60)]
+        assert_allclose(member.held_out, expected, rtol=1e-5, atol=1e-6)
+        assert all(network.held_out is None for network in member.networks)
+
+
+def test_a_trial_scores_its_loss_over_all_rows(folded):
+    held_out = folded.catalog_.held_out
+    assert_array_equal(held_out.rows, np.arange(60))
+    for k in folded.catalog_.completed:
+        member = folded.catalog_.member(k)
+        likelihood = folded._head.log_likelihood(held_out.y.astype(float), member.held_out)
+        assert_allclose(member.score, -likelihood.mean(), rtol=1e-4)
+        assert_allclose(folded.catalog_[k].score, member.score)
+
+
+def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
+    X, y = rows[0][:50], rows[1][:50]
+    model = regressor(tiny_space, n_trials=1, cv=GroupKFold(2)).fit(X, y, groups=np.arange(50) > 9)
+    member = model.catalog_.member(0)
+    likelihood = model._head.log_likelihood(
+        model.catalog_.held_out.y.astype(float), member.held_out
+    )
+    assert_allclose(member.score, -likelihood.mean(), rtol=1e-4)
+
+
+def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkeypatch):
+    monkeypatch.setattr("skuq.training._trainer.make_plan", lambda network: None)
+    alone = regressor(tiny_space, cv=KFold(3)).fit(*rows)
+    for k in range(3):
+        one, other = folded.catalog_.member(k), alone.catalog_.member(k)
+        assert_allclose(one.held_out, other.held_out, rtol=1e-3, atol=1e-4)
+        for a, b in zip(one.networks, other.networks):
+            assert_allclose(a.weights, b.weights, rtol=1e-3, atol=1e-4)
+            assert a.best_epoch == b.best_epoch
+
+
+def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
+    X, y = rows[0][:24], rows[1][:24]
+    whole = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
+    monkeypatch.setattr("skuq.training._trainer._LARGEST_STACK", 3)
+    parts = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
+    assert len(parts.networks) == 8
+    assert_allclose(parts.held_out, whole.held_out, rtol=1e-3, atol=1e-4)
+
+
+def test_rows_without_weight_are_in_no_fold(tiny_space, rows):
+    weight = np.r_[np.zeros(20), np.ones(40)]
+    some = regressor(tiny_space).fit(*rows, sample_weight=weight)
+    assert_array_equal(some.catalog_.held_out.rows, np.arange(20, 60))
+    fewer = regressor(tiny_space).fit(rows[0][20:], rows[1][20:])
+    assert_allclose(some.predict(rows[0]), fewer.predict(rows[0]), rtol=1e-6)
+
+
+def test_groups_stay_together(tiny_space, rows):
+    groups = np.repeat(np.arange(12), 5)
+    model = regressor(tiny_space, n_trials=1).fit(*rows, groups=groups)
+    x, member = model.scaling_.inputs(rows[0]), model.catalog_.member(0)
+    own = predict_members(member.networks, x)
+    by_network = np.abs(own - member.held_out).max(axis=-1).argmin(axis=0)
+    assert all(len(set(by_network[groups == g])) == 1 for g in range(12))
+
+
+# What the ensemble predicts
+
+
+def test_all_networks_of_the_trials_chosen_predict(folded, rows):
+    distribution = folded.predict_distribution(rows[0])
+    n_trials = len(folded.selection_.indices)
+    assert distribution.member_means.shape == (3 * n_trials, 60)
+    assert_allclose(distribution.weights.reshape(-1, 3).sum(axis=1), folded.selection_.weights)
+    expected = distribution.weights @ distribution.member_means
+    assert_allclose(folded.predict(rows[0]), expected)
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_it_repeats_and_is_kept(tiny_space, rows, refit, tmp_path):
+    model = regressor(tiny_space, refit=refit).fit(*rows)
+    expected = model.predict(rows[0], return_std=True)
+    again = clone(model).fit(*rows)
+    assert_array_equal(again.predict(rows[0], return_std=True), expected)
+    pickled = pickle.loads(pickle.dumps(model))
+    assert_array_equal(pickled.predict(rows[0], return_std=True), expected)
+    skuq.save(model, tmp_path / "model.skuq")
+    loaded = skuq.load(tmp_path / "model.skuq", parts={"search_space": tiny_space})
+    assert_array_equal(loaded.predict(rows[0], return_std=True), expected)
+    keras_model = model.to_keras()
+    assert_allclose(np.asarray(keras_model(rows[0])["total"]), expected[1], rtol=1e-4)
+    means = model.posterior_fn()(rows[0])
+    assert_allclose(np.mean(means, axis=0), expected[0], rtol=1e-4)
+
+
+def test_a_pickle_of_an_ensemble_trained_anew_holds_only_that(tiny_space, rows):
+    model = pickle.loads(pickle.dumps(regressor(tiny_space, refit=True).fit(*rows)))
+    members = [model.catalog_.member(k) for k in model.catalog_.completed]
+    assert all(network.weights is None for member in members for network in member.networks)
+    assert all(member.weights is not None for member in model.refitted_.values())
+    with pytest.raises(ValueError, match="lost the networks"):
+        model.reselect()
+
+
+@pytest.mark.slow
+def test_two_processes_find_the_same(tiny_space, rows):
+    settings = {"search": "rs-mixed", "refit": True}
+    one, two = (regressor(tiny_space, n_jobs=n, **settings).fit(*rows) for n in (1, 2))
+    assert_allclose(one.predict(rows[0]), two.predict(rows[0]), rtol=1e-5)
+
+
+def test_classes(tiny_space, iris):
+    model = classifier(tiny_space, epochs=40).fit(*iris)
+    assert model.score(*iris) > 0.9
+    assert len(model.member_estimators()) == len(model.selection_.indices)
+    labels = iris[1][model.catalog_.held_out.rows]
+    codes = model.catalog_.held_out.y[:, 0].astype(int)
+    assert_array_equal(model.classes_[codes], labels)
+    anew = classifier(tiny_space, epochs=40, refit=True).fit(*iris)
+    assert anew.score(*iris) > 0.9
+
+
+# Trained anew
+
+
+@pytest.mark.parametrize("cv", [None, 3])
+def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows, cv):
+    model = regressor(tiny_space, cv=cv, refit=True).fit(*rows)
+    assert sorted(model.refitted_) == sorted(model.selection_.indices)
+    for k, member in model.refitted_.items():
+        assert type(member) is Member
+        assert member.n_epochs == member.best_epoch + 1 == model.catalog_.member(k).best_epoch + 1
+        assert member.seed == model.catalog_[k].seed
+    expected = predict_members(
+        [model.refitted_[k] for k in model.selection_.indices], model.scaling_.inputs(rows[0])
+    )
+    assert_array_equal(model._raw(rows[0]), expected)
+
+
+def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
+    from skuq.networks import GaussianHead
+    from skuq.tables import TrainingData
+    from skuq.training import Recipe, train_member
+
+    model = regressor(tiny_space, cv=3, refit=True).fit(*rows)
+    (k, member), *_ = model.refitted_.items()
+    configuration, x = model.catalog_[k].configuration, model.scaling_.inputs(rows[0])
+    data = TrainingData.without_validation(x, model.scaling_.targets(rows[1][:, None]), np.ones(60))
+    recipe = Recipe(
+        **tiny_space.recipe(configuration),
+        epochs=1 + model.catalog_.member(k).best_epoch,
+        early_stopping_patience=None,
+        keep="last",
+    )
+    network = tiny_space.build(configuration, (2,), 2)
+    alone = train_member(network, GaussianHead(), recipe, data, model.catalog_[k].seed)
+    assert_allclose(member.weights, alone.weights, rtol=1e-4, atol=1e-5)
+
+
+def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypatch):
+    searched, train = regressor(tiny_space).fit(*rows), MemberRefitter.__call__
+
+    def fails(self, asked, seed):
+        raise FloatingPointError("diverged")
+
+    monkeypatch.setattr(MemberRefitter, "__call__", fails)
+    with pytest.warns(UserWarning, match="could not be trained anew"):
+        model = regressor(tiny_space, refit=True).fit(*rows)
+    assert model.refitted_ == {}
+    assert_array_equal(model.predict(rows[0]), searched.predict(rows[0]))
+
+    first = int(searched.selection_.indices[0])
+
+    def fails_once(self, asked, seed):
+        return fails(self, asked, seed) if asked["trial"] == first else train(self, asked, seed)
+
+    monkeypatch.setattr(MemberRefitter, "__call__", fails_once)
+    with pytest.warns(UserWarning, match="1 of 2 networks"):
+        model = regressor(tiny_space, refit=True).fit(*rows)
+    assert [len(networks) for networks in model._networks_of_trials()] == [3, 1]
+    assert_allclose(model._mixture_weights(4).sum(), 1)
+    assert np.isfinite(model.predict(rows[0], return_std=True)).all()
+
+
+def test_an_interrupt_leaves_the_networks_of_the_search(tiny_space, rows, monkeypatch):
+    def interrupted(self, asked, seed):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MemberRefitter, "__call__", interrupted)
+    with pytest.warns(UserWarning, match="could not be trained anew"):
+        model = regressor(tiny_space, refit=True).fit(*rows)
+    assert np.isfinite(model.predict(rows[0])).all()
+
+
+def test_a_pool_of_every_trial_has_not_seen_its_rows(tiny_space, rows):
+    model = regressor(tiny_space, refit=True).fit(*rows)
+    own = dict(model.member_estimators())
+    every = dict(model.member_estimators(every_trial=True))
+    assert all(len(e._members()) == 1 for e in own.values())
+    assert all(len(e._members()) == 3 for e in every.values())
+
+
+# Selecting again
+
+
+def test_selecting_again_on_the_same_rows(folded, rows, tiny_space):
+    model = regressor(tiny_space, cv=KFold(3)).fit(*rows).reselect(n_members=3)
+    expected = regressor(tiny_space, cv=KFold(3), n_members=3).fit(*rows)
+    assert_array_equal(model.selection_.indices, expected.selection_.indices)
+    assert_array_equal(folded.predict(rows[0]), clone(folded).fit(*rows).predict(rows[0]))
+
+
+@pytest.mark.parametrize("selection", ["greedy", "top", "hq"])
+def test_selecting_again_on_other_rows_sees_all_folds(tiny_space, rows, selection):
+    model = regressor(tiny_space, n_trials=5).fit(*rows)
+    model.reselect(rows[0][:20], rows[1][:20], selection=selection)
+    assert len(set(model.selection_.indices)) >= 2
+    for k in range(5):
+        x = model.scaling_.inputs(rows[0])
+        pooled = model._head.distribution(model._raw_of_trial(k, x))
+        loc, scale = model._head.distribution(predict_members(model.catalog_.member(k).networks, x))
+        assert_allclose(pooled[0], loc.mean(axis=0), rtol=1e-6, atol=1e-9)
+        assert_allclose(pooled[1] ** 2, (scale**2).mean(axis=0) + loc.var(axis=0), rtol=1e-6)
+
+
+def test_selecting_again_gives_up_what_was_trained_anew(tiny_space, rows):
+    searched = regressor(tiny_space).fit(*rows)
+    model = regressor(tiny_space, refit=True).fit(*rows)
+    with pytest.warns(UserWarning, match="trains nothing"):
+        model.reselect()
+    assert_array_equal(model.predict(rows[0]), searched.predict(rows[0]))
+
+
+def test_shifted_rows_are_predicted_by_all_folds(tiny_space, iris):
+    X, y = iris
+    shifted = [(X[:30] + 0.3, y[:30]), (X[:30] + 0.9, y[:30])]
+    model = classifier(tiny_space, refit=True).fit(X, y, shift_validation=shifted)
+    clean, *parts = model.catalog_.held_out.sets
+    assert [len(part[1]) for part in (clean, *parts)] == [150, 30, 30]
+    for k in model.catalog_.completed:
+        member = model.catalog_.member(k)
+        raw = predict_members(member.networks, model.scaling_.inputs(shifted[1][0]))
+        expected = model._head.probabilities(raw).mean(axis=0)
+        assert_allclose(model._head.probabilities(member.held_out[-30:]), expected, rtol=1e-4)
+    assert set(model.refitted_) == set(model._kept())
+    for severity in range(3):
+        one = model.at_severity(severity)
+        assert len(one._members()) == len(one.selection_.indices)
+
+
+# On disk
+
+
+def test_a_search_goes_on_and_is_read_from_its_folder(tiny_space, rows, tmp_path, monkeypatch):
+    settings = {"catalog_dir": tmp_path, "refit": True}
+    model = regressor(tiny_space, **settings).fit(*rows)
+    read = Catalog.load(tmp_path)
+    assert [type(record.result) for record in read] == [FoldedMember] * 3
+    assert_array_equal(read.member(0).held_out, model.catalog_.member(0).held_out)
+    assert_array_equal(
+        read.member(0).networks[2].weights, model.catalog_.member(0).networks[2].weights
+    )
+
+    def trained(*args, **kwargs):
+        raise AssertionError("a trial was run again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("skuq.training._trainer.MemberTrainer.__call__", trained)
+        again = regressor(tiny_space, **settings).fit(*rows)
+        assert_array_equal(again.predict(rows[0]), model.predict(rows[0]))
+        with pytest.warns(UserWarning, match="needs the rows"):
+            alone = skuq.AutoDEUQRegressor.from_catalog(tmp_path)
+        searched = skuq.AutoDEUQRegressor.from_catalog(tmp_path, refit=False)
+        assert_array_equal(alone.predict(rows[0]), searched.predict(rows[0]))
+        without = regressor(tiny_space, catalog_dir=tmp_path).fit(*rows)  # the same search
+        assert_array_equal(without.predict(rows[0]), searched.predict(rows[0]))
+
+
+def test_other_folds_are_another_search(tiny_space, rows, tmp_path):
+    for cv in (None, 2, 3, KFold(3)):
+        regressor(tiny_space, cv=cv, n_trials=1, catalog_dir=tmp_path).fit(*rows)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_warm_start_adds_trials(tiny_space, rows):
+    model = regressor(tiny_space, warm_start=True, refit=True).fit(*rows)
+    first = [record.result for record in model.catalog_]
+    model.set_params(n_trials=5).fit(*rows)
+    assert [record.result for record in model.catalog_][:3] == first
+    assert len(model.catalog_) == 5
+
+
+# Bad input, and pictures
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cv": 1}, "The 'cv' parameter"),
+        ({"cv": 61}, "greater than the number of samples"),
+        ({"cv": ShuffleSplit(3)}, "exactly one test fold"),
+        ({"cv": "three"}, "The 'cv' parameter"),
+        ({"refit": "yes"}, "The 'refit' parameter"),
+    ],
+)
+def test_bad_settings(tiny_space, rows, settings, message):
+    model = regressor(tiny_space, **settings)
+    with pytest.raises(ValueError, match=message):
+        model.fit(*rows)
+    with pytest.raises(NotFittedError):
+        model.predict(rows[0])
+
+
+def test_validation_data_and_folds_contradict_each_other(tiny_space, rows):
+    with pytest.raises(ValueError, match="give one of them"):
+        regressor(tiny_space).fit(*rows, validation_data=rows)
+
+
+def test_rows_to_validate_on_are_trained_on_anew(tiny_space, rows):
+    X, y = rows
+    beside = regressor(tiny_space, cv=None, refit=True)
+    beside.fit(X[:40], y[:40], validation_data=(X[40:], y[40:]))
+    alone = clone(beside).fit(X[:40], y[:40], validation_data=(X[40:], y[40:] + 1e-9))
+    assert len(beside.refitted_) == len(beside.selection_.indices)
+    assert_allclose(beside.predict(X), alone.predict(X), rtol=1e-3)
+
+
+def test_a_picture_of_members_says_which_trial_they_are_of(folded, rows):
+    display = MemberDiversityDisplay.from_estimator(folded, rows[0], random_state=0)
+    assert len(display.coordinates) == 3 * len(folded.selection_.indices)
+    assert set(display.groups) == {f"trial {k}" for k in folded.selection_.indices}
+    distances = MemberDiversityDisplay.from_estimator(folded, kind="distance").distances
+    assert distances.shape == (len(folded.selection_.indices),) * 2
