@@ -57,6 +57,8 @@ class Recipe:
         each twice as long as the one before (Holzmueller et al. 2024).
     final_lr_factor : float, default=0.01
         Where cosine and exponential schedules end, as a share of `learning_rate`.
+    epoch_rates : sequence of float, default=()
+        Factors of the learning rate in each epoch, besides the schedule; the last one stays.
     warmup : float, default=0.0
         Share of all steps in which the rate first rises linearly.
     clip_norm : float or None, default=None
@@ -107,10 +109,12 @@ class Recipe:
     weight_decay_schedule: str = "constant"
     dropout_schedule: str = "constant"
     rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
+    epoch_rates: tuple[float, ...] = ()
 
     def __post_init__(self):
         self._check_choices()
         self._settle_rate_factors()
+        self._settle_epoch_rates()
         for name in ("batch_size", "epochs"):
             self._check_integer(name)
         for name in ("reduce_lr_patience", "early_stopping_patience"):
@@ -172,6 +176,15 @@ class Recipe:
             )
         object.__setattr__(self, "rate_factors_of_layers", pairs)  # hashable, whatever was given
 
+    def _settle_epoch_rates(self):
+        try:
+            rates = tuple(float(rate) for rate in self.epoch_rates)
+        except (TypeError, ValueError):
+            rates = (float("nan"),)
+        if not all(0 <= rate < float("inf") for rate in rates):
+            raise ValueError(f"`epoch_rates` must be numbers >= 0. Got {self.epoch_rates!r}.")
+        object.__setattr__(self, "epoch_rates", rates)
+
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Factors (count,) of the learning rate from step `first` (from 0) of `total` on."""
         steps = np.arange(first, first + count)
@@ -180,6 +193,9 @@ class Recipe:
         factors = _scheduled(self.schedule, rest, self.final_lr_factor)
         if n_warm:  # the first step counts as one: with a rate of zero it would be wasted
             factors = factors * np.minimum((steps + 1) / n_warm, 1)
+        if self.epoch_rates:
+            epochs = steps * self.epochs // total
+            factors = factors * np.take(self.epoch_rates, epochs, mode="clip")
         return factors
 
     def weight_decay_factors(self, first: int, count: int, total: int) -> np.ndarray:

@@ -250,9 +250,7 @@ class MemberRefitter:
     needs_backend = True
 
     def __init__(self, trainer: MemberTrainer, trials: Sequence[TrialRecord]):
-        self._trials = {
-            r.trial_number: (r.configuration, r.seed, 1 + r.result.best_epoch) for r in trials
-        }
+        self._trials = {record.trial_number: record for record in trials}
         self._trainer = copy.copy(trainer)
         self._trainer.data = trainer.data.all_rows()
         self._trainer.folds, self._trainer.held_out = None, trainer.data.x[:0]
@@ -262,7 +260,10 @@ class MemberRefitter:
         self._trainer.cancel()
 
     def __call__(self, asked: Mapping, seed: int) -> Member:
-        """Train from the trial's own first weights, for as many epochs as were best then.
+        """Train from the trial's own first weights, as long and as fast as was best then.
+
+        There is nothing to stop by: epochs are as many as the trial's network had at its best, and
+        learning rates those that its plateaus had led to, or the folds' averages of both.
 
         Raises
         ------
@@ -271,7 +272,21 @@ class MemberRefitter:
         TimeoutError
             If it took longer than the trainer's `timeout`.
         """
-        configuration, seed, epochs = self._trials[asked["trial"]]
+        record = self._trials[asked["trial"]]
         return self._trainer.train(
-            configuration, seed, epochs=epochs, early_stopping_patience=None, keep="last"
+            record.configuration,
+            record.seed,
+            epochs=1 + record.result.best_epoch,
+            epoch_rates=_rates(record.result),
+            reduce_lr_patience=None,
+            early_stopping_patience=None,
+            keep="last",
         )
+
+
+def _rates(member):
+    """Factors of the learning rate until the best epoch; of folds their geometric mean."""
+    rates = [network.history["learning_rate"] for network in member.networks]
+    epochs = np.arange(1 + member.best_epoch)
+    logs = [np.log(np.take(own, epochs, mode="clip") / own[0]) for own in rates]
+    return np.exp(np.mean(logs, axis=0)).tolist()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
@@ -16,7 +17,7 @@ import skuq
 from skuq.catalog import Catalog, FoldedMember, Member
 from skuq.estimators._rows import Rows, fold_rows
 from skuq.plotting import MemberDiversityDisplay
-from skuq.training import MemberRefitter, predict_members
+from skuq.training import MemberRefitter, MemberTrainer, predict_members
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -230,12 +231,37 @@ def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
     recipe = Recipe(
         **tiny_space.recipe(configuration),
         epochs=1 + model.catalog_.member(k).best_epoch,
+        reduce_lr_patience=None,
         early_stopping_patience=None,
         keep="last",
     )
     network = tiny_space.build(configuration, (2,), 2)
     alone = train_member(network, GaussianHead(), recipe, data, model.catalog_[k].seed)
     assert_allclose(member.weights, alone.weights, rtol=1e-4, atol=1e-5)
+
+
+def test_learning_rates_fall_anew_as_they_fell_in_the_search(tiny_space, rows, monkeypatch):
+    class Reduced(type(tiny_space)):
+        def recipe(self, configuration):
+            return {**super().recipe(configuration), "reduce_lr_patience": 1}
+
+    asked, train = [], MemberTrainer.train
+
+    def watched(self, configuration, seed, **changes):
+        asked.append((seed, changes))
+        return train(self, configuration, seed, **changes)
+
+    monkeypatch.setattr(MemberTrainer, "train", watched)
+    model = regressor(Reduced(), epochs=40, refit=True).fit(*rows)
+    seed, changes = asked[-1]
+    (member,) = [r.result for r in model.catalog_ if r.seed == seed]
+    n = 1 + member.best_epoch
+    rates = [network.history["learning_rate"] for network in member.networks]
+    rates = [np.r_[own, np.full(n, own[-1])][:n] / own[0] for own in rates]
+    assert np.min(rates) < 0.2
+    assert_allclose(changes["epoch_rates"], stats.gmean(rates), rtol=1e-5)
+    assert changes["epochs"] == n
+    assert changes["reduce_lr_patience"] is None
 
 
 def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypatch):

@@ -108,3 +108,18 @@ def test_beta_2_is_for_those_who_have_one():
         assert Recipe(optimizer, beta_2=0.95).beta_2 == 0.95
     with pytest.raises(ValueError, match="`beta_2` is for adam, adamax and nadam. Got 'sgd'"):
         Recipe("sgd", beta_2=0.95)
+
+
+def test_rates_of_epochs_come_on_top_of_the_schedule():
+    recipe = Recipe(epochs=5, schedule="cosine", epoch_rates=[1.0, 0.5, 0.1])
+    plain = Recipe(epochs=5, schedule="cosine").rate_factors(0, 35, 35)
+    expected = plain * np.repeat([1, 0.5, 0.1, 0.1, 0.1], 7)
+    assert_allclose(recipe.rate_factors(0, 35, 35), expected)
+    assert_allclose(recipe.rate_factors(14, 14, 35), expected[14:28])
+    assert recipe == Recipe(epochs=5, schedule="cosine", epoch_rates=(1.0, 0.5, 0.1))
+
+
+@pytest.mark.parametrize("rates", [[-1.0], [np.nan], ["a"], 3.0])
+def test_rates_of_epochs_are_numbers(rates):
+    with pytest.raises(ValueError, match="`epoch_rates` must be numbers"):
+        Recipe(epoch_rates=rates)
