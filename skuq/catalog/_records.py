@@ -88,7 +88,8 @@ class FoldedMember:
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None
         Raw outputs on all rows, on each of the network that was trained without it.
     score : float
-        The networks' validation losses, averaged over all rows by weight. Smaller is better.
+        Negative log likelihood of `held_out`, the mean over rows by weight and over outputs.
+        Smaller is better.
     """
 
     networks: tuple[Member, ...]

@@ -89,9 +89,10 @@ class _AutoDEUQ(SearchEstimator):
         sample_weight : array-like of shape (n,), optional
             Non-negative.
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows to validate on, instead of a share of the rows above.
+            Rows to validate on, instead of a share of the rows above. Not with `cv`.
         groups : array-like of shape (n,), optional
-            Rows of one group are never divided between training and validation.
+            Rows of one group are never divided between training and validation, unless a splitter
+            given as `cv` does so.
 
         Returns
         -------
@@ -175,17 +176,18 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         Most epochs of one network; training stops early and keeps the best epoch.
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: early stopping, the search
-        and the selection see them. Ignored with `cv`, and if `fit` is given
-        `validation_data`.
+        and the selection see them. Ignored with `cv` or `validation_data`.
     cv : int, cross-validation generator, iterable or None, default=None
         With a number k every trial is k networks, each trained without another of k parts of the
-        rows. Search and selection see predictions of all rows, each by a network that was not
-        trained on it, and all networks of the trials chosen predict. Better for small tables, at
-        k times the work. None holds `validation_fraction` out.
+        rows (of positive weight). Search and selection see predictions of all rows, each by a
+        network that was not trained on it, and all networks of the trials chosen predict. Better
+        for small tables, at k times the work. Splitters must test every row once. None holds
+        `validation_fraction` out.
     refit : bool, default=False
-        Whether the networks of the ensemble are trained anew on all rows, each for as many epochs
-        as were best in the search; with `cv` one for each trial, not one for each fold. The
-        networks are K more trainings, no trials.
+        Whether the networks of the ensemble are trained anew on all rows, `validation_data` among
+        them, each for as many epochs as were best in the search; with `cv` one for each trial, not
+        one for each fold. So many more trainings follow the search, whatever `max_time` is; where
+        one fails, the networks of the search stay.
     search : str or keras_tuner.Oracle, default="agebo"
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
@@ -422,17 +424,18 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         Most epochs of one network; training stops early and keeps the best epoch.
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: early stopping, the search
-        and the selection see them. Ignored with `cv`, and if `fit` is given
-        `validation_data`.
+        and the selection see them. Ignored with `cv` or `validation_data`.
     cv : int, cross-validation generator, iterable or None, default=None
         With a number k every trial is k networks, each trained without another of k parts of the
-        rows. Search and selection see predictions of all rows, each by a network that was not
-        trained on it, and all networks of the trials chosen predict. Better for small tables, at
-        k times the work. None holds `validation_fraction` out.
+        rows (of positive weight). Search and selection see predictions of all rows, each by a
+        network that was not trained on it, and all networks of the trials chosen predict. Better
+        for small tables, at k times the work. Splitters must test every row once. None holds
+        `validation_fraction` out.
     refit : bool, default=False
-        Whether the networks of the ensemble are trained anew on all rows, each for as many epochs
-        as were best in the search; with `cv` one for each trial, not one for each fold. The
-        networks are K more trainings, no trials.
+        Whether the networks of the ensemble are trained anew on all rows, `validation_data` among
+        them, each for as many epochs as were best in the search; with `cv` one for each trial, not
+        one for each fold. So many more trainings follow the search, whatever `max_time` is; where
+        one fails, the networks of the search stay.
     search : str or keras_tuner.Oracle, default="agebo"
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",

@@ -68,7 +68,7 @@ class DurableSearchMixin:
             return contextlib.nullcontext()
         parts, objects = {name: _digest(value) for name, value in data.items()}, {}
         for name, value in self.get_params(deep=False).items():
-            if name not in self._harmless:
+            if name not in self._harmless and name not in data:
                 if isinstance(value, MissingPart):
                     value()  # says what is missing
                 parts[name] = _plain(value)
@@ -219,6 +219,7 @@ def _plain(value):
         return {str(key): _plain(own) for key, own in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(own) for own in value]
-    kind = value if hasattr(value, "__qualname__") else type(value)
+    is_named = callable(value) and hasattr(value, "__qualname__")  # generators are not
+    kind = value if is_named else type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     return f"{name} {re.sub(' at 0x[0-9a-f]+', '', repr(value))}"

@@ -32,16 +32,43 @@ def out_of_fold_splits(cv, X, y, groups=None, *, classifier=False) -> list:
     Raises
     ------
     ValueError
-        If `cv` does not put every row into exactly one test fold.
+        If `cv` does not put every row into exactly one test fold, or trains on rows it tests.
     """
-    splits = list(check_cv(cv, y, classifier=classifier).split(X, y, groups))
+    splits = [
+        tuple(_positions(part, len(y), cv) for part in pair)
+        for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups)
+    ]
+    if not splits:
+        raise ValueError(f"`cv` gave no folds (a generator does so once only). Got {_named(cv)}.")
     tested = np.sort(np.concatenate([test for _, test in splits]))
     if not np.array_equal(tested, np.arange(len(y))):
         raise ValueError(
-            "`cv` must put every row into exactly one test fold, as KFold does and "
-            f"ShuffleSplit does not. Got {cv!r}."
+            "`cv` must put every row into exactly one test fold, as KFold does and ShuffleSplit "
+            f"does not. There are {len(y)} rows, and `cv` is {_named(cv)}."
         )
+    for k, (train, test) in enumerate(splits):
+        if not len(train) or not len(test) or np.isin(test, train).any():
+            raise ValueError(
+                "`cv` must give rows to train on, and others to test on. Fold "
+                f"{k} of {_named(cv)} has {len(train)} and {len(test)}, of which "
+                f"{np.isin(test, train).sum()} in both."
+            )
     return splits
+
+
+def _positions(rows, n, cv):
+    rows = np.asarray(rows)
+    if rows.dtype == bool and rows.shape == (n,):
+        rows = np.flatnonzero(rows)
+    sound = rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows))
+    if not sound or ((rows < 0) | (rows >= n)).any():
+        raise ValueError(f"`cv` must give positions of {n} rows. Got {_named(cv)}.")
+    return rows.astype("int64")
+
+
+def _named(cv):
+    text = repr(cv)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def fit_fold(estimator, X, y, sample_weight, train, test=None):

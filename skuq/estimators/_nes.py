@@ -72,17 +72,18 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         (it has 15 on Fashion-MNIST).
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: evolution and selection see
-        them. Ignored with `cv`, and if `fit` is given
-        `validation_data`.
+        them. Ignored with `cv` or `validation_data`.
     cv : int, cross-validation generator, iterable or None, default=None
         With a number k every trial is k networks, each trained without another of k parts of the
-        rows. Search and selection see predictions of all rows, each by a network that was not
-        trained on it, and all networks of the trials chosen predict. Better for small tables, at
-        k times the work. None holds `validation_fraction` out.
+        rows (of positive weight). Search and selection see predictions of all rows, each by a
+        network that was not trained on it, and all networks of the trials chosen predict. Better
+        for small tables, at k times the work. Splitters must test every row once. None holds
+        `validation_fraction` out.
     refit : bool, default=False
-        Whether the networks of the ensemble are trained anew on all rows, each for as many epochs
-        as were best in the search; with `cv` one for each trial, not one for each fold. The
-        networks are K more trainings, no trials.
+        Whether the networks of the ensemble are trained anew on all rows, `validation_data` among
+        them, each for as many epochs as were best in the search; with `cv` one for each trial, not
+        one for each fold. So many more trainings follow the search, whatever `max_time` is; where
+        one fails, the networks of the search stay.
     preprocess : "auto", transformer or None, default="auto"
         What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
         become medians, noted in columns of their own, and categories columns of 0 and 1, at
@@ -300,17 +301,18 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         (it has 15 on Fashion-MNIST).
     validation_fraction : float, default=0.25
         Share of the rows that networks are not trained on: evolution and selection see
-        them. Ignored with `cv`, and if `fit` is given
-        `validation_data`.
+        them. Ignored with `cv` or `validation_data`.
     cv : int, cross-validation generator, iterable or None, default=None
         With a number k every trial is k networks, each trained without another of k parts of the
-        rows. Search and selection see predictions of all rows, each by a network that was not
-        trained on it, and all networks of the trials chosen predict. Better for small tables, at
-        k times the work. None holds `validation_fraction` out.
+        rows (of positive weight). Search and selection see predictions of all rows, each by a
+        network that was not trained on it, and all networks of the trials chosen predict. Better
+        for small tables, at k times the work. Splitters must test every row once. None holds
+        `validation_fraction` out.
     refit : bool, default=False
-        Whether the networks of the ensemble are trained anew on all rows, each for as many epochs
-        as were best in the search; with `cv` one for each trial, not one for each fold. The
-        networks are K more trainings, no trials.
+        Whether the networks of the ensemble are trained anew on all rows, `validation_data` among
+        them, each for as many epochs as were best in the search; with `cv` one for each trial, not
+        one for each fold. So many more trainings follow the search, whatever `max_time` is; where
+        one fails, the networks of the search stay.
     preprocess : "auto", transformer or None, default="auto"
         What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
         become medians, noted in columns of their own, and categories columns of 0 and 1, at

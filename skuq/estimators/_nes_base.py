@@ -100,14 +100,15 @@ class NeuralEnsembleSearch(SearchEstimator):
         sample_weight : array-like of shape (n,), optional
             Non-negative.
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows to validate on, instead of a share of the rows above.
+            Rows to validate on, instead of a share of the rows above. Not with `cv`.
         shift_validation : tuple (X, y[, sample_weight]) or list of such tuples, optional
             Labelled rows from where the model will be used, or a simulation of it (see
             `skuq.datasets.corrupt_table`). A list holds several severities, the highest last.
             Never trained on: the ensemble is selected on them (on all severities together,
             each counting the same; see `at_severity`), and evolution looks at the highest.
         groups : array-like of shape (n,), optional
-            Rows of one group are never divided between training and validation.
+            Rows of one group are never divided between training and validation, unless a splitter
+            given as `cv` does so.
 
         Returns
         -------

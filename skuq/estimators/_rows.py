@@ -88,7 +88,7 @@ def fold_rows(rows: Rows, cv, rng, groups=None, labels=None):
     ----------
     rows : Rows
         Of positive weight.
-    cv : int or cross-validation generator
+    cv : int, cross-validation generator or iterable
         A number shuffles the rows, keeps `groups` together and divides `labels` in proportion.
     """
     if isinstance(cv, Integral):
@@ -123,13 +123,12 @@ def check_validation_data(estimator, data, targets, name="validation_data") -> R
     return Rows(X, y, weight).take(weight > 0)
 
 
-def warn_of_few_rows(n_valid):
+def warn_of_few_rows(n_valid, advice="A larger validation_fraction or validation_data may help."):
     """Say that members are chosen on little."""
     if n_valid < _ENOUGH_VALIDATION_ROWS:
         warnings.warn(
-            f"Members are chosen on {n_valid} validation rows; below "
-            f"{_ENOUGH_VALIDATION_ROWS} the choice owes much to chance. `cv`, "
-            "a larger validation_fraction or validation_data may help.",
+            f"Members are chosen on {n_valid} validation rows; below {_ENOUGH_VALIDATION_ROWS} the "
+            f"choice owes much to chance. {advice}".rstrip(),
             SmallValidationWarning,
             stacklevel=5,
         )

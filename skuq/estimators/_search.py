@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from numbers import Integral
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -24,7 +25,6 @@ from skuq.estimators._rows import (
     split,
     warn_of_few_rows,
 )
-from skuq.exceptions import SearchFailedError
 from skuq.search import Limits, Listed, open_slots, run_search
 from skuq.search._loop import known_records
 from skuq.tables import TrainingData
@@ -57,6 +57,9 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         if validation_data is not None:
             beside = self._check_rows_beside(validation_data, "validation_data")
         shifted = [self._check_rows_beside(part, name) for name, part in shifted]
+        folds = {}  # of the user's, which may be others every time, and are part of the search
+        if not isinstance(self.cv, Integral | None):
+            folds["cv"] = self._folds(rows, groups)
         store = self._open_store(
             is_fitted,
             X=rows.X,
@@ -65,12 +68,14 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
             groups=groups,
             validation_data=beside,
             shift_validation=shifted,
+            **folds,
         )
         with store as store:
             self.catalog_path_ = None if store is None else store.path
             if store is not None:
                 self.entropy_ = store.entropy or self.entropy_
-            train, valid, positions, folds = self._divided(rows, beside, groups)
+            train, valid, positions = self._divided(rows, beside, groups)
+            folds = folds.get("cv") or self._folds(rows, groups)
             self._head = self._make_head(rows.y.shape[1])
             self.scaling_ = self._fit_scaling(train)
             if folds is None:
@@ -100,24 +105,32 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         return self
 
     def _divided(self, rows, beside, groups):
-        """Rows to train on, rows to validate on, positions of these, and folds of the former.
-
-        There are folds or rows to validate on.
-        """
-        folds, rng = None, generator(self.entropy_, "split")
+        """Rows to train on, rows to validate on (None: folds do), and positions of these."""
         if self.cv is not None:
-            validate = np.flatnonzero(rows.weight > 0)
-            train, valid = rows.take(validate), None
-            groups = None if groups is None else groups[validate]
-            folds = fold_rows(train, self.cv, rng, groups, self._labels(train.y))
-        elif beside is None:
-            fraction, labels = self.validation_fraction, self._labels(rows.y)
-            train, validate = split(rows, fraction, rng, groups, labels)
-            train, valid = rows.take(train), rows.take(validate)
+            used = np.flatnonzero(rows.weight > 0)
+            train, valid, validate = rows.take(used), None, used
+            warn_of_few_rows(len(used), "")
+            return train, valid, validate
+        if beside is None:
+            rng, labels = generator(self.entropy_, "split"), self._labels(rows.y)
+            train, validate = split(rows, self.validation_fraction, rng, groups, labels)
+            parts = rows.take(train), rows.take(validate), validate
         else:
-            train, valid, validate = rows.take(rows.weight > 0), beside, None
-        warn_of_few_rows(len((train if valid is None else valid).X))
-        return train, valid, validate, folds
+            parts = rows.take(rows.weight > 0), beside, None
+        warn_of_few_rows(
+            len(parts[1].X), "`cv`, a larger validation_fraction or validation_data may help."
+        )
+        return parts
+
+    def _folds(self, rows, groups):
+        """Pairs of positions among the rows of positive weight; None without `cv`."""
+        if self.cv is None:
+            return None
+        used = np.flatnonzero(rows.weight > 0)
+        rows, groups = rows.take(used), None if groups is None else groups[used]
+        return fold_rows(
+            rows, self.cv, generator(self.entropy_, "split"), groups, self._labels(rows.y)
+        )
 
     def _check_rows_beside(self, data, name):
         """Checked rows of positive weight that the user gives beside those to train on."""
@@ -177,28 +190,30 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
     def _trained_anew(self, trainer):
         """By trial, the networks of the ensemble trained on all rows; without those that fail."""
         records = [self.catalog_[k] for k in self._kept()]
-        refitter = MemberRefitter(trainer, records)
         asked = Listed([{"trial": record.trial_number} for record in records])
+        limits = Limits(trial_timeout=self.trial_timeout, gives_up=False)
+        found, why = [], ""
         try:
+            refitter = MemberRefitter(trainer, records)
             with open_slots(refitter, self.n_jobs, len(records)) as slots:
                 found = run_search(
                     asked,
                     slots,
                     len(records),
                     self.entropy_,
-                    limits=Limits(trial_timeout=self.trial_timeout),
+                    limits=limits,
                     verbose=self.verbose,
                     what="refit",
                 )
-        except SearchFailedError as error:
-            found = error.records
-        except KeyboardInterrupt:
-            found = []
+        # The search is done, and must not be lost for anything that comes after it.
+        except (Exception, KeyboardInterrupt) as error:
+            why = f"{type(error).__name__}: {error}"
         anew = {r.configuration["trial"]: r.result for r in found if r.completed}
         if len(anew) < len(records):
+            why = why or next((r.message for r in found if not r.completed), "interrupted")
             warnings.warn(
                 f"{len(records) - len(anew)} of {len(records)} networks could not be trained anew "
-                "on all rows: those of the search stand in for them.",
+                f"on all rows: those of the search stand in for them ({why}).",
                 stacklevel=5,
             )
         positions = {record.trial_number: k for k, record in enumerate(self.catalog_)}
@@ -229,6 +244,8 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
 
     def reselect(self, X=None, y=None, sample_weight=None, **settings):
         """Choose another ensemble out of the networks there are: nothing is trained.
+
+        With ``refit=True`` members are then the networks of the search, with a warning.
 
         Parameters
         ----------
@@ -324,13 +341,13 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         Parameters
         ----------
         every_trial : bool, default=False
-            The whole catalog instead of the members of the ensemble: the networks of the
-            search, none of which has seen its held-out rows.
+            The whole catalog instead of the members of the ensemble, as the search has trained it.
 
         Returns
         -------
         list of (str, estimator) tuples
-            For example for ``HQEnsembleSelector(pool, cv="prefit")``.
+            For example for ``HQEnsembleSelector(pool, cv="prefit")``, on rows that the networks
+            have not seen: those held out, or with `cv` and `refit`, which train on all, others.
         """
         check_is_fitted(self)
         indices, changes = self.selection_.indices, {}

@@ -78,7 +78,7 @@ def description_of(value) -> str:
     """What an object is, in words."""
     if isinstance(value, type):
         return f"class {value.__module__}.{value.__qualname__}"
-    if hasattr(value, "__qualname__"):
+    if callable(value) and hasattr(value, "__qualname__"):
         return f"function {value.__module__}.{value.__qualname__}"
     kind = type(value)
     return f"object of class {kind.__module__}.{kind.__qualname__}"

@@ -30,11 +30,14 @@ class Limits:
         Seconds of one trial.
     max_failures : int, optional
         Most failed trials. None ends a search only if all of the first ten failed.
+    gives_up : bool, default=True
+        False tries every trial, however many fail.
     """
 
     max_time: float | None = None
     trial_timeout: float | None = None
     max_failures: int | None = None
+    gives_up: bool = True
     _start: float = field(default_factory=time.monotonic)
 
     def out_of_time(self, history) -> bool:
@@ -59,6 +62,8 @@ class Limits:
         SearchFailedError
             With the most frequent reasons.
         """
+        if not self.gives_up:
+            return
         fresh = history[n_known:]
         n_failed = sum(not record.completed for record in fresh)
         enough = len(fresh) >= min(n_trials - n_known, _HOPELESS)

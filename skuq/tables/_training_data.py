@@ -47,13 +47,19 @@ class TrainingData:
         """Rows to train on, and none beside them."""
         return cls(x, y, weight, x[:0], y[:0], weight[:0])
 
+    def with_empty_row(self) -> TrainingData:
+        """The same with a row of zeros behind those to train on, of no weight."""
+        arrays = [getattr(self, name) for name in self.__dataclass_fields__]
+        padded = [np.concatenate([a, np.zeros_like(a[:1])]) for a in arrays[:3]]
+        return TrainingData(*padded, *arrays[3:])
+
     def divided(self, train, valid) -> TrainingData:
         """Some rows to train on, and others of the same to validate on."""
         rows = self.x, self.y, self.weight
         return TrainingData(*(a[train] for a in rows), *(a[valid] for a in rows))
 
     def all_rows(self) -> TrainingData:
-        """Both kinds of rows to train on, none to validate on; weights as they were given."""
+        """Both kinds of rows to train on, none to validate on; weights as they were given here."""
         weights = [
             getattr(self, name).astype("float64") * self._factors.get(name, 1.0)
             for name in ("weight", "weight_valid")

@@ -558,6 +558,8 @@ def _member(network, weights, state, history, recipe, seed, seconds, key, held_o
         )
     if isinstance(key.network, EpistemicNetwork):  # who has no predictions but its draws
         return member
+    if not len(held_out):  # some of Keras' layers fail on no rows
+        return member.with_held_out(np.empty((0, key.head.n_raw), dtype="float32"))
     raw = predict_members([member], held_out, once=True)[0]
     return member.with_held_out(raw.astype("float32"))
 

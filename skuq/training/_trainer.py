@@ -27,6 +27,7 @@ from skuq.training._recipe import Recipe
 __all__ = ["MemberRefitter", "MemberTrainer"]
 
 _LARGEST_STACK = 16  # folds side by side
+_LIKE_WEIGHTS = 0.1  # of the folds of a stack, whose losses are not each divided by their weight
 
 
 class MemberTrainer:
@@ -43,7 +44,8 @@ class MemberTrainer:
         Largest number of epochs, unless the configuration decides it.
     held_out : ndarray of shape (n_held_out, ...), optional
         Standardised inputs that each member predicts once it is trained, instead of the
-        validation rows; with `folds` besides them, where networks' predictions are pooled.
+        validation rows. With `folds` they follow the rows of the folds, and are predicted by all
+        networks of a member: its numbers are those of their mixture's moments.
     folds : sequence of pairs of ndarray, optional
         Rows of ``data.x`` to train on and to validate on. One network is trained for each pair,
         and together they are the `FoldedMember` of the configuration. Every row validates one of
@@ -121,44 +123,66 @@ class MemberTrainer:
     def _train_folds(self, model, recipe, seed, cancelled):
         from skuq.training._predict import predict_members
 
-        networks, n = [], len(self.folds)
-        size = -(-n // -(-n // _LARGEST_STACK))  # equal, so that stacks share a program
-        for first in range(0, n, size):
-            seeds = [trial_seed(seed, k) for k in range(first, min(first + size, n))]
-            folds = self.folds[first : first + size]
-            networks += self._train_some(model, recipe, folds, seeds, cancelled)
+        seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
+        train = self._one_by_one
+        if make_plan(model.to_json()) is not None and self._folds_are_alike:
+            train = self._side_by_side
+        networks = train(model, recipe, seeds, cancelled)
         for network in networks:
             if isinstance(network, FloatingPointError):
                 raise network
-        held_out = np.empty((len(self.data.x), self.head.n_raw), dtype="float32")
+        raw = np.empty((len(self.data.x), self.head.n_raw), dtype="float32")
         for network, (_, valid) in zip(networks, self.folds):
-            held_out[valid] = network.held_out[: len(valid)]
+            raw[valid] = network.held_out[: len(valid)]
+        likelihood = self.head.log_likelihood(self.data.y.astype("float64"), raw.astype("float64"))
+        score = -np.average(likelihood, weights=self.data.weight.astype("float64"))
+        score = float(score / self.data.y.shape[1])
         if self.held_out is not None:
             apart = self.head.pooled(predict_members(networks, self.held_out, once=True))
-            held_out = np.concatenate([held_out, apart.astype("float32")])
-        weights = [self.data.weight[valid].sum(dtype=float) for _, valid in self.folds]
-        score = float(np.average([network.score for network in networks], weights=weights))
-        return FoldedMember(
-            tuple(replace(network, held_out=None) for network in networks), held_out, score
-        )
+            raw = np.concatenate([raw, apart.astype("float32")])
+        return FoldedMember(tuple(n.with_held_out(None) for n in networks), raw, score)
 
-    def _train_some(self, model, recipe, folds, seeds, cancelled):
-        """Folds of about equal size side by side, others one after the other."""
-        from skuq.training._engine import train_member, train_stack
+    @property
+    def _folds_are_alike(self):
+        """Whether sizes and weights of folds differ so little that a stack trains them alike."""
+        sizes = [[len(rows) for rows in fold] for fold in self.folds]
+        weights = [self.data.weight[train].mean(dtype=float) for train, _ in self.folds]
+        return (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LIKE_WEIGHTS
 
-        sizes = np.array([[len(train), len(valid)] for train, valid in folds])
-        is_planned = make_plan(model.to_json()) is not None
-        if is_planned and (np.ptp(sizes, axis=0) <= 1).all():
-            largest = sizes.max(axis=0)
-            splits = [tuple(np.resize(rows, n) for rows, n in zip(fold, largest)) for fold in folds]
-            return train_stack(
-                model, self.head, recipe, self.data, seeds, splits=splits, cancelled=cancelled
+    def _side_by_side(self, model, recipe, seeds, cancelled):
+        from skuq.training._engine import train_stack
+
+        # Smaller folds are filled up with a row of no weight.
+        data, n = self.data.with_empty_row(), len(self.data.x)
+        largest = np.max([[len(rows) for rows in fold] for fold in self.folds], axis=0)
+        splits = [
+            tuple(
+                np.pad(rows, (0, size - len(rows)), constant_values=n)
+                for rows, size in zip(fold, largest)
             )
+            for fold in self.folds
+        ]
+        networks = []
+        for part in np.array_split(np.arange(len(seeds)), -(-len(seeds) // _LARGEST_STACK)):
+            networks += train_stack(
+                model,
+                self.head,
+                recipe,
+                data,
+                [seeds[k] for k in part],
+                splits=[splits[k] for k in part],
+                cancelled=cancelled,
+            )
+        return networks
+
+    def _one_by_one(self, model, recipe, seeds, cancelled):
+        from skuq.training._engine import train_member
+
         return [
             train_member(
                 model, self.head, recipe, self.data.divided(*fold), seed, cancelled=cancelled
             )
-            for fold, seed in zip(folds, seeds)
+            for fold, seed in zip(self.folds, seeds)
         ]
 
     @contextlib.contextmanager
@@ -253,17 +277,19 @@ class MemberRefitter:
         self._trials = {record.trial_number: record for record in trials}
         self._trainer = copy.copy(trainer)
         self._trainer.data = trainer.data.all_rows()
-        self._trainer.folds, self._trainer.held_out = None, trainer.data.x[:0]
+        self._trainer.folds = self._trainer.held_out = None
+        self._trainer._cancelled = False  # as a search that was cut short leaves it
 
     def cancel(self):
         """As of a `MemberTrainer`."""
         self._trainer.cancel()
 
     def __call__(self, asked: Mapping, seed: int) -> Member:
-        """Train from the trial's own first weights, as long and as fast as was best then.
+        """Train as long and as fast as was best in the search.
 
         There is nothing to stop by: epochs are as many as the trial's network had at its best, and
-        learning rates those that its plateaus had led to, or the folds' averages of both.
+        learning rates those that its plateaus had led to, or the folds' averages of both. Schedules
+        are run through in these epochs.
 
         Raises
         ------

@@ -2,6 +2,7 @@
 
 import pickle
 
+import joblib
 import matplotlib
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
+from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleSplit
 
 import skuq
 from skuq.catalog import Catalog, FoldedMember, Member
 from skuq.estimators._rows import Rows, fold_rows
+from skuq.exceptions import SlotsLostError, SmallValidationWarning
 from skuq.plotting import MemberDiversityDisplay
 from skuq.training import MemberRefitter, MemberTrainer, predict_members
 
@@ -95,7 +97,7 @@ def test_a_trial_scores_its_loss_over_all_rows(folded):
     for k in folded.catalog_.completed:
         member = folded.catalog_.member(k)
         likelihood = folded._head.log_likelihood(held_out.y.astype(float), member.held_out)
-        assert_allclose(member.score, -likelihood.mean(), rtol=1e-4)
+        assert_allclose(member.score, -likelihood.mean(), rtol=1e-6)
         assert_allclose(folded.catalog_[k].score, member.score)
 
 
@@ -106,7 +108,29 @@ def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
     likelihood = model._head.log_likelihood(
         model.catalog_.held_out.y.astype(float), member.held_out
     )
-    assert_allclose(member.score, -likelihood.mean(), rtol=1e-4)
+    assert_allclose(member.score, -likelihood.mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("cv", [3, GroupKFold(2)])
+def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
+    weight, groups = np.r_[np.ones(40), np.full(10, 20.0)], np.arange(50) > 24
+    model = regressor(tiny_space, n_trials=1, cv=cv)
+    model.fit(rows[0][:50], rows[1][:50], sample_weight=weight, groups=groups if cv != 3 else None)
+    member = model.catalog_.member(0)
+    y = model.catalog_.held_out.y.astype(float)
+    likelihood = model._head.log_likelihood(y, member.held_out)
+    assert_allclose(member.score, -np.average(likelihood, weights=weight), rtol=1e-6)
+
+
+def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, rows):
+    X, y = rows[0][:13], rows[1][:13]
+    model = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3)).fit(X, y)
+    whole = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skuq.training._trainer.make_plan", lambda network: None)
+        whole.fit(X, y)
+    for one, other in zip(*(m.catalog_.member(0).networks for m in (model, whole))):
+        assert_allclose(one.weights, other.weights, atol=2e-3)  # Adam takes no size from a loss
 
 
 def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkeypatch):
@@ -271,7 +295,7 @@ def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypa
         raise FloatingPointError("diverged")
 
     monkeypatch.setattr(MemberRefitter, "__call__", fails)
-    with pytest.warns(UserWarning, match="could not be trained anew"):
+    with pytest.warns(UserWarning, match="could not be trained anew.*: diverged"):
         model = regressor(tiny_space, refit=True).fit(*rows)
     assert model.refitted_ == {}
     assert_array_equal(model.predict(rows[0]), searched.predict(rows[0]))
@@ -287,6 +311,69 @@ def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypa
     assert [len(networks) for networks in model._networks_of_trials()] == [3, 1]
     assert_allclose(model._mixture_weights(4).sum(), 1)
     assert np.isfinite(model.predict(rows[0], return_std=True)).all()
+
+
+@pytest.mark.parametrize("where", ["__init__", "__call__"])
+@pytest.mark.parametrize("error", [SlotsLostError, MemoryError])
+def test_no_error_loses_the_search(tiny_space, rows, monkeypatch, error, where):
+    def fails(self, *args):
+        raise error("gone")
+
+    monkeypatch.setattr(MemberRefitter, where, fails)
+    with pytest.warns(UserWarning, match="could not be trained anew.*gone"):
+        model = regressor(tiny_space, refit=True).fit(*rows)
+    assert np.isfinite(model.predict(rows[0])).all()
+
+
+def test_each_is_tried_however_many_fail(tiny_space, rows, monkeypatch):
+    train = MemberRefitter.__call__
+    settings = {"n_trials": 12, "n_members": 12, "selection": "top", "search": "rs-mixed"}
+    model = regressor(tiny_space, cv=None, **settings).fit(*rows)
+    last = int(model.selection_.indices[-1])
+
+    def fails_but_for_one(self, asked, seed):
+        if asked["trial"] != last:
+            raise FloatingPointError("diverged")
+        return train(self, asked, seed)
+
+    monkeypatch.setattr(MemberRefitter, "__call__", fails_but_for_one)
+    with pytest.warns(UserWarning, match="11 of 12 networks"):
+        model = regressor(tiny_space, cv=None, refit=True, **settings).fit(*rows)
+    assert list(model.refitted_) == [last]
+
+
+def test_they_are_trained_after_a_search_that_was_cut_short_in_threads(tiny_space, rows):
+    model = regressor(
+        tiny_space,
+        cv=None,
+        n_trials=200,
+        epochs=200,
+        search="rs-mixed",
+        max_time=0.5,
+        n_jobs=2,
+        refit=True,
+    )
+    with joblib.parallel_config(backend="threading"):
+        model.fit(*rows)
+    assert len(model.catalog_) < 200
+    assert sorted(model.refitted_) == sorted(model.selection_.indices)
+
+
+@pytest.mark.parametrize("cv", [None, 2])
+def test_images(cv):
+    def build(hp, input_shape, n_outputs):
+        from skuq._keras import keras
+
+        inputs = keras.Input(input_shape)
+        x = keras.layers.Conv2D(hp.Choice("filters", [2, 3]), 3, use_bias=False)(inputs)
+        x = keras.layers.GlobalAveragePooling2D()(keras.layers.BatchNormalization()(x))
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(x))
+
+    rng = np.random.RandomState(0)
+    X, y = rng.rand(24, 6, 6, 1), np.arange(24) % 2
+    model = classifier(build, cv=cv, refit=True, epochs=2, n_trials=2).fit(X, y)
+    assert len(model.refitted_) == len(model.selection_.indices)
+    assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
 def test_an_interrupt_leaves_the_networks_of_the_search(tiny_space, rows, monkeypatch):
@@ -384,9 +471,19 @@ def test_a_search_goes_on_and_is_read_from_its_folder(tiny_space, rows, tmp_path
 
 
 def test_other_folds_are_another_search(tiny_space, rows, tmp_path):
-    for cv in (None, 2, 3, KFold(3)):
+    parts = np.arange(60) % 3
+    other = np.r_[parts[1:], parts[:1]]
+    same = PredefinedSplit(parts), PredefinedSplit(parts.copy())
+    for cv in (None, 2, 3, KFold(3), *same, PredefinedSplit(other), list(KFold(3).split(rows[0]))):
         regressor(tiny_space, cv=cv, n_trials=1, catalog_dir=tmp_path).fit(*rows)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_a_generator_of_folds_serves_one_fit(tiny_space, rows, tmp_path):
+    model = regressor(tiny_space, cv=KFold(3).split(rows[0]), catalog_dir=tmp_path).fit(*rows)
+    assert len(model.catalog_.member(0).networks) == 3
+    with pytest.raises(ValueError, match="a generator does so once"):
+        model.fit(*rows)
 
 
 def test_warm_start_adds_trials(tiny_space, rows):
@@ -395,9 +492,27 @@ def test_warm_start_adds_trials(tiny_space, rows):
     model.set_params(n_trials=5).fit(*rows)
     assert [record.result for record in model.catalog_][:3] == first
     assert len(model.catalog_) == 5
+    with pytest.warns(UserWarning, match=r"differs in \['cv'\]"):
+        model.set_params(cv=KFold(3)).fit(*rows)
+    again = [record.result for record in model.catalog_]
+    model.set_params(cv=KFold(3)).fit(*rows)
+    assert [record.result for record in model.catalog_] == again
 
 
 # Bad input, and pictures
+
+
+def test_masks_are_positions(folded, tiny_space, rows):
+    masks = [(np.arange(60) // 20 != k, np.arange(60) // 20 == k) for k in range(3)]
+    model = regressor(tiny_space, cv=masks).fit(*rows)
+    assert_array_equal(model.predict(rows[0]), folded.predict(rows[0]))
+
+
+@pytest.mark.filterwarnings("default::skuq.exceptions.SmallValidationWarning")
+@pytest.mark.parametrize(("cv", "advice"), [(None, "`cv`, a larger"), (3, "to chance.$")])
+def test_advice_for_few_rows(tiny_space, rows, cv, advice):
+    with pytest.warns(SmallValidationWarning, match=advice):
+        regressor(tiny_space, cv=cv, n_trials=1).fit(*rows)
 
 
 @pytest.mark.parametrize(
@@ -406,6 +521,11 @@ def test_warm_start_adds_trials(tiny_space, rows):
         ({"cv": 1}, "The 'cv' parameter"),
         ({"cv": 61}, "greater than the number of samples"),
         ({"cv": ShuffleSplit(3)}, "exactly one test fold"),
+        ({"cv": []}, "`cv` gave no folds"),
+        ({"cv": [(np.arange(60), np.arange(60))]}, "has 60 and 60, of which 60 in both"),
+        ({"cv": [([], np.arange(60))]}, "has 0 and 60"),
+        ({"cv": [([60], np.arange(60))]}, "must give positions of 60 rows"),
+        ({"cv": [([0.5], np.arange(60))]}, "must give positions of 60 rows"),
         ({"cv": "three"}, "The 'cv' parameter"),
         ({"refit": "yes"}, "The 'refit' parameter"),
     ],
