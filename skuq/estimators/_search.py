@@ -383,7 +383,7 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
 
     def __setstate__(self, state):
         if "selection_" in state:  # of a file that is older than `refit`
-            state = {"refitted_": {}, **state}
+            state = {**state, "refitted_": state.get("refitted_", {})}
         super().__setstate__(state)
 
     def _kept(self):
