@@ -57,9 +57,9 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         if validation_data is not None:
             beside = self._check_rows_beside(validation_data, "validation_data")
         shifted = [self._check_rows_beside(part, name) for name, part in shifted]
-        folds = {}  # of the user's, which may be others every time, and are part of the search
+        given = None  # folds that are the user's: they may be others every time
         if not isinstance(self.cv, Integral | None):
-            folds["cv"] = self._folds(rows, groups)
+            given = self._folds(rows, groups)
         store = self._open_store(
             is_fitted,
             X=rows.X,
@@ -68,14 +68,14 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
             groups=groups,
             validation_data=beside,
             shift_validation=shifted,
-            **folds,
+            **({} if given is None else {"cv": given}),
         )
         with store as store:
             self.catalog_path_ = None if store is None else store.path
             if store is not None:
                 self.entropy_ = store.entropy or self.entropy_
             train, valid, positions = self._divided(rows, beside, groups)
-            folds = folds.get("cv") or self._folds(rows, groups)
+            folds = given or self._folds(rows, groups)
             self._head = self._make_head(rows.y.shape[1])
             self.scaling_ = self._fit_scaling(train)
             if folds is None:

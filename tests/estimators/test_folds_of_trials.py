@@ -529,6 +529,9 @@ def test_advice_for_few_rows(tiny_space, rows, cv, advice):
         ({"cv": "three"}, "The 'cv' parameter"),
         ({"refit": "yes"}, "The 'refit' parameter"),
     ],
+    ids=str.split(
+        "one too-many overlapping-tests none same-rows untrained beyond fractions text refit"
+    ),
 )
 def test_bad_settings(tiny_space, rows, settings, message):
     model = regressor(tiny_space, **settings)
