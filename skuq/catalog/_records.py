@@ -86,7 +86,8 @@ class FoldedMember:
     networks : tuple of Member
         One a fold. What they predicted of their folds is not theirs but stands below.
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None
-        Raw outputs on all rows, on each of the network that was trained without it.
+        Raw outputs on all rows, each row's of the network that was trained without it; behind
+        them those on shifted rows, of all networks together (their mixture's moments).
     score : float
         Negative log likelihood of `held_out`, the mean over rows by weight and over outputs.
         Smaller is better.

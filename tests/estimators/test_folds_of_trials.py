@@ -144,6 +144,21 @@ def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkey
             assert a.best_epoch == b.best_epoch
 
 
+@pytest.mark.parametrize("heavy", [1.0, 20.0])
+def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, heavy):
+    # A stack does not divide each fold's losses by its own weights.
+    stacks, side_by_side = [], MemberTrainer._side_by_side
+
+    def counted(self, *args):
+        stacks.append(self)
+        return side_by_side(self, *args)
+
+    monkeypatch.setattr(MemberTrainer, "_side_by_side", counted)
+    weight = np.r_[np.ones(40), np.full(20, heavy)]
+    regressor(tiny_space, n_trials=1, cv=KFold(3)).fit(*rows, sample_weight=weight)
+    assert len(stacks) == (heavy == 1)
+
+
 def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
     X, y = rows[0][:24], rows[1][:24]
     whole = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
@@ -386,7 +401,7 @@ def test_an_interrupt_leaves_the_networks_of_the_search(tiny_space, rows, monkey
     assert np.isfinite(model.predict(rows[0])).all()
 
 
-def test_a_pool_of_every_trial_has_not_seen_its_rows(tiny_space, rows):
+def test_a_pool_of_every_trial_is_as_the_search_has_trained_it(tiny_space, rows):
     model = regressor(tiny_space, refit=True).fit(*rows)
     own = dict(model.member_estimators())
     every = dict(model.member_estimators(every_trial=True))
