@@ -120,7 +120,7 @@ def coarse_objective(shares, weights):
     def objective(outputs):
         xp = np
         if not isinstance(outputs, np.ndarray):
-            from skuq._keras import ops as xp
+            from skuq.backend import ops as xp
         weighted = outputs * weights
         mean = xp.sum(weighted * shares, axis=(-2, -1), keepdims=True)
         return -xp.sum(xp.square(weighted - mean) * shares, axis=(-2, -1))

@@ -42,7 +42,7 @@ def dense(hidden_units, dropout=0.0):
     """
 
     def build(input_shape, n_outputs):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         def layer(units, activation=None):
             start = [keras.initializers.RandomUniform(-0.05, 0.05) for _ in range(2)]

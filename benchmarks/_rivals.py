@@ -32,7 +32,7 @@ def median_seconds(call, n_calls):
 
 def dense_network(n_features, hidden_units, n_raw=2):
     """A Keras network of relu layers, for us and for `fit`."""
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     layers = [keras.layers.Dense(units, activation="relu") for units in hidden_units]
     return keras.Sequential([keras.Input((n_features,)), *layers, keras.layers.Dense(n_raw)])
@@ -40,7 +40,7 @@ def dense_network(n_features, hidden_units, n_raw=2):
 
 def fit_ensemble(data, epochs, n_members, jit_compile, steps_per_execution):
     """A loop over `model.fit`."""
-    from skuq._keras import keras
+    from skuq.backend import keras
     from skuq.networks import GaussianHead
 
     head, losses = GaussianHead(min_scale=MIN_SCALE), []

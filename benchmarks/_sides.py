@@ -136,7 +136,7 @@ def search(data_dir, n_trials, n_jobs):
 @side
 def stack(data_dir, epochs, n_members):
     """Our ensemble, in one vectorised program."""
-    from skuq._keras import keras  # noqa: F401  # before the clock starts
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
     from skuq.training import train_stack
 
@@ -360,11 +360,11 @@ def both_tiers(data_dir, n_trials, epochs):
 @side
 def prediction_paths(data_dir, n_rows):
     """Milliseconds of the NumPy pass and of a compiled float64 graph, same members."""
+    from skuq.backend import compile_forward
     from skuq.catalog import Member
     from skuq.networks import build_mlp
     from skuq.training import draw_variables, predict_members
     from skuq.training._predict import _keras_forward
-    from skuq.training._tensorflow import compile_forward
 
     space, configurations = trials(SEEDED)
     models = {

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from engine import figure, print_table
 
-from skuq._keras import ops
+from skuq.backend import ops
 from skuq.bayesopt import Acquisition, _maximize, maximize_acquisition
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices

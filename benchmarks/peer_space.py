@@ -28,7 +28,7 @@ DEEPHYPER_TRIALS_A_MINUTE = 23.0
 
 
 def build(hp, input_shape, n_outputs):
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     units = hp.Int("units", 16, 256, sampling="log")
     activation = hp.Choice("activation", ["relu", "tanh", "silu", "gelu"])

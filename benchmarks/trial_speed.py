@@ -77,7 +77,7 @@ def run_skuq(data_dir, n_trials, jit=None):
 
 def run_fit(data_dir, n_trials, jit_compile, steps_per_execution):
     """The same through Keras' own training."""
-    from skuq._keras import keras
+    from skuq.backend import keras
     from skuq.networks import GaussianHead
 
     space, configurations = trials(n_trials)

@@ -33,7 +33,7 @@ class TinySpace:
         )
 
     def build(self, configuration, input_shape, n_outputs):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         layers = keras.layers
         return keras.Sequential(

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1] / "skuq"
 MODULES = sorted(ROOT.rglob("*.py"))
 
 RANKS = {
+    "backend": 0,
     **dict.fromkeys(["predictive", "metrics", "datasets", "networks"], 1),
     **dict.fromkeys(["catalog", "tables", "ensembles"], 2),
     **dict.fromkeys(["search", "training"], 3),
@@ -19,7 +20,7 @@ RANKS = {
     "estimators": 5,
 }
 # The only places where a backend may be imported by name.
-BACKEND_HOMES = {"_keras.py", "_tfp.py", "_keras_tuner.py", "training/_tensorflow.py"}
+BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_tfp", "_keras_tuner", "_tensorflow")}
 
 
 def _name(path):
@@ -97,6 +98,7 @@ def _loaded_by(statement):
         "from skuq.search import make_proposer, open_slots, run_search",
         "from skuq.networks import DenseSkipSpace, GaussianHead",
         "from skuq import load, save; from skuq.persistence import *",
+        "import skuq.backend; from skuq.backend import BoundedCache",
     ],
 )
 def test_no_backend_is_loaded(statement):
@@ -115,6 +117,9 @@ def test_import_is_quick_and_light():
 
 
 def test_backend_loads_quietly():
-    code = "from skuq._keras import keras; import numpy as np; keras.ops.sum(np.ones(3))"
+    code = (
+        "from skuq.backend import compile_program, keras_tuner, ops, tfd; import numpy as np; "
+        "ops.sum(np.ones(3))"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stderr == ""

@@ -29,7 +29,7 @@ def table():
 
 
 def _threads_of_a_worker():
-    import skuq._keras  # noqa: F401
+    from skuq.backend import keras  # noqa: F401
 
     return os.environ.get("TF_NUM_INTRAOP_THREADS"), os.environ.get("TF_NUM_INTEROP_THREADS")
 
@@ -42,7 +42,7 @@ def test_a_joblib_worker_keeps_to_its_share_of_the_cores():
 
 
 def test_what_the_user_says_of_threads_goes_first():
-    code = "import skuq._keras, os; print(os.environ['TF_NUM_INTRAOP_THREADS'])"
+    code = "import os; from skuq.backend import keras; print(os.environ['TF_NUM_INTRAOP_THREADS'])"
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "1"}
     environment["PYTHONPATH"] = str(Path(__file__).parents[1])
     output = subprocess.run(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from skuq.training._cache import BoundedCache
+from skuq.backend import BoundedCache
 
 __all__ = ["CompiledAcquisition", "NumpyOnlyError", "acquisition_of"]
 
@@ -94,7 +94,7 @@ class CompiledAcquisition:
         ]
 
     def _program(self, kind, rows):
-        from skuq.training._tensorflow import compile_program
+        from skuq.backend import compile_program
 
         shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self._arguments[0])
         posterior = self._posterior
@@ -117,7 +117,7 @@ class CompiledAcquisition:
         return program
 
     def _value_program(self):
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         # Not `self`: a cached program must not keep a fit's arrays.
         function, acquisition, objective = (
@@ -138,8 +138,7 @@ class CompiledAcquisition:
         return value
 
     def _gradient_program(self):
-        from skuq._keras import ops
-        from skuq.training._tensorflow import BACKEND
+        from skuq.backend import BACKEND, ops
 
         value = self._value_program()
 
@@ -221,7 +220,7 @@ def _key_of(objective):
 
 def _to_tensors(tree):
     """In float32 where there are floats."""
-    from skuq.training._tensorflow import to_tensors
+    from skuq.backend import to_tensors
 
     return to_tensors(_single(tree))
 

@@ -158,7 +158,7 @@ def _namespace(outputs, shape):
         )
     if isinstance(outputs, np.ndarray):
         return np, outputs.astype("float64")
-    from skuq._keras import ops
+    from skuq.backend import ops
 
     return ops, outputs
 

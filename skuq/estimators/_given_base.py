@@ -90,7 +90,7 @@ class GivenBase:
     @functools.cached_property
     def _showing(self):
         """The model up to what enters its last layer of weights; None if it has none."""
-        from skuq._keras import keras
+        from skuq.backend import keras
         from skuq.networks._nomu import entering
 
         seen = [tensor for tensor in entering(self.model.outputs[0]) if len(tensor.shape) == 2]

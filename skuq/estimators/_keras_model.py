@@ -48,7 +48,7 @@ class KerasModelMixin:
         """
         check_is_fitted(self)
         self._check_keras_can()
-        from skuq._keras import keras, ops
+        from skuq.backend import keras, ops
         from skuq.training._weights import keras_model
 
         networks = [keras_model(member) for member in self._members()]

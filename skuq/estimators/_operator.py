@@ -443,7 +443,7 @@ def _check_count(name, given):
 
 
 def _check_output_map(output_map, n_components):
-    from skuq._keras import ops
+    from skuq.backend import ops
 
     shape = (2, 3, n_components)
     values = output_map(ops.zeros(shape))

@@ -18,7 +18,7 @@ class CellLayers:
     """
 
     def __init__(self):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         self._layers = keras.layers
         self._rectified = {}
@@ -202,14 +202,14 @@ def check_image(input_shape):
 
 
 def begin(layers, input_shape, channels):
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     return inputs, layers.norm(layers.conv(inputs, channels, 3, "stem_conv"), "stem_norm")
 
 
 def end(layers, inputs, x, n_outputs, name):
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     x = layers("GlobalAveragePooling2D", x, "mean")
     outputs = layers("Dense", x, "output", units=n_outputs)

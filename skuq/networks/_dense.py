@@ -90,7 +90,7 @@ class DenseSkipSpace:
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """The Keras model of one decision vector, with `n_outputs` linear outputs."""
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         layers = keras.layers
         anchors = [keras.Input(shape=input_shape, name="input", dtype="float32")]

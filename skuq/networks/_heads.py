@@ -69,13 +69,13 @@ class _LikelihoodHead:
 
     def validation_loss(self, y, raw):
         """Negative log likelihood of each row, mean over outputs, whatever `loss` is."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         return -ops.mean(self.log_densities(y, raw, ops), axis=-1)
 
     def mixture_loss(self, y, copies):
         """`validation_loss` of an equal mixture: y (.., n_outputs), copies (.., C, n_raw)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         joint = ops.sum(self.log_densities(y[..., None, :], copies, ops), axis=-1)  # (.., C)
         log_likelihood = ops.logsumexp(joint, axis=-1) - np.log(copies.shape[-2])
@@ -160,7 +160,7 @@ class GaussianHead(_LikelihoodHead):
         """
         if not self.beta:
             return self.validation_loss(y, raw)
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         _, scale = self.distribution(raw, ops)
         factor = ops.stop_gradient(ops.power(scale, 2 * self.beta))
@@ -398,18 +398,18 @@ class QuantileHead:
         Tensors: y (.., n_outputs), raw (.., n_raw); returns (..,). Twice this is about the
         continuous ranked probability score.
         """
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         return self._pinball(y, self.quantiles(raw, ops))
 
     def mixture_loss(self, y, copies):
         """`loss` of the copies' average quantiles: y (.., n_outputs), copies (.., C, n_raw)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         return self._pinball(y, ops.mean(self.quantiles(copies, ops), axis=-3))
 
     def _pinball(self, y, quantiles):
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         error = y[..., None, :] - quantiles
         levels = ops.cast(np.asarray(self.levels)[:, None], error.dtype)
@@ -457,13 +457,13 @@ class SquaredErrorHead:
 
     def loss(self, y, raw):
         """Squared error of each row, mean over outputs: tensors (.., n_outputs) to (..,)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         return ops.mean(ops.square(y - raw), axis=-1)
 
     def mixture_loss(self, y, copies):
         """`loss` of the copies' average: y (.., n_outputs), copies (.., C, n_raw)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         return self.loss(y, ops.mean(copies, axis=-2))
 
@@ -494,7 +494,7 @@ class CategoricalHead:
 
     def loss(self, y, raw):
         """Cross-entropy of each row, in nats: codes (.., 1) and raw tensors to (..,)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         codes = ops.cast(y[..., 0], "int32")
         chosen = ops.sum(ops.one_hot(codes, self.n_classes) * raw, axis=-1)
@@ -502,7 +502,7 @@ class CategoricalHead:
 
     def mixture_loss(self, y, copies):
         """`loss` of the copies' average probabilities: y (.., 1), copies (.., C, n_raw)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         losses = self.loss(y[..., None, :], copies)  # (.., C)
         return np.log(copies.shape[-2]) - ops.logsumexp(-losses, axis=-1)
@@ -594,13 +594,13 @@ class PackedHead:
 
     def loss(self, y, raw):
         """Mean of the copies' losses of each row: tensors (.., n_outputs), (.., n_raw) to (..,)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         return ops.mean(self.head.loss(y[..., None, :], self._copies(raw, ops)), axis=-1)
 
     def validation_loss(self, y, raw):
         """Loss of each row of what the copies say together: tensors, as `loss` takes them."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         return self.head.mixture_loss(y, self._copies(raw, ops))
 

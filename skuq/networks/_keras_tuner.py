@@ -52,7 +52,7 @@ class KerasTunerSpace:
 
     def decisions(self, input_shape, n_outputs) -> Decisions:
         """What the two callables declare when they run with default values."""
-        from skuq._keras_tuner import keras_tuner
+        from skuq.backend import keras_tuner
 
         architecture = keras_tuner.HyperParameters()
         _call("search_space", self.build_model, architecture, input_shape, n_outputs)
@@ -92,7 +92,7 @@ def _call(name, function, *arguments):
 
 
 def _filled(configuration):
-    from skuq._keras_tuner import keras_tuner
+    from skuq.backend import keras_tuner
 
     hp = keras_tuner.HyperParameters()
     hp.values = dict(configuration)
@@ -137,7 +137,7 @@ def _from_keras_tuner(hp):
 
 def space_to_keras_tuner(space: Space):
     """Keras-Tuner's container with the same decisions."""
-    from skuq._keras_tuner import keras_tuner
+    from skuq.backend import keras_tuner
 
     hp = keras_tuner.HyperParameters()
     for d in space.decisions:

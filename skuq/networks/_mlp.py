@@ -33,7 +33,7 @@ def build_mlp(
         L2 penalty on the matrix of the second half of the outputs, which give a Gaussian
         head's standard deviations.
     """
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     layers = keras.layers
     inputs = x = keras.Input(shape=input_shape, name="input", dtype="float32")

@@ -63,7 +63,7 @@ class NomuHead:
 
     def loss(self, y, raw):
         """Term (a), the squared error of each row: tensors (.., n_outputs) to (..,)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         if not self.with_mean:
             return ops.zeros_like(raw[..., 0])
@@ -75,7 +75,7 @@ class NomuHead:
         With two sides it is that of Eq. 63: bounds f + r and f - r that meet y. There y must
         be the error of f where f is given.
         """
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         mean, r = self.split(raw)
         if self.n_sides == 2:
@@ -88,7 +88,7 @@ class NomuHead:
 
     def artificial_loss(self, raw, settings):
         """Term (c) of each artificial input (..,); `settings` holds `pi_exp`, `c_exp`."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         steep = settings["c_exp"][..., None] * self.split(raw)[1]
         if self.stable:  # Eq. 55, raised by 1 below 0, where it is then continuous
@@ -167,7 +167,7 @@ def build_nomu(
     ValueError
         If there are not so many layers to connect.
     """
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     make = _Layers(activation, initial_range)
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
@@ -207,7 +207,7 @@ def build_mean(
     input_shape: tuple, n_raw: int, hidden_units, activation, l2, initial_range, build_f
 ):
     """The part of f alone, with so many outputs; parameters as in `build_nomu`."""
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     make = _Layers(activation, initial_range)
@@ -223,7 +223,7 @@ class _Layers:
         self.initial_range = initial_range
 
     def dense(self, x, units, name, l2, activation=None):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         reach = self.initial_range
         if reach is None:  # Glorot's, of matrices in Keras; biases of 0 would bend all units at 0
@@ -258,7 +258,7 @@ _PARTS = ("kernel", "bias")
 
 
 def _joined(values, name):
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     if len(values) == 1:
         return values[0]
@@ -267,7 +267,7 @@ def _joined(values, name):
 
 def _built(name, build, input_shape, n_outputs):
     """The model that a user's function builds, which must give so many outputs."""
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     model = build(input_shape, n_outputs)
     if not isinstance(model, keras.Model):
@@ -322,7 +322,7 @@ class _Copy:
         return value_of(model.outputs[0])
 
     def _call(self, operation, *arguments, **options):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         if isinstance(operation, keras.Model):
             outer, self.prefix = self.prefix, f"{self.prefix}{operation.name}_"
@@ -340,7 +340,7 @@ class _Copy:
         return result
 
     def _twin(self, layer):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         name = self.prefix + layer.name
         if (
@@ -371,7 +371,7 @@ def _given_features(model, scale, offset, inputs, sample):
 
     One factor for all features of a layer: each by itself would blow up those that hardly vary.
     """
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
     output, hidden = _copy(model, x, frozen=True)

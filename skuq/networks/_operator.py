@@ -211,7 +211,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     ValueError
         If it is another kind of model, has no weights, or cannot be rebuilt from its configuration.
     """
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     wanted = [(None, n_inputs), (None, n_queries)]
     shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]

@@ -77,14 +77,14 @@ class OperatorHead:
         if self.output_map is None:
             return raw, None
         if space.xp is np:  # a function of keras.ops
-            from skuq._keras import ops
+            from skuq.backend import ops
 
             return ops.convert_to_numpy(self.output_map(ops.convert_to_tensor(raw))), None
         return self.output_map(raw), None
 
     def loss(self, y, raw):
         """The loss of each row (.., N), mean over draws and outputs: y (.., N, m)."""
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         y = y[..., None, :, :]
         mean, scale = self.values(tensors(), raw)

@@ -54,7 +54,7 @@ def tensors(xla: bool = False) -> Namespace:
         For a program that XLA compiles. There, on a CPU, a cosine is a call for every number;
         a polynomial, which is right to the last digits of float32, takes a fifth of the time.
     """
-    from skuq._keras import keras, ops
+    from skuq.backend import keras, ops
 
     def activation(name):
         if name == "silu":

@@ -8,6 +8,6 @@ __all__ = ["rebuild"]
 def rebuild(network: str):
     """The Keras model of a JSON configuration, with this package's own layers too."""
     import skuq.networks._tabular_layers  # noqa: F401 - registers them with Keras
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     return keras.models.model_from_json(network)

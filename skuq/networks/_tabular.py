@@ -92,7 +92,7 @@ def build_tabular(
     "TabM: advancing tabular deep learning with parameter-efficient ensembling", ICLR 2025.
     """
     _check(input_shape, n_outputs, normalization, parametrization, n_copies)
-    from skuq._keras import keras
+    from skuq.backend import keras
     from skuq.networks import _tabular_layers as own
 
     layers, named = keras.layers, {"dtype": "float32"}

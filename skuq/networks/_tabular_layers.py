@@ -12,7 +12,7 @@ from numbers import Integral
 
 import numpy as np
 
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.networks import _tabular_operations as operations
 from skuq.networks._plan_parts import NoPlan, Run, tensors
 

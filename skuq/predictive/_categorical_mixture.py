@@ -177,7 +177,7 @@ class CategoricalMixture:
 
     def to_tfp(self):
         """The same mixture as a TensorFlow Probability distribution of n rows."""
-        from skuq._tfp import tfd
+        from skuq.backend import tfd
 
         members = tfd.Categorical(probs=np.moveaxis(self.proba, 0, 1))  # (n, K, C)
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)

@@ -94,7 +94,7 @@ class GaussianMixture(Mixture):
         return loc + scale * z
 
     def _tfp_members(self):
-        from skuq._tfp import tfd
+        from skuq.backend import tfd
 
         # (n, K[, m])
         return self._independent(

@@ -413,7 +413,7 @@ class Mixture:
             If TensorFlow Probability has no such distribution.
         """
         members = self._tfp_members()  # batch (n, K)
-        from skuq._tfp import tfd
+        from skuq.backend import tfd
 
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
@@ -428,6 +428,6 @@ class Mixture:
         """Of one distribution an output, batch (n, K, m), one of all outputs."""
         if len(self._shape) == 1:
             return distribution
-        from skuq._tfp import tfd
+        from skuq.backend import tfd
 
         return tfd.Independent(distribution, reinterpreted_batch_ndims=1)

@@ -174,7 +174,7 @@ class NestedGaussianMixture(Mixture):
         return self._combined(*(moment.reshape(shape) for moment in moments))
 
     def _tfp_members(self):
-        from skuq._tfp import tfd
+        from skuq.backend import tfd
 
         # (n, K, [m,] J)
         loc, scale, probabilities = (

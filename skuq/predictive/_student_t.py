@@ -127,7 +127,7 @@ class StudentTMixture(Mixture):
             yield weight, loc + scale * np.where(weight > 0, t, 0.0)
 
     def _tfp_members(self):
-        from skuq._tfp import tfd
+        from skuq.backend import tfd
 
         df, loc, scale = (np.moveaxis(a, 0, 1) for a in (self.df, self.loc, self.scale))
         return self._independent(tfd.StudentT(df, loc, scale))

@@ -252,7 +252,7 @@ class TwoPieceNormal:
 
     def to_tfp(self):
         """The same as a TensorFlow Probability distribution of n rows."""
-        from skuq._tfp import tfd
+        from skuq.backend import tfd
 
         s1, s2 = self._sides
         # TFP's standard deviations are scale / skewness below and scale * skewness above.

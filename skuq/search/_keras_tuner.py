@@ -6,9 +6,9 @@ import itertools
 import tempfile
 import threading
 
-from skuq._keras_tuner import keras_tuner
 from skuq._seeds import draw_entropy, generator
 from skuq._space import Space
+from skuq.backend import keras_tuner
 from skuq.catalog._records import TrialRecord
 from skuq.networks._keras_tuner import space_from_keras_tuner, space_to_keras_tuner
 from skuq.networks._search_space import Decisions, training_hyperparameters

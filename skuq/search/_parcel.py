@@ -77,7 +77,7 @@ class Parcel:
             if self._evaluate is None:
                 if self._needs_backend:
                     # Quietly, before unpickling a user's function imports it with its noise.
-                    import skuq._keras  # noqa: F401
+                    from skuq.backend import keras  # noqa: F401
                 self._evaluate = cloudpickle.loads(self._pickled)
                 if self._is_cancelled:
                     _cancel(self._evaluate)

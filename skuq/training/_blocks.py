@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from skuq._keras import ops
+from skuq.backend import ops
 
 __all__ = ["Blocks"]
 

@@ -26,7 +26,7 @@ def build_checked(build: Callable, input_shape: tuple, n_raw: int, source: str):
     SearchSpaceError
         If it raises, or the model is not one that can be trained.
     """
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     try:
         model = build(input_shape, n_raw)

@@ -9,18 +9,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from skuq._keras import keras
+from skuq.backend import BACKEND, BoundedCache, compile_program, keras, to_host, to_tensors
 from skuq.catalog._records import Member
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import make_plan, without_names
 from skuq.tables._training_data import TrainingData
 from skuq.training._blocks import Blocks
-from skuq.training._cache import BoundedCache
 from skuq.training._network import make_network
 from skuq.training._predict import predict_members
 from skuq.training._program import ProgramKey, make_program, padded_rows, start_carry, table_rows
 from skuq.training._recipe import Recipe
-from skuq.training._tensorflow import BACKEND, compile_program, to_host, to_tensors
 from skuq.training._tiers import worth_xla
 from skuq.training._weights import draw_variables
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan, Run
 from skuq.training._drawing import DrawingNetwork

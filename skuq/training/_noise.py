@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skuq._keras import ops
+from skuq.backend import ops
 
 __all__ = ["normal", "uniform"]
 

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from skuq._keras import ops
+from skuq.backend import ops
 
 __all__ = ["RULES", "Rule", "rule_of"]
 

@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from skuq.backend import BoundedCache
 from skuq.catalog._records import Member
 from skuq.networks._plan import Run, make_plan, without_names
 from skuq.networks._rebuild import rebuild
-from skuq.training._cache import BoundedCache
 
 __all__ = ["predict_members"]
 
@@ -75,8 +75,8 @@ def _predict_keras(member, x, once):
     What is predicted only once is not worth that: a float32 model does it as it is, in a
     third of the time. Its last digits depend on the rows beside a row.
     """
+    from skuq.backend import compile_forward
     from skuq.training._network import numbers_per_row
-    from skuq.training._tensorflow import compile_forward
 
     dtype = "float32" if once else "float64"
     weights = np.asarray(member.weights, dtype=dtype)
@@ -99,7 +99,7 @@ def _predict_keras(member, x, once):
 
 
 def _keras_forward(network, dtype):
-    from skuq._keras import ops
+    from skuq.backend import ops
 
     config = json.loads(network)
     if dtype != "float32":

@@ -1,9 +1,9 @@
 """The training program: many epochs of one network, or of K at once, as a pure function.
 
-Backend-neutral: everything is `keras.ops`, except what the backend module (`_tensorflow`)
-hands in and which also compiles the result. A program reads no variable and keeps no
-state; what changes from epoch to epoch travels in a `carry`, so a run can be cut into
-slices and continued, and threads may share a program.
+Backend-neutral: everything is `keras.ops`, except the operations of a `Backend`, which is an
+argument. A program reads no variable and keeps no state; what changes from epoch to epoch
+travels in a `carry`, so a run can be cut into slices and continued, and threads may share a
+program.
 
 Notation: shapes that begin with ".." have a leading axis of n_members in a stack, and none
 in a program of one network. Rows are padded to a ladder of sizes; `n_valid` says how many
@@ -14,13 +14,12 @@ host has drawn.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from skuq._keras import keras, ops
+from skuq.backend import Backend, keras, ops
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan, Run, tensors
 from skuq.training._blocks import Blocks
@@ -29,7 +28,6 @@ from skuq.training._noise import normal, uniform
 from skuq.training._optimizers import rule_of
 
 __all__ = [
-    "Backend",
     "ProgramKey",
     "make_program",
     "padded_rows",
@@ -41,13 +39,6 @@ _PLATEAU_MIN_DELTA = 1e-4  # Keras' ReduceLROnPlateau; EarlyStopping has 0
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
 _MAX_EPOCHS_PER_CALL = 64
 _INDEX_STREAM = 2**20  # of random numbers: far from those of dropout layers
-
-
-class Backend(NamedTuple):
-    """What `keras.ops` has no word for, or a slow one."""
-
-    value_and_gradient: Callable  # (function, tree) -> (value, auxiliary, gradient)
-    gather: Callable  # (table, row numbers >= 0) -> rows
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import warnings
 
 import numpy as np
 
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.networks._rebuild import rebuild
 
 __all__ = ["draw_variables", "keras_model"]

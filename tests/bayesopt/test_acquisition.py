@@ -130,7 +130,7 @@ def test_batches_of_one_are_points(name, deviation, normals):
 @pytest.mark.parametrize("name", ACQUISITIONS)
 @pytest.mark.parametrize("q", [None, 3])
 def test_tensors_and_arrays_agree(name, q):
-    from skuq._keras import ops
+    from skuq.backend import ops
 
     shape = (64, 6) if q is None else (64, 6, q)
     values = np.random.RandomState(0).normal(size=shape).astype("float32")
@@ -141,8 +141,7 @@ def test_tensors_and_arrays_agree(name, q):
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_gradients_are_finite_where_all_draws_agree(name):
-    from skuq._keras import ops
-    from skuq.training._tensorflow import BACKEND
+    from skuq.backend import BACKEND, ops
 
     acquisition = Acquisition(name)
     same = ops.ones((8, 3))

@@ -208,7 +208,7 @@ def test_readout_weights_refuse_several_outputs(rows):
 
 
 def test_layers_that_are_not_dense_are_named():
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     layers = keras.layers
     inputs = keras.Input((2,))
@@ -222,7 +222,7 @@ def test_layers_that_are_not_dense_are_named():
 
 
 def test_other_affine_layers_are_followed():
-    from skuq._keras import keras
+    from skuq.backend import keras
 
     layers = keras.layers
     inputs = keras.Input((2,))

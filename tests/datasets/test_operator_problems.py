@@ -50,8 +50,7 @@ def test_objective_takes_any_leading_axes(problem):
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=OPERATOR_PROBLEMS)
 def test_objective_of_tensors_is_that_of_arrays_with_its_gradient(problem):
-    from skuq._keras import ops
-    from skuq.training._tensorflow import BACKEND
+    from skuq.backend import BACKEND, ops
 
     outputs = made_up_outputs(problem, 2, 2).astype("float32")
     direction = made_up_outputs(problem, random_state=1)

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skuq import AutoDEUQRegressor
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.ensembles import Selection
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SmallValidationWarning
 from skuq.networks import GaussianHead
@@ -307,7 +307,7 @@ def test_fixed_decisions(tiny, wave):
 
 
 def test_keras_tuner_oracle_as_search(tiny, wave):
-    from skuq._keras_tuner import keras_tuner
+    from skuq.backend import keras_tuner
 
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
     fitted = tiny.set_params(search=oracle).fit(*wave)

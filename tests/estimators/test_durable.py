@@ -144,7 +144,7 @@ def test_a_changed_search_space_is_noticed(search, trained):
     X, y = table()
 
     def build(hp, input_shape, n_outputs):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         units = hp.Int("units", 4, most)
         return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(units, "tanh"),
@@ -335,7 +335,7 @@ def test_functions_with_other_arguments_are_another_search(search, trained):
     X, y = table()
 
     def build(hp, input_shape, n_outputs, width):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         hp.Choice("activation", ["tanh", "relu"])
         return keras.Sequential(

@@ -377,7 +377,7 @@ def test_they_are_trained_after_a_search_that_was_cut_short_in_threads(tiny_spac
 @pytest.mark.parametrize("cv", [None, 2])
 def test_images(cv):
     def build(hp, input_shape, n_outputs):
-        from skuq._keras import keras
+        from skuq.backend import keras
 
         inputs = keras.Input(input_shape)
         x = keras.layers.Conv2D(hp.Choice("filters", [2, 3]), 3, use_bias=False)(inputs)

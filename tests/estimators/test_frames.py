@@ -22,7 +22,7 @@ from sklearn.preprocessing import (
 from sklearn.utils import get_tags
 
 import skuq
-from skuq._keras import ops
+from skuq.backend import ops
 from skuq.predictive import TransformedMixture
 from skuq.tables import RobustScaling, TablePreprocessor
 

@@ -17,7 +17,7 @@ from skuq import (
     MCDropoutRegressor,
     NESClassifier,
 )
-from skuq._keras import keras
+from skuq.backend import keras
 
 TINY = {"n_members": 2, "epochs": 4, "random_state": 0}
 SMALL = {"network": "tabular", "network_settings": {"width": 32, "n_layers": 1}}

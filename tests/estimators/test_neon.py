@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skuq.training
 from skuq import NEONRegressor
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.bayesopt import Acquisition, maximize_acquisition
 from skuq.estimators._functions import FunctionScaling
 from skuq.predictive import EpistemicNormal
@@ -500,7 +500,7 @@ def test_posterior_of_tensors_and_of_a_refit(name):
 
 
 def test_posterior_has_exact_gradients(wave):
-    from skuq.training._tensorflow import BACKEND, compile_program
+    from skuq.backend import BACKEND, compile_program
 
     posterior = wave.posterior_fn(8, random_state=0)
 

@@ -394,7 +394,7 @@ def test_images_and_flat_rows_are_the_same(tiny_space):
 
     class Flat(type(tiny_space)):
         def build(self, configuration, input_shape, n_outputs):
-            from skuq._keras import keras
+            from skuq.backend import keras
 
             assert input_shape == (4, 3, 2)
             x = inputs = keras.Input(input_shape, name="input")

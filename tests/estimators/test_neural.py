@@ -25,7 +25,7 @@ from skuq import (
     MCDropoutClassifier,
     MCDropoutRegressor,
 )
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
 from skuq.metrics import gaussian_nll_loss
 from skuq.tables import TrainingData

@@ -24,8 +24,8 @@ from sklearn.preprocessing import StandardScaler
 
 import skuq.training
 from skuq import NOMURegressor
-from skuq._keras import keras
 from skuq._seeds import generator
+from skuq.backend import keras
 from skuq.estimators._artificial import ArtificialInputs
 from skuq.estimators._nomu_fit import NomuTrainer, precision
 from skuq.exceptions import SearchSpaceError

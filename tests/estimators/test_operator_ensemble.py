@@ -11,7 +11,7 @@ from sklearn.model_selection import cross_val_score
 
 import skuq.training
 from skuq import OperatorEnsembleRegressor
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.training import predict_draws, train_member
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
@@ -293,7 +293,7 @@ def test_posterior_draws_are_the_members(changes):
 
 def test_posterior_has_exact_gradients(wave):
     """Of the frozen priors too."""
-    from skuq.training._tensorflow import BACKEND, compile_program
+    from skuq.backend import BACKEND, compile_program
 
     posterior = wave.posterior_fn()
 

@@ -19,7 +19,7 @@ from skuq import (
     NESRegressor,
     NOMURegressor,
 )
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.estimators._posterior import _counts
 from skuq.predictive import TwoPieceNormal
 
@@ -119,7 +119,7 @@ def elsewhere():
 
 def program_of(posterior):
     """``(arguments, X) -> draws, gradient of their weighted sum``."""
-    from skuq.training._tensorflow import BACKEND
+    from skuq.backend import BACKEND
 
     function = posterior.function
 
@@ -178,7 +178,7 @@ def test_tensors_give_the_same_draws_and_exact_gradients(fitted, elsewhere, name
 
 @pytest.mark.parametrize("name", ["deep", "dropout", "nomu asymmetric"])
 def test_a_refit_runs_in_the_same_program(fitted, elsewhere, name):
-    from skuq.training._tensorflow import compile_program
+    from skuq.backend import compile_program
 
     posterior = fitted(name).posterior_fn(16, random_state=0)
     other = fitted(name, other=True).posterior_fn(16, random_state=1)

@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.ndimage import convolve
 
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.networks import (
     AMOEBANET,
     DARTS,

@@ -5,12 +5,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import ndtr
 
-from skuq._keras import keras, ops
+from skuq.backend import BACKEND, keras, ops
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._operator import OperatorNetwork, keras_base
 from skuq.networks._plan import ARRAYS, Run, tensors
 from skuq.training._drawing import DrawingNetwork
-from skuq.training._tensorflow import BACKEND
 
 N_ROWS, N_DRAWS, N_FEATURES = 5, 3, 4
 

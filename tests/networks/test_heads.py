@@ -151,7 +151,7 @@ def test_constant_of_the_t_is_scipys():
     df = np.geomspace(2, 1e4, 500)
     expected = stats.t(df).logpdf(0)
     assert_allclose(_log_t_constant(df, np), expected, rtol=0, atol=2e-9)
-    from skuq._keras import ops
+    from skuq.backend import ops
 
     single = np.asarray(_log_t_constant(ops.convert_to_tensor(df.astype("float32")), ops))
     assert_allclose(single, expected, rtol=0, atol=1e-6)
@@ -209,7 +209,7 @@ def test_quantiles_never_cross(levels, global_random_seed):
     _, raw = numbers(head, (50,), global_random_seed, 3)
     for scale in (1, 100, 1e4):
         assert (np.diff(head.quantiles(scale * raw), axis=-2) >= 0).all()
-        from skuq._keras import ops
+        from skuq.backend import ops
 
         single = np.asarray(head.quantiles((scale * raw).astype("float32"), ops))
         assert (np.diff(single, axis=-2) >= 0).all()
@@ -311,7 +311,7 @@ def test_packed_validation_is_of_what_the_copies_say_together():
 @pytest.mark.parametrize("jit", [False, True])
 def test_heads_train_in_compiled_stacks(jit):
     """Members in a stack learn as they do alone, and get better."""
-    from skuq._keras import keras
+    from skuq.backend import keras
     from skuq.tables import TrainingData
     from skuq.training import Recipe, train_member, train_stack
 

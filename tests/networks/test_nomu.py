@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.networks import NomuHead, build_nomu
 from skuq.networks._nomu import READOUTS
 from skuq.networks._plan import make_plan

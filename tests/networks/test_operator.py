@@ -5,8 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 
-from skuq._keras import keras, ops
-from skuq._tfp import tfd
+from skuq.backend import keras, ops, tfd
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._operator import Dense, OperatorNetwork, keras_base, tiled
 from skuq.networks._operator_head import OperatorHead

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.networks import DenseSkipSpace
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._plan import ARRAYS, Run, make_plan, tensors, without_names

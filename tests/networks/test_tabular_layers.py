@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.networks import (
     CategoryEmbedding,
     EnsembleDense,

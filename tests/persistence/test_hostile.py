@@ -20,7 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import skuq
 from skuq import _archive
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.exceptions import FileFormatError
 from skuq.networks import DenseSkipSpace, TabularSpace, build_mlp
 from skuq.networks._safe import check_network, sizes

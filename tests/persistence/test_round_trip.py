@@ -24,7 +24,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import Bunch
 
 import skuq
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.bayesopt import OutputwiseRegressor
 from skuq.catalog import Catalog
 from skuq.exceptions import FileFormatError, MissingPartError, SearchSpaceError, UnsavableError

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from skuq._keras import keras
-from skuq._keras_tuner import keras_tuner
+from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSkipSpace
 from skuq.search import AgEBOOracle, OracleProposer, run_search

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.networks import OPTIMIZERS, GaussianHead
 from skuq.tables import TrainingData
 from skuq.training import Recipe, train_member

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
 
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.networks import NomuHead, build_nomu
 from skuq.tables import TrainingData
 from skuq.training import Recipe, predict_members, train_member, train_stack

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skuq._keras import keras, ops
+from skuq.backend import BACKEND, keras, ops
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._operator import OperatorNetwork, keras_base
 from skuq.networks._operator_head import OperatorHead
@@ -17,7 +17,6 @@ from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
 from skuq.training._noise import normal
 from skuq.training._program import _INDEX_STREAM
-from skuq.training._tensorflow import BACKEND
 
 BASE = OperatorNetwork(2, 1, 1, (6,), 4, "split", (5,))
 EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNet(BASE.n_features, 1, 3, (6,), (4,), 0.75))

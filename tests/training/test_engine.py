@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skuq._keras import keras
+from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
 from skuq.networks import DenseSkipSpace, GaussianHead
 from skuq.networks._plan import make_plan
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
-from skuq.training._cache import BoundedCache
 from skuq.training._engine import programs
 from skuq.training._program import padded_rows
 from skuq.training._tiers import worth_xla

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from skuq._keras import keras
 from skuq._space import Categorical, Integer, Real
+from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
 from skuq.networks import GaussianHead, KerasTunerSpace
 from skuq.tables import TrainingData

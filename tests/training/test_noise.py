@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from skuq.backend import compile_program
 from skuq.training._noise import uniform
-from skuq.training._tensorflow import compile_program
 
 KEYS = np.array([1, 2, 3, 2**31], dtype="uint32")
 
@@ -39,7 +39,7 @@ def test_programs_draw_the_same(jit):
         return uniform(key, step, 3, (10, 4))
 
     key, step = np.asarray(KEYS), np.int32(9)
-    from skuq.training._tensorflow import to_tensors
+    from skuq.backend import to_tensors
 
     arguments = to_tensors((key, step))
     compiled = compile_program(program, arguments, jit=jit)

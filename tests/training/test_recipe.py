@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.training import Recipe
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from skuq._keras import keras
+from skuq.backend import keras
 from skuq.networks import OPTIMIZERS, GaussianHead
 from skuq.networks._plan import make_plan
 from skuq.tables import TrainingData

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.special import logsumexp
 
-from skuq._keras import keras, ops
+from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, PackedHead, bin_edges, build_tabular
 from skuq.networks._plan import Run, make_plan
 from skuq.tables import TrainingData

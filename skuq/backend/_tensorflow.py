@@ -1,23 +1,33 @@
-"""The engine's only TensorFlow: gradients, compilation, and the way to and from tensors.
+"""All direct uses of TensorFlow: gradients, compilation, conversion from and to tensors.
 
-Another backend is another module with these functions.
+Another backend would be another module with these functions.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from skuq._keras import quiet_stderr
-from skuq.training._program import Backend
+from skuq.backend._keras import quiet_stderr
 
-__all__ = ["BACKEND", "compile_forward", "compile_program", "to_host", "to_tensors"]
+# isort: split
+import tensorflow as tf  # after the quiet import of Keras
+
+__all__ = ["BACKEND", "Backend", "compile_forward", "compile_program", "to_host", "to_tensors"]
+
+
+class Backend(NamedTuple):
+    """Operations that `keras.ops` lacks, or has only in a slow form."""
+
+    value_and_gradient: Callable  # (function, tree) -> (value, auxiliary, gradient)
+    gather: Callable  # (table, row numbers >= 0) -> rows
 
 
 def _value_and_gradient(function, tree):
-    """``(value, auxiliary, gradient)`` of ``function(tree) -> (value, auxiliary)``."""
+    """Compute ``(value, auxiliary, gradient)`` of ``function(tree) -> (value, auxiliary)``."""
     with tf.GradientTape() as tape:
         tape.watch(tree)
         value, auxiliary = function(tree)
@@ -26,7 +36,7 @@ def _value_and_gradient(function, tree):
 
 
 def _gather(table, numbers):
-    """Rows of a table; `keras.ops.take` would look for negative numbers first."""
+    """Take rows of a table; unlike `keras.ops.take`, without a test for negative numbers."""
     return tf.gather(table, numbers)
 
 
@@ -34,9 +44,9 @@ BACKEND = Backend(_value_and_gradient, _gather)
 
 
 def compile_program(program, example, *, jit: bool):
-    """A graph of the arguments' shapes: through XLA if `jit`, else a plain graph.
+    """Compile a program for the shapes of `example`: by XLA if `jit`, else to a plain graph.
 
-    Traced here, once; a call with other shapes is an error, never a second trace.
+    The program is traced once, here. Calling it with other shapes is an error.
     """
     if jit:
         _wake_xla()
@@ -46,13 +56,13 @@ def compile_program(program, example, *, jit: bool):
 
 @functools.cache
 def _wake_xla():
-    """XLA's first compilation logs to descriptor 2, whatever the log level."""
+    """Run XLA's first compilation quietly: it logs to descriptor 2 whatever the log level."""
     with quiet_stderr():
         tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(1.0))
 
 
 def compile_forward(forward, n_weights, state, input_shape):
-    """A plain graph of ``forward(weights, state, x)`` in float64 for any number of rows."""
+    """Compile ``forward(weights, state, x)`` in float64 to a plain graph for any number of rows."""
     signature = (
         tf.TensorSpec((n_weights,), "float64"),
         tuple(tf.TensorSpec(value.shape, value.dtype) for value in state),
@@ -63,10 +73,10 @@ def compile_forward(forward, n_weights, state, input_shape):
 
 
 def to_tensors(tree):
-    """Tensors in the place of arrays."""
+    """Convert the arrays of a nested structure to tensors."""
     return tf.nest.map_structure(tf.convert_to_tensor, tree)
 
 
 def to_host(tree):
-    """NumPy arrays in the place of tensors."""
+    """Convert the tensors of a nested structure to NumPy arrays."""
     return tf.nest.map_structure(np.asarray, tree)

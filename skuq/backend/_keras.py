@@ -1,7 +1,7 @@
-"""The first import of Keras and its backend, without the backend's chatter.
+"""Import Keras and TensorFlow without TensorFlow's messages.
 
 TensorFlow writes to the process' descriptor 2 from C++ while it loads, whatever its log
-level. Import `keras` and `ops` from here, never from `keras` itself.
+level. Import `keras` and `ops` from `skuq.backend`, never from `keras` itself.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ __all__ = ["keras", "ops", "quiet_stderr"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# joblib gives each of its workers a share of the cores, and says so to OpenMP alone. Without
-# this, n workers would each start as many threads as there are cores.
+# joblib tells its workers their share of the cores through OpenMP's variable alone. Without
+# this, each of n workers would start as many threads as there are cores.
 if os.environ.get("OMP_NUM_THREADS", "").isdigit():
     for _pool in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         os.environ.setdefault(_pool, os.environ["OMP_NUM_THREADS"])
@@ -22,7 +22,7 @@ if os.environ.get("OMP_NUM_THREADS", "").isdigit():
 
 @contextlib.contextmanager
 def quiet_stderr():
-    """Hold back what is written to descriptor 2; give it out after all if we fail."""
+    """Hold back what is written to descriptor 2, and release it if the block raises."""
     try:
         descriptor = sys.__stderr__.fileno()
         saved = os.dup(descriptor)
@@ -45,7 +45,7 @@ def quiet_stderr():
 
 
 def _share_gpus(tensorflow):
-    """Let several processes share a GPU: take memory as it is needed."""
+    """Let several processes share a GPU by allocating its memory on demand."""
     for gpu in tensorflow.config.list_physical_devices("GPU"):
         with contextlib.suppress(RuntimeError):  # already in use: the user decided
             tensorflow.config.experimental.set_memory_growth(gpu, True)

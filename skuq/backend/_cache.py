@@ -1,4 +1,4 @@
-"""Compiled things shared by everything in this process, with a bound."""
+"""A bounded cache for compiled programs, shared by all threads of a process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections import OrderedDict
 __all__ = ["BoundedCache"]
 
 
-# A dropped program hangs in cycles of references, and Python collects those too seldom: a
-# graph is a few objects on its side and megabytes on the backend's.
+# A dropped program is part of reference cycles, and Python collects those too seldom: a graph
+# is a few objects to Python and megabytes to the backend.
 _DROPPED_PER_COLLECTION = 8
 
 
 class BoundedCache:
-    """``get(key, make)``: the value of `key`, made at most once while it is kept.
+    """Keep the `max_size` most recently used values.
 
-    The least recently used value goes when there are more than `max_size`. `n_made`
-    counts how often something had to be made.
+    ``get(key, make)`` returns the value of `key`, and calls ``make()`` if there is none.
+    `n_made` counts these calls.
     """
 
     def __init__(self, max_size: int):
@@ -29,7 +29,7 @@ class BoundedCache:
         self._lock = threading.RLock()
 
     def get(self, key, make):
-        # Making under the lock: Keras' own naming scopes are not safe to build in twice.
+        # Make under the lock: Keras' naming scopes are not safe for two threads at once.
         with self._lock:
             if key not in self._values:
                 self._values[key] = make()
