@@ -1,73 +1,24 @@
-"""Small things every test may use."""
+"""Small things every test may use, and which tests the quick suite has."""
 
 import os
 import re
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.datasets import load_iris
-from sklearn.linear_model import LinearRegression
-from sklearn.utils.validation import check_is_fitted, validate_data
+from small_models import TinySpace
+from tiers import slow_after
 
-from skuq._space import Categorical, Space
-from skuq.networks import Decisions
-
-
-class TinySpace:
-    """One hidden layer of a few units, trained quickly: for tests of everything else."""
-
-    def __repr__(self):
-        return "TinySpace()"
-
-    def decisions(self, input_shape=None, n_outputs=None):
-        return Decisions(
-            Space((Categorical("units", (8, 10)), Categorical("activation", ("tanh", "relu")))),
-            Space(
-                (
-                    Categorical("learning_rate", (0.03, 0.02)),
-                    Categorical("batch_size", (16,)),
-                )
-            ),
-        )
-
-    def build(self, configuration, input_shape, n_outputs):
-        from skuq.backend import keras
-
-        layers = keras.layers
-        return keras.Sequential(
-            [
-                keras.Input(input_shape, name="input"),
-                layers.Dense(
-                    configuration["units"], activation=configuration["activation"], name="hidden"
-                ),
-                layers.Dense(n_outputs, name="output"),
-            ],
-            name="tiny",
-        )
-
-    def recipe(self, configuration):
-        return {name: configuration[name] for name in ("learning_rate", "batch_size")}
+hypothesis.settings.register_profile("quick", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("slow", max_examples=300, deadline=None)
 
 
-class TooSure(RegressorMixin, BaseEstimator):
-    """Ordinary least squares with a made-up standard deviation: for calibration."""
-
-    def __init__(self, share=0.2):
-        self.share = share
-
-    def fit(self, X, y, sample_weight=None):
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True)
-        self.line_ = LinearRegression().fit(X, y, sample_weight)
-        used = np.ones(len(y), bool) if sample_weight is None else np.asarray(sample_weight) > 0
-        self.std_ = self.share * np.std(y[used] - self.line_.predict(X[used]), axis=0)
-        return self
-
-    def predict(self, X, return_std=False):
-        check_is_fitted(self)
-        mean = self.line_.predict(validate_data(self, X, reset=False))
-        return (mean, np.broadcast_to(self.std_, mean.shape)) if return_std else mean
+def pytest_configure(config):
+    """More examples where slow tests are asked for."""
+    asked = config.option.markexpr.replace("not slow", "")
+    hypothesis.settings.load_profile("slow" if "slow" in asked else "quick")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -83,7 +34,7 @@ def tiny_space():
     return TinySpace()
 
 
-@pytest.fixture(params=[0, 1, 7])
+@pytest.fixture(params=slow_after(1, [0, 1, 7]))
 def global_random_seed(request):
     return request.param
 

@@ -1,17 +1,12 @@
 """scikit-learn's own checks, in full, on tiny settings."""
 
-import sys
-from pathlib import Path
-
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from small_models import TinySpace, TooSure
 
 import skuq
-
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import TinySpace, TooSure  # noqa: E402
 
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (

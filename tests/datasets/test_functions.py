@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
@@ -307,7 +307,6 @@ def test_perm_corner_is_greatest_in_each_of_its_terms(d):
         assert_allclose(corner, np.abs(bounds).max(), rtol=1e-14)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(FUNCTIONS_ND), arrays(float, (1, 5), elements=st.floats(-1, 1)))
 def test_values_in_five_dimensions_stay_in_range(name, X):
     assert np.abs(make_function(name, 5)(X)[0]) <= 1 + 1e-12

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
@@ -155,7 +155,6 @@ def test_unknown_method():
         select_by_likelihood(np.zeros((2, 3)), 1, "best")
 
 
-@settings(deadline=None, max_examples=100)
 @given(arrays(float, (5, 8), elements=st.floats(-3000, 30)), st.integers(1, 5))
 def test_proposition_3_1(log_likelihood, n_members):
     """Oracle <= ensemble <= average member, of densities as of probabilities."""

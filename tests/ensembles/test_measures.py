@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
@@ -92,7 +92,6 @@ def test_kohavi_wolpert_is_disagreement_rescaled(global_random_seed):
 RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
 
 
-@settings(max_examples=150, deadline=None)
 @given(RIGHT)
 def test_scores_are_finite_and_in_range_whatever_the_rows(right):
     low = {"ck": -1, "qs": -1, "fk": -1, "bd": 0, "kw": 0.75, "gd": 0}
@@ -100,7 +99,6 @@ def test_scores_are_finite_and_in_range_whatever_the_rows(right):
         assert low[measure] - 1e-9 <= diversity_score(right, measure=measure) <= 1 + 1e-9
 
 
-@settings(max_examples=60, deadline=None)
 @given(RIGHT, st.randoms(use_true_random=False))
 def test_scores_do_not_depend_on_order(right, random):
     models, rows = list(range(len(right))), list(range(right.shape[1]))
@@ -114,7 +112,6 @@ def test_scores_do_not_depend_on_order(right, random):
         )
 
 
-@settings(max_examples=60, deadline=None)
 @given(RIGHT, st.data())
 def test_a_weight_is_a_repeated_row(right, data):
     repeats = np.array(

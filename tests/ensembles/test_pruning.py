@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
@@ -288,7 +288,6 @@ def test_sampled_negatives_repeat_with_a_seed_and_warn_where_few():
     assert_array_equal(every.teams_["hq"], select_teams(proba, y, filters=()).teams_["hq"])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 5), st.integers(1, 8), st.integers(0, 10**6), st.sampled_from(MEASURES))
 def test_whatever_the_pool_something_is_served(n_models, n_samples, seed, measure):
     rng = np.random.default_rng(seed)

@@ -1,6 +1,4 @@
 import pickle
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,6 +30,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
+from small_models import TooSure
 
 from skuq import (
     CalibratedUncertaintyClassifier,
@@ -39,9 +38,6 @@ from skuq import (
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from conftest import TooSure  # noqa: E402
 
 METHODS = ["scale", "isotonic", "conformal"]
 

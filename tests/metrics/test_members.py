@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
@@ -46,7 +46,6 @@ def test_probability_0_is_cut_off_as_sklearn_does():
 positive = st.floats(0, 1, allow_subnormal=True)
 
 
-@settings(deadline=None, max_examples=200)
 @given(arrays(float, (3, 4, 2), elements=positive), arrays(float, 3, elements=positive))
 def test_proposition_3_1(raw, weights):
     """Oracle <= ensemble <= average member, of "Neural Ensemble Search"."""

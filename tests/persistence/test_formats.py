@@ -4,13 +4,13 @@
 Run it when the format changes, and keep the files of the formats before.
 """
 
-import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from archives import with_tree
 from numpy.testing import assert_allclose
 from sklearn.exceptions import InconsistentVersionWarning
 
@@ -18,9 +18,6 @@ import skuq
 from skuq._archive import FORMAT_VERSION
 from skuq.networks import DenseSkipSpace
 from skuq.persistence import dumps, loads
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from archives import with_tree  # noqa: E402
 
 FILES = Path(__file__).parent / "files"
 WRITTEN = sorted(path.stem for path in FILES.glob("*.skuq"))

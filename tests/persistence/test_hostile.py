@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from archives import packed, unpacked, with_member, with_tree
 from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import FunctionTransformer
 
@@ -25,9 +26,6 @@ from skuq.exceptions import FileFormatError
 from skuq.networks import DenseSkipSpace, TabularSpace, build_mlp
 from skuq.networks._safe import check_network, sizes
 from skuq.persistence import dumps, loads
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from archives import packed, unpacked, with_member, with_tree  # noqa: E402
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 2))

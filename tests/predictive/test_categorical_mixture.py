@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
@@ -120,7 +120,6 @@ def test_ensemble_is_between_oracle_and_average_member(global_random_seed):
 
 
 # Smallest subnormals, exact zeros and equal members are among what hypothesis tries.
-@settings(deadline=None, max_examples=200)
 @given(
     arrays(
         float,

@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
@@ -50,7 +50,6 @@ def test_mean_is_kept_bit_for_bit():
         assert kept.tobytes() == mean.tobytes()
 
 
-@settings(deadline=None)
 @given(spreads(4), spreads(4))
 def test_parts_add_up(aleatoric, epistemic):
     m = EpistemicNormal(np.zeros(4), aleatoric, epistemic)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, stats
@@ -96,7 +96,6 @@ values_with_ties = st.lists(
 ).map(sorted)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(values_with_ties, min_size=1, max_size=4),
     st.sampled_from([1.0, 1e8, 1e-8]),

@@ -2,7 +2,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
@@ -98,7 +98,6 @@ def test_equal_sides_are_a_normal(shape):
     assert_allclose(m.interval(0.8), one.interval(0.8), rtol=1e-12)
 
 
-@settings(deadline=None)
 @given(RECORDS)
 def test_quantiles_invert_the_cdf(m):
     found = m.quantile(LEVELS)
@@ -109,7 +108,6 @@ def test_quantiles_invert_the_cdf(m):
     assert (np.diff(found, axis=1) >= 0).all()
 
 
-@settings(deadline=None)
 @given(RECORDS, arrays(float, 40, elements=st.floats(-5e3, 5e3)))
 def test_cdf_is_monotone_within_0_and_1(m, y):
     levels = np.stack([m.cdf(value) for value in np.sort(np.append(y, m.mode))])
@@ -117,7 +115,6 @@ def test_cdf_is_monotone_within_0_and_1(m, y):
     assert (np.diff(levels, axis=0) >= -4e-16).all()  # rounding, where the pieces meet
 
 
-@settings(deadline=None)
 @given(RECORDS)
 def test_parts_add_up_and_no_part_exceeds_the_total(m):
     s1, s2 = np.hypot(m.lower, m.aleatoric), np.hypot(m.upper, m.aleatoric)

@@ -1,0 +1,19 @@
+"""Which tests the quick suite has: see ``pytest -m slow`` in the README."""
+
+import pytest
+
+__all__ = ["slow", "slow_after"]
+
+slow = pytest.mark.slow
+
+
+def slow_after(n, cases):
+    """Cases to parametrise with: the first `n` are quick, the others slow."""
+    cases = list(cases)
+    rest = [
+        pytest.param(*case.values, id=case.id, marks=[*case.marks, slow])
+        if hasattr(case, "marks")
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=slow)
+        for case in cases[n:]
+    ]
+    return [*cases[:n], *rest]
