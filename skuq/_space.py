@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from skuq._registry import saved_as
+
 __all__ = ["Categorical", "Integer", "Real", "Space"]
 
 # Up to this many choices a category gets one column each when it is encoded for a
@@ -25,6 +27,7 @@ def _is_number(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+@saved_as("networks.Categorical")
 @dataclass(frozen=True)
 class Categorical:
     """One of several JSON values, all equally likely."""
@@ -65,6 +68,7 @@ class Categorical:
         return (codes[:, None] == np.arange(len(self.choices))).astype(float)
 
 
+@saved_as("networks.Integer")
 @dataclass(frozen=True)
 class Integer:
     """A whole number in ``low..high``, both included; uniform, or log-uniform.
@@ -116,6 +120,7 @@ class Integer:
         return np.log(values) if self.log else values
 
 
+@saved_as("networks.Real")
 @dataclass(frozen=True)
 class Real:
     """A number in ``[low, high]``; uniform, or log-uniform."""
@@ -158,6 +163,7 @@ class Real:
         return np.log(values) if self.log else values
 
 
+@saved_as("networks.Space")
 @dataclass(frozen=True)
 class Space:
     """An ordered set of decisions.

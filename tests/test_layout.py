@@ -15,9 +15,9 @@ RANKS = {
     **dict.fromkeys(["predictive", "metrics", "datasets", "networks"], 1),
     **dict.fromkeys(["catalog", "tables", "ensembles"], 2),
     **dict.fromkeys(["search", "training"], 3),
-    # persistence knows classes by the names in its own table.
-    **dict.fromkeys(["bayesopt", "persistence", "plotting"], 4),
-    "estimators": 5,
+    **dict.fromkeys(["bayesopt", "plotting"], 4),
+    "persistence": 5,
+    "estimators": 6,  # a search writes its estimator into its folder
 }
 # The only places where a backend may be imported by name.
 BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_tfp", "_keras_tuner", "_tensorflow")}

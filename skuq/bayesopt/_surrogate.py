@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_array, check_is_fitted, check_X_y
 
+from skuq._registry import saved_as
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices
 
@@ -84,6 +85,7 @@ def _mean_and_std(estimator, X):
     return np.asarray(mean), np.asarray(std)
 
 
+@saved_as("bayesopt.OutputwiseRegressor", kind="estimator")
 class OutputwiseRegressor(RegressorMixin, BaseEstimator):
     """A regressor of its own for every output.
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from skuq._registry import saved_as
 from skuq.catalog._records import FoldedMember, Member, TrialRecord
 
 __all__ = ["Catalog", "HeldOut"]
 
 
+@saved_as("catalog.HeldOut")
 @dataclass(frozen=True, eq=False)
 class HeldOut:
     """The rows members are selected on, in units of the standardised y.
@@ -46,6 +48,7 @@ class HeldOut:
         return parts
 
 
+@saved_as("catalog.Catalog", kind="catalog")
 class Catalog(Sequence):
     """A sequence of `TrialRecord`, sorted by trial number.
 

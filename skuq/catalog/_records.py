@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from skuq._registry import saved_as
+from skuq.networks._safe import check_member
+
 __all__ = ["FoldedMember", "Member", "TrialRecord"]
 
 
+@saved_as("catalog.Member", check=check_member)
 @dataclass(frozen=True, eq=False)
 class Member:
     """A trained network as data: what is needed to rebuild it, and how it came to be.
@@ -75,6 +79,7 @@ class Member:
         return replace(self, weights=None, state=(), held_out=None)
 
 
+@saved_as("catalog.FoldedMember")
 @dataclass(frozen=True, eq=False)
 class FoldedMember:
     """The networks of one trial, each trained without another part of the rows.
@@ -113,6 +118,7 @@ class FoldedMember:
         return replace(self, networks=networks, held_out=None)
 
 
+@saved_as("catalog.TrialRecord")
 @dataclass(frozen=True, eq=False)
 class TrialRecord:
     """One finished trial of a search.

@@ -21,6 +21,7 @@ import pandas as pd
 from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 
+from skuq._registry import saved_as
 from skuq.ensembles._diversity import MEASURES, PairCounts, count_pairs
 from skuq.ensembles._selection import Selection
 from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams
@@ -157,6 +158,7 @@ def _is_list(value):
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
+@saved_as("ensembles.TeamSelection.Threshold")
 class Threshold(NamedTuple):
     """Where a filter cut: teams that score so or more were pruned.
 
@@ -169,6 +171,7 @@ class Threshold(NamedTuple):
     value: float
 
 
+@saved_as("ensembles.TeamSelection")
 @dataclass(frozen=True, eq=False)
 class TeamSelection:
     """The teams of a pool, which of them were kept, and the one to serve.

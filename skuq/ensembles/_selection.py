@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from skuq._registry import saved_as
 from skuq.metrics._regression import crps_normal
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
 _CHUNK_ENTRIES = 2**17  # numbers of one temporary array: 1 MB, which caches hold
 
 
+@saved_as("ensembles.Selection")
 @dataclass(frozen=True, eq=False)
 class Selection:
     """An ensemble: which candidates, and how much each counts.

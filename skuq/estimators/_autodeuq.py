@@ -15,6 +15,7 @@ from skuq._params import (
     StrOptions,
     fit_context,
 )
+from skuq._registry import saved_as
 from skuq.ensembles import (
     check_selection,
     select_forward,
@@ -151,6 +152,7 @@ class _AutoDEUQ(SearchEstimator):
         return replace(chosen, indices=self.catalog_.completed[np.asarray(chosen.indices)])
 
 
+@saved_as("estimators.AutoDEUQRegressor", kind="estimator")
 class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
@@ -399,6 +401,7 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     _hq = staticmethod(select_hq)
 
 
+@saved_as("estimators.AutoDEUQClassifier", kind="estimator")
 class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 

@@ -18,6 +18,7 @@ from sklearn.utils.validation import (
 
 from skuq._nested import innermost, predict_normal
 from skuq._params import HasMethods, StrOptions, fit_context, safe_split
+from skuq._registry import saved_as
 from skuq.estimators._base import PassThroughMixin, UncertaintyRegressorMixin
 from skuq.estimators._classifier import UncertaintyClassifierMixin
 from skuq.estimators._folds import check_takes_weights, class_probabilities, fit_fold
@@ -117,6 +118,7 @@ def _fit_and_predict(calibrated, X, y, sample_weight, train, test):
     return model if test is None else (calibrated._distribution(model, X_test), test)
 
 
+@saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
 class CalibratedUncertaintyRegressor(
     PassThroughMixin, UncertaintyRegressorMixin, _CalibratedUncertainty
 ):
@@ -294,6 +296,7 @@ class CalibratedUncertaintyRegressor(
         return tags
 
 
+@saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
 class CalibratedUncertaintyClassifier(
     PassThroughMixin, UncertaintyClassifierMixin, _CalibratedUncertainty
 ):

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval, StrOptions
+from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq._space import Space
 from skuq.estimators._neural import (
@@ -186,6 +187,7 @@ class _DeepEnsemble(NeuralEstimator):
         ]
 
 
+@saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
 class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     """Networks of one architecture that differ in their seeds, as one mixture.
 
@@ -396,6 +398,7 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         return "beta-nll" if self._is_tabular else "nll"
 
 
+@saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
 class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
     """Networks of one architecture that differ in their seeds, probabilities averaged.
 

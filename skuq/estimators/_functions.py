@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_array
 
+from skuq._registry import saved_as
 from skuq.tables import NoScaling, Scaling, TrainingData
 
 __all__ = ["FunctionScaling", "check_queries", "flat_values", "scale_of_features"]
@@ -65,6 +66,7 @@ def flat_values(Y):
     return values.reshape(len(values), math.prod(values.shape[1:])), values.shape[1:]
 
 
+@saved_as("estimators.NEONRegressor.FunctionScaling")
 class FunctionScaling:
     """Standardised inputs, queries and values, and the way back.
 
@@ -81,15 +83,16 @@ class FunctionScaling:
     """
 
     def __init__(self, standardize: bool, by_column: bool, bounded: bool = False):
-        self.by_column, self.bounded = by_column, bounded and standardize
-        self._make = Scaling if standardize else NoScaling
+        self.standardize, self.by_column = standardize, by_column
+        self.bounded = bounded and standardize
 
     def fit(self, X, queries, values):
         """Inputs (n, d_u), queries (q, d_y) and values (n, q, m)."""
-        self.inputs_ = self._make().fit(X, None)
+        make = Scaling if self.standardize else NoScaling
+        self.inputs_ = make().fit(X, None)
         n, q, m = values.shape
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
-        self.queries_ = self._make().fit(queries, columns)
+        self.queries_ = make().fit(queries, columns)
         scaler = self.queries_.y_
         shape = (q, m) if self.by_column else (1, m)
         self.mean_, self.scale_ = scaler.mean_.reshape(shape), scaler.scale_.reshape(shape)

@@ -11,11 +11,13 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from skuq._registry import saved_as
 from skuq.estimators._functions import scale_of_features
 
 __all__ = ["GivenBase"]
 
 
+@saved_as("estimators.NEONRegressor.GivenBase")
 class GivenBase:
     """Predictions and features of a given model.
 

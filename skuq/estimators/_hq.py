@@ -24,6 +24,7 @@ from skuq._params import (
     StrOptions,
     fit_context,
 )
+from skuq._registry import saved_as
 from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._hq import prune_classifiers
@@ -43,6 +44,7 @@ from skuq.predictive import CategoricalMixture
 __all__ = ["HQEnsembleSelector"]
 
 
+@saved_as("estimators.HQEnsembleSelector", kind="estimator")
 class HQEnsembleSelector(
     PassThroughMixin, UncertaintyClassifierMixin, TransformerMixin, BaseComposition
 ):

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval
+from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.ensembles import select_forward, select_greedy
 from skuq.estimators._neural import (
@@ -209,6 +210,7 @@ def _negative_log(probability):
     return -np.log(probability)
 
 
+@saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
 class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
     """Members that differ in their regularisation as well as in their seeds.
 
@@ -394,6 +396,7 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
         self.target_transform = target_transform
 
 
+@saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
 class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
     """Members that differ in their regularisation as well as in their seeds.
 

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval
+from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.estimators._neural import (
     REGRESSION_CONSTRAINTS,
@@ -106,6 +107,7 @@ class _MCDropout(NeuralEstimator):
         return np.full(n, 1 / n)
 
 
+@saved_as("estimators.MCDropoutRegressor", kind="estimator")
 class MCDropoutRegressor(RegressionTarget, _MCDropout):
     """One network whose units are dropped at random when it predicts, too.
 
@@ -270,6 +272,7 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
         self.target_transform = target_transform
 
 
+@saved_as("estimators.MCDropoutClassifier", kind="estimator")
 class MCDropoutClassifier(ClassificationTarget, _MCDropout):
     """One network whose units are dropped at random when it predicts, too.
 

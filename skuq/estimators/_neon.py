@@ -8,6 +8,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import HasMethods, Interval
+from skuq._registry import saved_as
 from skuq._seeds import generator, trial_seed
 from skuq.estimators._given_base import GivenBase
 from skuq.estimators._neon_paper import paper_settings
@@ -24,6 +25,7 @@ from skuq.training._draws import read_network
 __all__ = ["NEONRegressor"]
 
 
+@saved_as("estimators.NEONRegressor", kind="estimator")
 class NEONRegressor(OperatorRegressor):
     """A network of functions whose EpiNet says how unsure it is, and of what together.
 

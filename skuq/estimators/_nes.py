@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from skuq._params import StrOptions
+from skuq._registry import saved_as
 from skuq.ensembles import select_hq, select_hq_proba
 from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
 from skuq.estimators._images import ImageInputsMixin
@@ -18,6 +19,7 @@ from skuq.estimators._targets import (
 __all__ = ["NESClassifier", "NESRegressor"]
 
 
+@saved_as("estimators.NESClassifier", kind="estimator")
 class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsembleSearch):
     """Ensemble of networks of different architectures, searched for the ensemble's sake.
 
@@ -246,6 +248,7 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         return select_hq_proba(codes, proba, n_members, sample_weight=weight)
 
 
+@saved_as("estimators.NESRegressor", kind="estimator")
 class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     """Ensemble of networks of different architectures, searched for the ensemble's sake.
 

@@ -13,6 +13,7 @@ from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
+from skuq._registry import saved_as
 from skuq._seeds import draw_entropy, generator
 from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
 from skuq.estimators._neural import check_units, progress
@@ -50,6 +51,7 @@ _OF_A_STACK = (
 )
 
 
+@saved_as("estimators.NOMURegressor", kind="estimator")
 class NOMURegressor(GaussianTarget, BaseEstimator):
     """One network with two outputs: a prediction, and how unsure the model is of it.
 

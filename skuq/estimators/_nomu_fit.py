@@ -15,6 +15,7 @@ import pandas as pd
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from skuq._registry import saved_as
 from skuq._seeds import trial_seed
 from skuq.catalog._records import Member
 from skuq.estimators._artificial import ArtificialInputs
@@ -42,6 +43,7 @@ class RawPrediction(NamedTuple):
     noise: np.ndarray | None
 
 
+@saved_as("estimators.NOMURegressor.GivenMean")
 class GivenMean:
     """A trained model whose predictions are the mean, as they are.
 
@@ -117,6 +119,7 @@ class GivenMean:
         return mean.reshape(len(X), n_outputs)
 
 
+@saved_as("estimators.NOMURegressor.KnownNoise")
 class KnownNoise:
     """A known standard deviation of the data's noise; ``noise(X) -> (n, n_outputs)``.
 
@@ -156,6 +159,7 @@ class Job(NamedTuple):
     mean_epochs: int | None = None
 
 
+@saved_as("estimators.NOMURegressor.NomuNetwork")
 @dataclass(frozen=True, eq=False)
 class NomuNetwork:
     """Trained networks as data: ``network(X) -> RawPrediction``.

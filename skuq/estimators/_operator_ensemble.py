@@ -7,6 +7,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval
+from skuq._registry import saved_as
 from skuq._seeds import generator, trial_seed
 from skuq.estimators._neural import completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
@@ -18,6 +19,7 @@ from skuq.training._draws import read_network
 __all__ = ["OperatorEnsembleRegressor"]
 
 
+@saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
 class OperatorEnsembleRegressor(OperatorRegressor):
     """An ensemble of operator networks, each with a frozen random network beside it.
 

@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_cell_layers": ["build_cell_network"],
         "_cells": ["CellSpace"],
         "_dense": ["DenseSkipSpace"],
+        "_epinet": ["EpiNet"],
         "_genotypes": ["AMOEBANET", "DARTS", "Cell", "Genotype"],
         "_heads": [
             "CategoricalHead",
@@ -22,6 +23,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_mlp": ["build_mlp"],
         "_nas_bench": ["NASBench201Space"],
         "_nomu": ["NomuHead", "build_mean", "build_nomu"],
+        "_operator": ["OperatorNetwork"],
+        "_operator_head": ["OperatorHead"],
         "_resolve": ["resolve_search_space"],
         "_search_space": [
             "OPTIMIZERS",

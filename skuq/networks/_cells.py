@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 
+from skuq._registry import saved_as
 from skuq._space import Categorical, Real, Space
 from skuq.networks._cell_layers import build_cell_network
 from skuq.networks._genotypes import DARTS, DARTS_OPERATIONS, GENOTYPES, Cell, Genotype
@@ -57,6 +58,7 @@ def check_positive(name, value):
         raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
 
 
+@saved_as("networks.CellSpace")
 @dataclass(frozen=True)
 class CellSpace:
     """The cells of DARTS: about 10^18 pairs of a normal and a reduction cell.

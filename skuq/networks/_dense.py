@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from skuq._registry import saved_as
 from skuq._space import Categorical, Space
 from skuq.networks._search_space import Decisions, training_hyperparameters
 
@@ -29,6 +30,7 @@ LAYER_TYPES = (IDENTITY, *(f"{w}-{a}" for w in WIDTHS for a in ACTIVATIONS))
 _MAX_SKIPS = 3  # a node is reached from at most this many anchors besides the last one
 
 
+@saved_as("networks.DenseSkipSpace")
 @dataclass(frozen=True)
 class DenseSkipSpace:
     """The directed graph of the AutoDEUQ paper, and its training hyperparameters.

@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from skuq._registry import saved_as
 from skuq.networks._operator import Dense, OperatorNetwork
 from skuq.networks._plan import Namespace, without_names
 
 __all__ = ["EpiNet", "EpistemicNetwork"]
 
 
+@saved_as("networks.EpiNet")
 @dataclass(frozen=True)
 class EpiNet:
     """A trained network of features and z, plus a frozen random one (Eq. 4).

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 
+from skuq._registry import saved_as
+
 __all__ = ["AMOEBANET", "DARTS", "DARTS_OPERATIONS", "GENOTYPES", "OPERATIONS", "Cell", "Genotype"]
 
 #: The operations of DARTS' search space, less "zero" (NES B.1).
@@ -22,6 +24,7 @@ DARTS_OPERATIONS = (
 OPERATIONS = (*DARTS_OPERATIONS, "sep_conv_7x7", "conv_7x1_1x7")
 
 
+@saved_as("networks.Cell")
 @dataclass(frozen=True)
 class Cell:
     """A small graph, of which an image network is stacked.
@@ -83,6 +86,7 @@ class Cell:
         return cls(stored["nodes"], stored["concat"])
 
 
+@saved_as("networks.Genotype")
 @dataclass(frozen=True)
 class Genotype:
     """The two cells of a network: one that keeps the resolution, one that halves it.

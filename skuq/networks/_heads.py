@@ -14,6 +14,7 @@ import numpy as np
 from scipy import special
 
 from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
+from skuq._registry import saved_as
 
 __all__ = [
     "CategoricalHead",
@@ -86,6 +87,7 @@ class _LikelihoodHead:
         return self.log_densities(y, raw).sum(axis=-1)
 
 
+@saved_as("networks.GaussianHead")
 @dataclass(frozen=True)
 class GaussianHead(_LikelihoodHead):
     """Mean and standard deviation of a normal, for each of several outputs.
@@ -167,6 +169,7 @@ class GaussianHead(_LikelihoodHead):
         return -ops.mean(factor * self.log_densities(y, raw, ops), axis=-1)
 
 
+@saved_as("networks.StudentTHead")
 @dataclass(frozen=True)
 class StudentTHead(_LikelihoodHead):
     """Location, scale and degrees of freedom of Student's t, for each of several outputs.
@@ -246,6 +249,7 @@ def _log_t_constant(df, xp):
     return ratio - _HALF_LOG_2PI
 
 
+@saved_as("networks.GaussianMixtureHead")
 @dataclass(frozen=True)
 class GaussianMixtureHead(_LikelihoodHead):
     """A mixture of normals for each of several outputs: a mixture density network.
@@ -320,6 +324,7 @@ class GaussianMixtureHead(_LikelihoodHead):
         return _logsumexp(log_probability + _log_normal(y[..., None, :], loc, scale, xp), xp)
 
 
+@saved_as("networks.QuantileHead")
 @dataclass(frozen=True)
 class QuantileHead:
     """Quantiles at given levels, which never cross, for each of several outputs.
@@ -423,6 +428,7 @@ class QuantileHead:
         return self._distribution(raw).log_density(np.asarray(y, dtype=float)).sum(axis=-1)
 
 
+@saved_as("networks.SquaredErrorHead")
 @dataclass(frozen=True)
 class SquaredErrorHead:
     """A mean for each of several outputs, with noise that is known or estimated apart.
@@ -468,6 +474,7 @@ class SquaredErrorHead:
         return self.loss(y, ops.mean(copies, axis=-2))
 
 
+@saved_as("networks.CategoricalHead")
 @dataclass(frozen=True)
 class CategoricalHead:
     """Class probabilities, from one raw number (logit) a class.
@@ -514,6 +521,7 @@ class CategoricalHead:
         return chosen - special.logsumexp(raw, axis=-1)
 
 
+@saved_as("networks.PackedHead")
 @dataclass(frozen=True)
 class PackedHead:
     """Several copies of a head: a network that is several members at once.

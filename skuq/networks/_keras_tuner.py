@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from skuq._registry import users_part
 from skuq._space import Categorical, Integer, Real, Space
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._search_space import Decisions, training_hyperparameters
@@ -12,6 +13,7 @@ from skuq.networks._search_space import Decisions, training_hyperparameters
 __all__ = ["KerasTunerSpace", "space_from_keras_tuner", "space_to_keras_tuner"]
 
 
+@users_part
 @dataclass(frozen=True)
 class KerasTunerSpace:
     """A search space made of functions that take a ``keras_tuner.HyperParameters``.

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from skuq._registry import saved_as
 from skuq._space import Categorical, Space
 from skuq.networks._cell_layers import CellLayers, begin, check_image, end
 from skuq.networks._cells import cell_hyperparameters, cell_recipe, check_positive
@@ -17,6 +18,7 @@ OPERATIONS = ("none", "skip_connect", "conv_1x1", "conv_3x3", "avg_pool_3x3")
 EDGES = tuple(itertools.combinations(range(4), 2))
 
 
+@saved_as("networks.NASBench201Space")
 @dataclass(frozen=True)
 class NASBench201Space:
     """The cells of NAS-Bench-201: 15 625, for each of which results are published.

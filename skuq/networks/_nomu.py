@@ -17,12 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skuq._registry import saved_as
+
 __all__ = ["READOUTS", "NomuHead", "build_mean", "build_nomu", "entering"]
 
 # Beginnings of the names of the layers of f and of r.
 _MEAN, _SIDE = "mean_", "side_"
 
 
+@saved_as("networks.NomuHead")
 @dataclass(frozen=True)
 class NomuHead:
     """NOMU's loss (Definition 3.3), and what a network's raw numbers mean.

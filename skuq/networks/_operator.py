@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from skuq._registry import saved_as
 from skuq.networks._nomu import entering
 from skuq.networks._plan import Namespace
 from skuq.networks._rebuild import rebuild
@@ -78,6 +79,7 @@ def tiled(xp, y, n):
     return xp.concatenate([y] * times, axis=-1)[..., :n]
 
 
+@saved_as("networks.OperatorNetwork")
 @dataclass(frozen=True)
 class OperatorNetwork:
     """Encoder of u, decoder of its latent vector and y: NEON's base network (section 2.4).

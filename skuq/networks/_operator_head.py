@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skuq._registry import saved_as
 from skuq.networks._heads import GaussianHead
 from skuq.networks._plan import Namespace, tensors
 
@@ -39,6 +40,7 @@ OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
 }
 
 
+@saved_as("networks.OperatorHead")
 @dataclass(frozen=True)
 class OperatorHead:
     """What raw draws (.., S, N, n_raw) mean for m outputs, and how wrong they are.

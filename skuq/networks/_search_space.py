@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from skuq._registry import saved_as
 from skuq._space import Categorical, Integer, Real, Space
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
 OPTIMIZERS = ("sgd", "rmsprop", "adagrad", "adam", "adadelta", "adamax", "nadam")
 
 
+@saved_as("networks.Decisions")
 class Decisions(NamedTuple):
     """The two halves of a joint search: what is built, and how it is trained."""
 

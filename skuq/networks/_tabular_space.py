@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from skuq._registry import saved_as
 from skuq._space import Categorical, Integer, Real, Space
 from skuq.networks._search_space import Decisions
 from skuq.networks._tabular import bin_edges, build_tabular
@@ -19,6 +20,7 @@ _MANY = 4_000  # rows, which wider networks pay for
 _FEWEST_EPOCHS, _MOST_EPOCHS = 16, 256
 
 
+@saved_as("networks.TabularSpace")
 @dataclass(frozen=True, eq=False)
 class TabularSpace:
     """Fully connected networks on embedded columns, and how they are trained.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from skuq._registry import saved_as
 from skuq._space import Categorical, Integer, Space
 from skuq.networks._mlp import build_mlp
 from skuq.networks._search_space import Decisions, training_hyperparameters
@@ -12,6 +13,7 @@ from skuq.networks._search_space import Decisions, training_hyperparameters
 __all__ = ["WidthDepthSpace"]
 
 
+@saved_as("networks.WidthDepthSpace")
 @dataclass(frozen=True)
 class WidthDepthSpace:
     """Fully connected ReLU networks of equally wide layers: two decisions.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skuq._registry import saved_as
 from skuq._space import Real, Space
 from skuq.networks._search_space import Decisions, SearchSpace
 
@@ -21,6 +22,7 @@ TABLE_SETTINGS = {
 }
 
 
+@saved_as("networks.WithTraining")
 @dataclass(frozen=True)
 class WithTraining:
     """The architectures of one space with training hyperparameters of its own.

@@ -1,4 +1,4 @@
-"""Objects of libraries that files may hold, each in a form of its own."""
+"""Forms of the objects of other libraries that files may hold."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sklearn.utils import Bunch
 from skuq._npy import checked_dtype
 from skuq.exceptions import FileFormatError, UnsavableError
 
-__all__ = ["DECODERS", "encoded"]
+__all__ = ["DECODERS", "encode"]
 
 
 class _Codec(NamedTuple):
-    """How objects are told, made a state (of the object and its place), and made of one."""
+    """Recognise, encode and decode one kind of object."""
 
     name: str
-    matches: Callable
-    encode: Callable
-    decode: Callable
+    matches: Callable  # object -> bool
+    encode: Callable  # (object, where) -> state
+    decode: Callable  # state -> object
 
 
-def encoded(value, where):
-    """``(name, state)`` of such an object, or None."""
+def encode(value, where):
+    """Encode an object as ``(name, state)``; None if it has no form here."""
     for codec in _CODECS:
         if codec.matches(value):
             return codec.name, codec.encode(value, where)
@@ -34,7 +34,7 @@ def encoded(value, where):
 
 
 def _is_frame(value):
-    # A frame can only come from pandas, which is not imported to find that out.
+    # By name, so that pandas is not imported only to find out.
     return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pandas")
 
 
@@ -50,7 +50,7 @@ def _encode_frame(frame, where):
     return {"columns": columns, "index": frame.index.tolist()}
 
 
-# Those of columns that are lists in a file.
+# Types of columns that are stored as lists.
 _FRAME_DTYPES = ("object", "str", "string")
 
 
@@ -86,7 +86,8 @@ def _encode_random_state(generator, where):
     return generator.get_state(legacy=False)
 
 
-# Where C reads at a position that it takes from the state: the first position not there.
+# Generators whose C code reads at a position that the state gives: (part of the state that holds
+# it, its name, first position out of range).
 _ENDS = {"MT19937": ("state", "pos", 625), "Philox": (None, "buffer_pos", 5)}
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
@@ -138,16 +139,6 @@ def _decode_dtype(state):
     return dtype.type if state["type"] else dtype
 
 
-def _decode_scaling(state):
-    from skuq.tables._scaling import NoScaling, Scaling
-
-    return {"Scaling": Scaling, "NoScaling": NoScaling}[state["name"]]
-
-
-def _is_scaling(value):
-    return isinstance(value, type) and value.__module__ == "skuq.tables._scaling"
-
-
 _CODECS = (
     _Codec(
         "numpy.RandomState",
@@ -180,13 +171,6 @@ _CODECS = (
         lambda value: type(value) is slice,
         lambda own, where: {"start": own.start, "stop": own.stop, "step": own.step},
         _decode_slice,
-    ),
-    # A setting of FunctionScaling.
-    _Codec(
-        "tables.ScalingKind",
-        _is_scaling,
-        lambda own, where: {"name": own.__name__},
-        _decode_scaling,
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Objects as names and attributes, and objects of those again: the hooks of `skuq._archive`."""
+"""Encode objects as names and attributes, and make them again: the hooks of `skuq._archive`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import dataclasses
 import functools
 import inspect
 
+from skuq._registry import find_class, find_name
 from skuq.exceptions import FileFormatError, UnsavableError
-from skuq.networks._safe import check_member
-from skuq.persistence._codecs import DECODERS, encoded
+from skuq.persistence import _standard  # noqa: F401 - registers classes
+from skuq.persistence._codecs import DECODERS, encode
 from skuq.persistence._foreign import dump_foreign, is_foreign, load_foreign
 from skuq.persistence._parts import MissingPart, PartNames, description_of, is_users
-from skuq.persistence._registry import class_of, name_of
 
 __all__ = ["Describer", "Restorer"]
 
-_PART, _FOREIGN = "part", "sklearn"  # names beside those of classes
-_MEMBER = "catalog.Member"
+_PART, _FOREIGN = "part", "sklearn"  # stored names that are not names of classes
 
 
 class Describer:
-    """``(object, where) -> (name, state)`` of what is not plain."""
+    """Encode an object that is not plain: ``(object, where) -> (name, state)``.
+
+    Parameters
+    ----------
+    estimator : object
+        What is saved. Its parameters name the parts that are the user's own.
+    """
 
     def __init__(self, estimator):
         self._name_part = PartNames(estimator)
@@ -35,16 +40,16 @@ class Describer:
     def _describe(self, value, where):
         if type(value) is MissingPart:
             return _PART, vars(value)
-        if (found := encoded(value, where)) is not None:
+        if (found := encode(value, where)) is not None:
             return found
-        if (name := name_of(type(value))) is not None:
+        if (saved := find_name(type(value))) is not None:
             state = _state_of(value, where)
-            if name == _MEMBER:
+            if saved.check is not None:
                 try:
-                    check_member(state, where)
-                except FileFormatError as error:  # what is not loaded must not be saved
+                    saved.check(state, where)
+                except FileFormatError as error:  # what cannot be loaded must not be saved
                     raise UnsavableError(f"{error}.") from error
-            return name, state
+            return saved.name, state
         if is_foreign(value):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)
@@ -58,8 +63,8 @@ class Describer:
 
 
 def _state_of(value, where):
-    """The attributes that a pickle would hold."""
-    if dataclasses.is_dataclass(value):  # its fields, without what is cached beside them
+    """Collect the attributes that a pickle would hold."""
+    if dataclasses.is_dataclass(value):  # only its fields: cached values are left out
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
         return value._asdict()
@@ -72,7 +77,15 @@ def _state_of(value, where):
 
 
 class Restorer:
-    """``(name, state, where) -> object``, by the list of classes and the user's parts."""
+    """Make objects of registered classes: ``(name, state, where) -> object``.
+
+    Parameters
+    ----------
+    parts : dict or None
+        The user's parts by name.
+    trusted : list of str or type, or None
+        Further types that skops may make.
+    """
 
     def __init__(self, parts, trusted):
         self._parts, self._trusted = dict(parts or {}), list(trusted or [])
@@ -86,7 +99,7 @@ class Restorer:
             return self._make(name, state, where)
         except FileFormatError:
             raise
-        # A state may be wrong in any way, and classes take theirs at its word.
+        # A state may be wrong in any way, and classes do not check theirs.
         except Exception as error:
             raise FileFormatError(
                 f"{where} cannot be made ({type(error).__name__}: {error})"
@@ -105,21 +118,21 @@ class Restorer:
             return self._foreign(state["data"], part)
         if name in DECODERS:
             return DECODERS[name](state)
-        cls = class_of(name)
-        if cls is None:
+        saved = find_class(name)
+        if saved is None:
             raise FileFormatError(f"{where} is of class {name[:100]!r}, which is not known")
-        if name == _MEMBER:
-            check_member(state, where)
-        return _made(cls, state)
+        if saved.check is not None:
+            saved.check(state, where)
+        return _made(saved.cls, state)
 
     def _foreign(self, data, part):
-        # One array is one object: members of a pool are listed more than once.
+        # An array that stands in several places is one object: a pool lists its members twice.
         if id(data) not in self._loaded:
             self._loaded[id(data)] = data, load_foreign(data, self._trusted, part)
         return self._loaded[id(data)][1]
 
     def check_parts(self):
-        """Raise ValueError if the user gave a part that was not asked for."""
+        """Raise ValueError if the user gave a part that the file does not name."""
         if unknown := sorted(set(self._parts) - self._names):
             raise ValueError(
                 f"`parts` has names that the file does not know: {unknown}. It knows "
@@ -128,42 +141,46 @@ class Restorer:
 
 
 def _made(cls, state):
-    """An object of a class with these attributes; its `__init__` is not called."""
+    """Make an object with these attributes, without calling its class' `__init__`."""
     if wrong := [name for name in state if name.startswith("__") or not name.isidentifier()]:
         raise FileFormatError(f"{cls.__name__} has no attribute {wrong[0][:50]!r}")
     if issubclass(cls, tuple):
-        values = _fields(cls.__name__, cls._fields, cls._field_defaults, state)
-        return tuple.__new__(cls, values.values())
+        return tuple.__new__(cls, _fields(cls, cls._fields, state).values())
     made = object.__new__(cls)
-    if hasattr(cls, "get_params"):
-        state = {**state, **{k: v for k, v in _parameters(cls).items() if k not in state}}
     if dataclasses.is_dataclass(cls):
-        fields = dataclasses.fields(cls)
-        defaults = {}  # of fields that are newer than the file
-        for field in fields:
-            if field.default is not dataclasses.MISSING:
-                defaults[field.name] = field.default
-            elif field.default_factory is not dataclasses.MISSING:
-                defaults[field.name] = field.default_factory()
-        state = _fields(cls.__name__, [field.name for field in fields], defaults, state)
-        vars(made).update(state)
-    elif hasattr(cls, "__setstate__"):
+        names = [field.name for field in dataclasses.fields(cls)]
+        vars(made).update(_fields(cls, names, state))
+        return made
+    if hasattr(cls, "get_params"):
+        state = _with_parameters(cls, state)
+    if hasattr(cls, "__setstate__"):
         made.__setstate__(state)
     else:
         vars(made).update(state)
     return made
 
 
+def _fields(cls, names, state):
+    """Order the fields of a record; they must be there exactly."""
+    if unknown := set(state) - set(names):
+        raise FileFormatError(f"{cls.__name__} has no field {min(unknown)[:50]!r}")
+    if missing := [name for name in names if name not in state]:
+        raise FileFormatError(f"{cls.__name__} lacks the field {missing[0]!r}")
+    return {name: state[name] for name in names}
+
+
+def _with_parameters(cls, state):
+    """Check that an estimator has all its parameters.
+
+    scikit-learn may be newer than the file: parameters that it has got since take their defaults.
+    """
+    missing = {name: p for name, p in _parameters(cls).items() if name not in state}
+    if missing and not cls.__module__.startswith("sklearn."):
+        raise FileFormatError(f"{cls.__name__} lacks the parameter {min(missing)!r}")
+    return {**state, **{name: p.default for name, p in missing.items() if p.default is not p.empty}}
+
+
 @functools.cache
 def _parameters(cls):
-    """Defaults of an estimator's parameters: those of them that are newer than the file."""
-    parameters = inspect.signature(cls.__init__).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
-def _fields(name, names, defaults, state):
-    if unknown := set(state) - set(names):
-        raise FileFormatError(f"{name} has no field {min(unknown)[:50]!r}")
-    if missing := [field for field in names if field not in state and field not in defaults]:
-        raise FileFormatError(f"{name} lacks the field {missing[0]!r}")
-    return {field: state.get(field, defaults.get(field)) for field in names}
+    """Get an estimator's parameters by name, as its `__init__` declares them."""
+    return dict(inspect.signature(cls).parameters)

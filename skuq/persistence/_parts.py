@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from skuq._registry import is_given_again
 from skuq.exceptions import MissingPartError
 
 __all__ = ["MissingPart", "PartNames", "description_of", "is_users"]
@@ -95,7 +96,7 @@ def is_users(value, is_parameter: bool) -> bool:
     else's classes.
     """
     kind = type(value)
-    if kind.__module__ == "skuq.networks._keras_tuner":  # made of functions
+    if is_given_again(kind):
         return True
     if isinstance(value, type) or hasattr(value, "__qualname__"):
         return is_parameter or not (getattr(value, "__module__", None) or "").startswith("skuq.")

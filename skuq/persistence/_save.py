@@ -1,4 +1,4 @@
-"""Estimators and catalogs to files, and back."""
+"""Save estimators and catalogs to files, and load them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from pathlib import Path
 
 from skuq import _archive
 from skuq._files import atomic_write
+from skuq._registry import find_name
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.persistence._objects import Describer, Restorer
-from skuq.persistence._registry import ESTIMATORS, name_of
 
 __all__ = ["dumps", "load", "loads", "save"]
 
-_CATALOG = "catalog.Catalog"
-_WHOLE = ESTIMATORS | {_CATALOG}  # what is saved by itself
-_KINDS = ("estimator", "catalog")
+_KINDS = ("estimator", "catalog")  # of what is saved by itself
 
 
 def save(estimator, path) -> None:
@@ -52,15 +50,19 @@ def save(estimator, path) -> None:
 
 
 def dumps(estimator) -> bytes:
-    """The bytes of the file that `save` writes."""
-    name = name_of(type(estimator))
-    if name not in _WHOLE:
+    """Encode an estimator or catalog as the bytes of the file that `save` writes."""
+    kind = _kind_of(estimator)
+    if kind is None:
         raise UnsavableError(
             f"Only estimators of skuq, pipelines and catalogs are saved. Got {type(estimator)}. "
             "Of a search save its best_estimator_, of something else the estimator in it."
         )
-    kind = "catalog" if name == _CATALOG else "estimator"
     return _archive.to_bytes(estimator, kind=kind, describe=Describer(estimator))
+
+
+def _kind_of(value):
+    saved = find_name(type(value))
+    return None if saved is None else saved.kind
 
 
 def load(path, *, parts=None, trusted=None):
@@ -108,14 +110,14 @@ def load(path, *, parts=None, trusted=None):
 
 
 def loads(data: bytes, *, parts=None, trusted=None):
-    """What `dumps` was given; see `load`."""
+    """Decode what `dumps` has written; see `load`."""
     restorer = Restorer(parts, trusted)
     return _checked(_archive.from_bytes(data, kind=_KINDS, restore=restorer), restorer)
 
 
 def _checked(estimator, restorer):
-    """The object that was read, if it is one that is saved by itself."""
-    if name_of(type(estimator)) not in _WHOLE:
+    """Check that what was read may be saved by itself, and that all given parts were used."""
+    if _kind_of(estimator) is None:
         raise FileFormatError(f"The file holds a {type(estimator).__name__}, no estimator.")
     restorer.check_parts()
     return estimator

@@ -13,6 +13,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context
+from skuq._registry import saved_as
 from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
 
 __all__ = ["TablePreprocessor"]
@@ -21,6 +22,7 @@ __all__ = ["TablePreprocessor"]
 _FREQUENT = 2
 
 
+@saved_as("tables.TablePreprocessor")
 class TablePreprocessor(TransformerMixin, BaseEstimator):
     """Numbers, booleans, strings and categories, with missing values, as finite numbers.
 
@@ -255,6 +257,7 @@ def _places(labels, vocabularies, n):
     return places
 
 
+@saved_as("tables.TablePreprocessor.OneHot")
 class _OneHot:
     """Columns of 0 and 1; one column for two categories.
 
@@ -303,6 +306,7 @@ def _name(column, category, columns, vocabularies):
     return f"{columns[column]}_{category}"
 
 
+@saved_as("tables.TablePreprocessor.Codes")
 class _Codes:
     """Codes from 1 on; 0 for what was not seen, or only once.
 

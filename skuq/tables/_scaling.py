@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
+from skuq._registry import saved_as
+
 __all__ = [
     "FARTHEST",
     "ImageScaling",
@@ -33,6 +35,7 @@ def smooth_clip(xp, z):
     return z / xp.sqrt(1 + (z / 3) ** 2)
 
 
+@saved_as("tables.Scaling")
 class Scaling:
     """Zero mean and unit variance for every column of X and of y.
 
@@ -108,6 +111,7 @@ class Scaling:
         return loc * self.y_.scale_ + self.y_.mean_, scale * self.y_.scale_
 
 
+@saved_as("tables.RobustScaling")
 class RobustScaling(Scaling):
     """Zero median and unit interquartile range for columns of X, smoothly bounded by 3.
 
@@ -146,6 +150,7 @@ class RobustScaling(Scaling):
         return inputs
 
 
+@saved_as("tables.ImageScaling")
 class ImageScaling(Scaling):
     """Zero mean and unit variance for every channel of images, over all pixels.
 
@@ -172,6 +177,7 @@ class ImageScaling(Scaling):
         return super().inputs(X.reshape(len(X), *self.shape))
 
 
+@saved_as("tables.NoScaling")
 class NoScaling(Scaling):
     """Columns as they are, for data that already have the scale a method asks for."""
 
@@ -194,6 +200,7 @@ class NoScaling(Scaling):
         return self
 
 
+@saved_as("tables.Scaling.Affine")
 @dataclass
 class _Affine:
     """``(x - mean_) / scale_``, under the names that scikit-learn's scalers have for them."""

@@ -12,6 +12,8 @@ from scipy import optimize, special
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import elementwise
 
+from skuq._registry import saved_as
+
 __all__ = ["TargetTransform"]
 
 # Of the normal scores: rows that an interval between two of them holds, and most of these.
@@ -20,6 +22,7 @@ _CLOSEST = 1e-6  # knots, of the range that holds most values
 _SMALLEST_LEVEL = 1e-9
 
 
+@saved_as("tables.TargetTransform")
 class TargetTransform:
     """A strictly increasing map for each output of y; where networks are trained, and back.
 
@@ -130,6 +133,7 @@ def _moments(y, weight):
     return mean, np.sqrt(weight @ (y - mean) ** 2)
 
 
+@saved_as("tables.TargetTransform.Line")
 class _Line:
     """(y - mean) / scale."""
 
@@ -149,6 +153,7 @@ class _Line:
 _NOTICEABLE = 1e-6  # nats a row
 
 
+@saved_as("tables.TargetTransform.Power")
 class _Power:
     """Yeo and Johnson's power of y, standardised; straight far beyond the data.
 
@@ -221,6 +226,7 @@ def _inverse_power(values, power):
     return special.inv_boxcox1p(up, power) - special.inv_boxcox1p(down, 2 - power)
 
 
+@saved_as("tables.TargetTransform.Scores")
 class _Scores:
     """Normal scores of quantiles, as a curve from scores to y; straight beyond the data.
 

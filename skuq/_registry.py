@@ -1,0 +1,111 @@
+"""Which classes may be saved to files, and made of them again.
+
+A class is registered by a decorator where it is defined. Files hold only its registered name, and
+no other class is ever made of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import skuq
+
+__all__ = ["SavedClass", "find_class", "find_name", "is_given_again", "saved_as", "users_part"]
+
+_Class = TypeVar("_Class", bound=type)
+
+
+class SavedClass(NamedTuple):
+    """One registered class.
+
+    Attributes
+    ----------
+    name : str
+        What files call it.
+    cls : type
+    kind : str or None
+        What a file says that it holds if an object of the class is saved by itself. None: such
+        objects are only saved as parts of others.
+    check : callable or None
+        ``check(state, where)`` raises `FileFormatError` if the attributes are not safe to use.
+    """
+
+    name: str
+    cls: type
+    kind: str | None
+    check: Callable | None
+
+
+_BY_NAME: dict[str, SavedClass] = {}
+_BY_CLASS: dict[type, SavedClass] = {}
+
+
+def saved_as(
+    name: str, *, kind: str | None = None, check: Callable | None = None
+) -> Callable[[_Class], _Class]:
+    """Register a class for saving (class decorator).
+
+    Parameters
+    ----------
+    name : str
+        What files call the class. ``package.Name``, where ``skuq.package.Name`` is public, or
+        ``package.Owner.Name`` for a class that is registered as soon as the public
+        ``skuq.package.Owner`` is imported. It stays when the class moves within its package.
+    kind, check
+        See `SavedClass`.
+    """
+
+    def register(cls):
+        known = _BY_NAME.get(name)
+        if known is not None and _place(known.cls) != _place(cls):
+            raise ValueError(f"{name!r} is {_place(known.cls)}. It cannot be {_place(cls)} too.")
+        _BY_NAME[name] = _BY_CLASS[cls] = SavedClass(name, cls, kind, check)
+        return cls
+
+    return register
+
+
+def _place(cls):
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def find_class(name: str) -> SavedClass | None:
+    """Find the registered class of a stored name; None if there is none."""
+    if name not in _BY_NAME:
+        _import_owner(name)
+    return _BY_NAME.get(name)
+
+
+def _import_owner(name):
+    """Import the public object that a stored name begins with, if skuq has it.
+
+    Names come from files, so nothing is looked up that is not in an ``__all__`` of skuq.
+    """
+    package, _, rest = name.partition(".")
+    module = getattr(skuq, package) if package in skuq.__all__ else None
+    owner = rest.partition(".")[0]
+    if owner in getattr(module, "__all__", ()):
+        getattr(module, owner)
+
+
+def find_name(cls: type) -> SavedClass | None:
+    """Find how a class is registered; None if it is not."""
+    return _BY_CLASS.get(cls)
+
+
+_USERS_PARTS: set[type] = set()
+
+
+def users_part(cls: _Class) -> _Class:
+    """Mark a class whose objects are made of the user's functions (class decorator).
+
+    Files name such an object and do not hold it; the user gives it again on loading.
+    """
+    _USERS_PARTS.add(cls)
+    return cls
+
+
+def is_given_again(cls: type) -> bool:
+    """Whether a class is marked with `users_part`."""
+    return cls in _USERS_PARTS
