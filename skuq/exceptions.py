@@ -1,5 +1,8 @@
 """Errors and warnings that are skuq's own."""
 
+from collections.abc import Sequence
+from typing import Any
+
 __all__ = [
     "CatalogLockedError",
     "CatalogMismatchError",
@@ -27,11 +30,11 @@ class SearchFailedError(RuntimeError):
         Every trial that was run, each with the reason of its failure.
     """
 
-    def __init__(self, message, records=()):
+    def __init__(self, message: str, records: Sequence[Any] = ()) -> None:
         super().__init__(message)
         self.records = tuple(records)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.records)
 
 

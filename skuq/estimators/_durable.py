@@ -18,7 +18,7 @@ from skuq.catalog._folder import find_search, front_of, load_catalog
 from skuq.catalog._memory import CatalogMemory
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
-from skuq.search import Limits
+from skuq.search import Limits, RunOptions
 
 __all__ = ["DURABLE_CONSTRAINTS", "DurableSearchMixin"]
 
@@ -44,8 +44,9 @@ class DurableSearchMixin:
     # What a search does without changing any trial: it may differ from one fit to the next.
     _running_parameters = ("n_trials", "refit", "n_jobs", "verbose", *DURABLE_CONSTRAINTS)
 
-    def _limits(self):
-        return Limits(self.max_time, self.trial_timeout, self.max_failures)
+    def _run_options(self):
+        limits = Limits(self.max_time, self.trial_timeout, self.max_failures)
+        return RunOptions(self.n_jobs, limits, self.verbose)
 
     @property
     def _harmless(self):

@@ -200,8 +200,7 @@ class NeuralEnsembleSearch(SearchEstimator):
                         configurations,
                         entropy,
                         store=store,
-                        limits=self._limits(),
-                        verbose=self.verbose,
+                        options=self._run_options(),
                     )
         return super()._train(trainer, proposer, entropy, store)
 

@@ -25,8 +25,7 @@ from skuq.estimators._rows import (
     split,
     warn_of_few_rows,
 )
-from skuq.search import Limits, Listed, open_slots, run_search
-from skuq.search._loop import known_records
+from skuq.search import FixedSequence, Limits, RunOptions, run_trials
 from skuq.tables import TrainingData
 from skuq.training import MemberRefitter, MemberTrainer, predict_members
 
@@ -175,36 +174,19 @@ class SearchEstimator(KerasModelMixin, DurableSearchMixin, BaseEstimator):
         return self.epochs
 
     def _train(self, trainer, proposer, entropy, store):
-        n_left = max(1, self.n_trials - len(known_records(store, self.n_trials)))
-        with open_slots(trainer, self.n_jobs, n_left) as slots:
-            return run_search(
-                proposer,
-                slots,
-                self.n_trials,
-                entropy,
-                store=store,
-                limits=self._limits(),
-                verbose=self.verbose,
-            )
+        options = self._run_options()
+        return run_trials(trainer, proposer, self.n_trials, entropy, store=store, options=options)
 
     def _trained_anew(self, trainer):
         """By trial, the networks of the ensemble trained on all rows; without those that fail."""
         records = [self.catalog_[k] for k in self._kept()]
-        asked = Listed([{"trial": record.trial_number} for record in records])
-        limits = Limits(trial_timeout=self.trial_timeout, gives_up=False)
+        asked = FixedSequence([{"trial": record.trial_number} for record in records])
+        limits = Limits(trial_timeout=self.trial_timeout, raise_on_failures=False)
+        options = RunOptions(self.n_jobs, limits, self.verbose, name="refit")
         found, why = [], ""
         try:
             refitter = MemberRefitter(trainer, records)
-            with open_slots(refitter, self.n_jobs, len(records)) as slots:
-                found = run_search(
-                    asked,
-                    slots,
-                    len(records),
-                    self.entropy_,
-                    limits=limits,
-                    verbose=self.verbose,
-                    what="refit",
-                )
+            found = run_trials(refitter, asked, len(records), self.entropy_, options=options)
         # The search is done, and must not be lost for anything that comes after it.
         except (Exception, KeyboardInterrupt) as error:
             why = f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What to train next; knows configurations and scores, not networks."""
+"""Searches: proposers, slots and the loop over trials; independent of networks."""
 
 import lazy_loader
 
@@ -8,10 +8,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_evolution": ["AgeingEvolution"],
         "_forest": ["ForestOptimizer", "ForestSurrogate"],
         "_keras_tuner": ["AgEBOOracle", "OracleProposer"],
-        "_limits": ["Limits"],
-        "_loop": ["run_search"],
+        "_limits": ["Limits", "RunOptions"],
+        "_loop": ["run_search", "run_trials"],
         "_nes": ["EnsembleEvolution", "Mutation", "ensemble_population"],
-        "_proposers": ["Fixed", "Joint", "Listed", "Proposer", "RandomProposer"],
+        "_proposers": ["Fixed", "FixedSequence", "Joint", "Proposer", "RandomProposer"],
         "_slots": ["open_slots"],
         "_stacked": ["run_together"],
         "_strategies": ["STRATEGIES", "make_proposer", "pin"],

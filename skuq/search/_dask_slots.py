@@ -1,9 +1,9 @@
 """Slots on a Dask cluster.
 
-The evaluation travels as a worker plugin. The scheduler gives it once to each worker, and to
-each that is started later, so that a worker that dies takes nothing with it but the trial it was
-running; Dask gives that trial to another worker. Scattered data would be lost with the last
-worker that has a copy, and draw the trials to the workers that have one.
+The evaluation travels as a worker plugin. The scheduler gives it once to each worker, also to
+workers that start later. A worker that dies loses only the trial it was running, and Dask gives
+that trial to another worker. Scattered data would be lost with the last worker that has a copy,
+and would draw the trials to the workers that have one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from typing import Any, Self
 
 import distributed
 
 from skuq.exceptions import SlotsLostError
-from skuq.search._parcel import Parcel, opened
+from skuq.search._payload import EvaluationPayload, Outcome, unpack_outcome
 
 __all__ = ["DaskSlots"]
 
-_GOODBYE_SECONDS = 10  # the end of a search waits no longer for the cluster to answer
+_CLEAN_UP_SECONDS = 10  # maximum time that the end of a search waits for the cluster
 _RESTART_SECONDS = 30
 
 
@@ -30,46 +32,52 @@ class DaskSlots:
     Parameters
     ----------
     evaluate : callable
+        ``evaluate(configuration, seed) -> result``.
     client : distributed.Client
     n_slots : int
     submit_kwargs : dict, optional
         For ``client.submit``, for example the `resources` of a trial.
     """
 
-    def __init__(self, evaluate, client, n_slots, submit_kwargs=None):
+    def __init__(
+        self,
+        evaluate: Callable[..., Any],
+        client: Any,
+        n_slots: int,
+        submit_kwargs: dict[str, Any] | None = None,
+    ) -> None:
         self.n_slots = n_slots
         self._evaluate = evaluate
         self._client = client
         self._submit_kwargs = submit_kwargs or {}
         self._name = f"skuq-{uuid.uuid4().hex}"
-        self._tasks = [None] * n_slots
+        self._tasks: list[Any] = [None] * n_slots
 
-    def __enter__(self):
-        parcel = Parcel(self._evaluate)
+    def __enter__(self) -> Self:
+        payload = EvaluationPayload(self._evaluate)
         self._check_client()
         try:
-            self._client.register_plugin(_Delivery(parcel), name=self._name)
-        except BaseException:  # some workers may have got it
+            self._client.register_plugin(_PayloadPlugin(payload), name=self._name)
+        except BaseException:  # some workers may have it already
             self.__exit__()
             raise
         return self
 
-    def __exit__(self, *exception):
-        # A thread of its own: a cluster that does not answer must not hold up the caller.
-        goodbye = threading.Thread(target=self._leave, name="skuq-dask-goodbye", daemon=True)
-        goodbye.start()
-        goodbye.join(_GOODBYE_SECONDS)
-        return False
+    def __exit__(self, *exception: object) -> None:
+        # In a thread: a cluster that does not answer must not hold up the caller.
+        thread = threading.Thread(target=self._clean_up, name="skuq-dask-clean-up", daemon=True)
+        thread.start()
+        thread.join(_CLEAN_UP_SECONDS)
 
-    def _leave(self):
-        # The cluster may be gone, which is as good as having left it.
+    def _clean_up(self) -> None:
+        # If the cluster is gone, there is nothing to clean up.
         with contextlib.suppress(Exception):
             self._client.cancel([task for task in self._tasks if task is not None])
         with contextlib.suppress(Exception):
             self._client.unregister_worker_plugin(self._name)
 
-    def submit(self, slot, configuration, seed) -> Future:
-        """Start a trial.
+    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
+        """Start a trial in a free slot.
 
         Raises
         ------
@@ -78,36 +86,36 @@ class DaskSlots:
         """
         self._check_client()
         settings = {**self._submit_kwargs, "pure": False}
-        task = self._client.submit(_run, self._name, configuration, seed, **settings)
+        task = self._client.submit(_run_trial, self._name, configuration, seed, **settings)
         self._tasks[slot] = task
-        future = Future()
+        future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        task.add_done_callback(lambda task: _bridge(task, future))
+        task.add_done_callback(lambda task: _copy_outcome(task, future))
         return future
 
-    def stop(self, slot) -> bool:
-        """Restart the slot's worker, if a nanny can and nobody else is using it.
+    def stop(self, slot: int) -> bool:
+        """Restart the slot's worker, if it has a nanny and runs nothing else.
 
-        Elsewhere the trial goes on, and with it the slot: what runs in a thread cannot be
-        ended, and another trial would only wait behind it.
+        Otherwise the trial goes on in its slot: a thread cannot be ended from outside, and
+        another trial would only wait behind it.
         """
         task = self._tasks[slot]
         try:
-            place = self._client.run_on_scheduler(_place, task.key)
-            if place is not None and not place[1]:
+            found = self._client.run_on_scheduler(_find_worker, task.key)
+            if found is not None and not found[1]:
                 return False
             task.cancel()
-            if place is not None:
+            if found is not None:
                 self._client.restart_workers(
-                    [place[0]], timeout=_RESTART_SECONDS, raise_for_error=False
+                    [found[0]], timeout=_RESTART_SECONDS, raise_for_error=False
                 )
-        except Exception:  # of many kinds, and all say that the cluster does not do it
+        except Exception:  # of many types; each means that the cluster cannot do it
             return False
         self._tasks[slot] = None
         return True
 
-    def result(self, slot, future):
-        """What the evaluation returned; raises what it raised.
+    def result(self, slot: int, future: Future[Any]) -> Any:
+        """Return what the evaluation returned, or raise what it raised.
 
         Raises
         ------
@@ -127,9 +135,9 @@ class DaskSlots:
         except CancelledError as error:
             self._check_client()
             raise RuntimeError(f"Dask cancelled the trial: {error}") from error
-        return opened(*outcome)
+        return unpack_outcome(*outcome)
 
-    def _check_client(self):
+    def _check_client(self) -> None:
         if self._client.status != "running":
             raise SlotsLostError(
                 f"The Dask client is {self._client.status}, not running: it was closed, or has "
@@ -137,16 +145,19 @@ class DaskSlots:
             )
 
 
-def _bridge(task, future):
-    """In Dask's thread for callbacks: hand over what a task gave."""
+def _copy_outcome(task: Any, future: Future[Any]) -> None:
+    """Copy a Dask task's result or error to a future; runs in Dask's callback thread."""
     try:
         future.set_result(task.result())
     except BaseException as error:
         future.set_exception(error)
 
 
-def _place(key, dask_scheduler):
-    """On the scheduler: the worker that has a task, and whether it can be restarted alone."""
+def _find_worker(key: str, dask_scheduler: Any) -> tuple[str, bool] | None:
+    """Return the address of the worker that has a task, and whether it can be restarted alone.
+
+    Runs on the scheduler.
+    """
     task = dask_scheduler.tasks.get(key)
     worker = None if task is None else task.processing_on
     if worker is None:
@@ -154,22 +165,22 @@ def _place(key, dask_scheduler):
     return worker.address, worker.nanny is not None and len(worker.processing) == 1
 
 
-class _Delivery(distributed.WorkerPlugin):
-    """Brings a parcel to a worker, and ends what is left of it when it is taken away."""
+class _PayloadPlugin(distributed.WorkerPlugin):
+    """Gives a worker the payload, and cancels its evaluations when the search ends."""
 
-    def __init__(self, parcel):
-        self.parcel = parcel
+    def __init__(self, payload: EvaluationPayload) -> None:
+        self.payload = payload
 
-    def teardown(self, worker):
-        self.parcel.cancel()
+    def teardown(self, worker: Any) -> None:
+        self.payload.cancel()
 
 
-def _run(name, configuration, seed):
-    """In a worker: the outcome of a trial."""
-    delivery = distributed.get_worker().plugins.get(name)
-    if delivery is None:
+def _run_trial(name: str, configuration: dict[str, Any], seed: int) -> Outcome:
+    """Run a trial in a worker."""
+    plugin = distributed.get_worker().plugins.get(name)
+    if not isinstance(plugin, _PayloadPlugin):
         raise RuntimeError(
             "The Dask worker has no search to run this trial of: the search has ended, or the "
             "cluster's scheduler was restarted in the middle of it."
         )
-    return delivery.parcel.run(configuration, seed)
+    return plugin.payload.run(configuration, seed)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from skuq._space import Space
+from skuq.catalog._records import TrialRecord
 
 __all__ = ["AgeingEvolution"]
 
 
 @dataclass(frozen=True)
 class AgeingEvolution:
-    """A mutated copy of the best of a few members of a population that ages.
+    """Propose a mutated copy of the best of a sample of the population.
 
     The population is the last `population_size` completed trials: each new one replaces
-    the oldest, however good that was. Until it is full, configurations are random.
+    the oldest, whatever their scores. Until it is full, configurations are random.
 
     Parameters
     ----------
     space : Space
         The decisions that evolve.
     population_size : int, default=100
-        P.
+        P in the paper.
     sample_size : int, default=10
-        S: the parent is the best of so many, drawn without replacement.
+        S in the paper. The parent is the best of `sample_size` members, drawn without
+        replacement.
 
     References
     ----------
@@ -34,11 +40,16 @@ class AgeingEvolution:
     population_size: int = 100
     sample_size: int = 10
 
-    def ask(self, history, running, rng):
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
         population = [r for r in history if r.completed][-self.population_size :]
         if len(population) < self.population_size:
             return self.space.sample(rng)
         size = min(self.sample_size, len(population))
-        drawn = rng.choice(len(population), size=size, replace=False)
-        parent = min((population[i] for i in drawn), key=lambda record: record.score)
+        sample = rng.choice(len(population), size=size, replace=False)
+        parent = min((population[i] for i in sample), key=lambda record: record.score)
         return self.space.mutate(parent.configuration, rng)

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.ensemble import RandomForestRegressor
 
 from skuq._space import Space
+from skuq.catalog._records import TrialRecord
 
 __all__ = ["ForestOptimizer", "ForestSurrogate"]
 
 
 class ForestSurrogate:
-    """A random forest with the standard deviation of the law of total variance.
+    """A random forest that predicts a standard deviation by the law of total variance.
 
     Parameters
     ----------
     n_estimators : int, default=10
-        Trees; 10 in AgEBO's published runs.
+        Number of trees; 10 in AgEBO's published runs.
     min_samples_leaf : int, default=1
+        Minimum number of samples in a leaf.
     seed : int, default=0
+        Seed of the forest.
     """
 
-    def __init__(self, n_estimators=10, min_samples_leaf=1, seed=0):
+    def __init__(self, n_estimators: int = 10, min_samples_leaf: int = 1, seed: int = 0) -> None:
         self._forest = RandomForestRegressor(
             n_estimators=n_estimators, min_samples_leaf=min_samples_leaf, random_state=seed
         )
 
-    def fit(self, x, y):
-        """x (n, n_columns), y (n,)."""
+    def fit(self, x: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to x (n, n_columns) and y (n,)."""
         self._forest.fit(x, y)
         return self
 
-    def predict(self, x):
-        """Mean and standard deviation, each (n,).
+    def predict(self, x: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return mean and standard deviation, each (n,).
 
         The variance is the mean over trees of the variance within the leaf, plus the
         variance over trees of the leaf's mean.
@@ -44,19 +50,18 @@ class ForestSurrogate:
         leaves = np.stack([tree.apply(x) for tree in trees])  # (n_trees, n)
         means = np.stack([t.value[leaf, 0, 0] for t, leaf in zip(trees, leaves)])
         within = np.stack([t.impurity[leaf] for t, leaf in zip(trees, leaves)])
-        # Impurities are differences of large numbers: a pure leaf may be at -1e-17.
+        # Impurities are differences of large numbers: that of a pure leaf may be -1e-17.
         variance = np.maximum(within, 0).mean(axis=0) + means.var(axis=0)
         return means.mean(axis=0), np.sqrt(variance)
 
 
 @dataclass(frozen=True)
 class ForestOptimizer:
-    """The candidate of the best confidence bound under a forest of the scores.
+    """Propose the candidate with the best confidence bound of a forest fitted to the scores.
 
     Scores are minimised, so the bound is ``mean - kappa * std`` and the smallest wins.
-    Running trials enter as if they had already given the best score seen (the constant
-    liar), which keeps parallel workers from asking for the same point. Failed trials
-    enter with the worst score seen.
+    Running trials enter with the best score seen (the "constant liar"), so that parallel
+    workers do not ask for the same point. Failed trials enter with the worst score seen.
 
     Parameters
     ----------
@@ -65,11 +70,11 @@ class ForestOptimizer:
         Weight of the standard deviation; AgEBO's published runs use 0.001, its ablations
         1.96 and 19.6.
     n_initial : int, default=10
-        Random configurations before there is a model.
+        Number of random configurations before the first forest.
     n_candidates : int, default=10000
-        Random configurations the best is taken from.
+        Number of random configurations of which the best is proposed.
     max_score : float, default=1000
-        Larger scores, those of diverged networks, count as this one.
+        Larger scores, those of diverged networks, are clipped to it.
 
     References
     ----------
@@ -82,7 +87,12 @@ class ForestOptimizer:
     n_candidates: int = 10_000
     max_score: float = 1e3
 
-    def ask(self, history, running, rng):
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
         completed = [record for record in history if record.completed]
         if len(completed) < self.n_initial or not len(self.space):
             return self.space.sample(rng)

@@ -1,4 +1,4 @@
-"""Which GPUs there are to share among processes, without loading a backend."""
+"""GPUs to share among processes, found without loading a backend."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from pathlib import Path
 
 __all__ = ["gpu_of_slot"]
 
-_DEVICES = Path("/dev")  # where NVIDIA's driver has a file for each GPU
+_DEVICES = Path("/dev")  # NVIDIA's driver has a file for each GPU here
 
 
 def gpu_of_slot(slot: int) -> str | None:
-    """What a slot's process is to see as ``CUDA_VISIBLE_DEVICES``; None where that is no matter.
+    """Return ``CUDA_VISIBLE_DEVICES`` for a slot's process, or None to leave it as it is.
 
-    With several GPUs each slot has one, in turn. With one or none all see what the caller sees.
+    With several GPUs the slots take them in turn. With one or none every process sees what the
+    caller sees.
     """
-    gpus = _visible()
+    gpus = _visible_gpus()
     return gpus[slot % len(gpus)] if len(gpus) > 1 else None
 
 
-def _visible() -> list[str]:
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        names = [name.strip() for name in named.split(",")]
+def _visible_gpus() -> list[str]:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = [name.strip() for name in visible.split(",")]
         usable = itertools.takewhile(lambda name: name not in ("", "-1"), names)  # as CUDA reads it
         return list(dict.fromkeys(usable))
     files = [p.name for p in _DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)]

@@ -1,10 +1,14 @@
-"""Our proposers as Keras-Tuner oracles, and Keras-Tuner's oracles as proposers."""
+"""skuq's proposers as Keras-Tuner oracles, and Keras-Tuner's oracles as proposers."""
 
 from __future__ import annotations
 
 import itertools
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from skuq._seeds import draw_entropy, generator
 from skuq._space import Space
@@ -16,12 +20,12 @@ from skuq.search._strategies import make_proposer
 
 __all__ = ["AgEBOOracle", "OracleProposer"]
 
-# Keras-Tuner ends a search after a few failures in a row; we record them and go on.
-_NEVER = 10**9
+# Keras-Tuner ends a search after a few failures in a row; skuq records them and goes on.
+_UNLIMITED = 10**9
 _STATUS = keras_tuner.engine.trial.TrialStatus
 
 
-class AgEBOOracle(keras_tuner.Oracle):
+class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
     """AutoDEUQ's search for Keras-Tuner's own tuners.
 
     Ageing evolution over the architecture, Bayesian optimisation with a forest over the
@@ -29,8 +33,10 @@ class AgEBOOracle(keras_tuner.Oracle):
 
     Parameters
     ----------
-    objective : str, keras_tuner.Objective, default="val_loss"
+    objective : str or keras_tuner.Objective, default="val_loss"
+        What the tuner minimises or maximises.
     max_trials : int, default=100
+        Budget of the search.
     strategy : str, default="agebo"
         One of `skuq.search.STRATEGIES`.
     hyperparameter_names : sequence of str, optional
@@ -42,6 +48,7 @@ class AgEBOOracle(keras_tuner.Oracle):
     kappa : float, default=0.001
         Exploration of the Bayesian optimiser.
     seed : int or None, default=None
+        Seed of the proposals; None draws one.
     **kwargs : dict
         Further arguments of ``keras_tuner.Oracle``.
 
@@ -52,16 +59,16 @@ class AgEBOOracle(keras_tuner.Oracle):
 
     def __init__(
         self,
-        objective="val_loss",
-        max_trials=100,
-        strategy="agebo",
-        hyperparameter_names=None,
-        population_size=None,
-        sample_size=None,
-        kappa=0.001,
-        seed=None,
-        **kwargs,
-    ):
+        objective: Any = "val_loss",
+        max_trials: int = 100,
+        strategy: str = "agebo",
+        hyperparameter_names: Sequence[str] | None = None,
+        population_size: int | None = None,
+        sample_size: int | None = None,
+        kappa: float = 0.001,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(objective=objective, max_trials=max_trials, seed=seed, **kwargs)
         self.strategy = strategy
         self.hyperparameter_names = tuple(
@@ -74,13 +81,13 @@ class AgEBOOracle(keras_tuner.Oracle):
         self.kappa = kappa
         self._entropy = draw_entropy(seed)
 
-    def populate_space(self, trial_id):
-        """The next configuration, in Keras-Tuner's form."""
+    def populate_space(self, trial_id: str) -> dict[str, Any]:
+        """Propose the next configuration, in Keras-Tuner's form."""
         space = space_from_keras_tuner(self.hyperparameters.space)
         is_training = [d.name in self.hyperparameter_names for d in space.decisions]
         decisions = Decisions(
-            Space(d for d, training in zip(space.decisions, is_training) if not training),
-            Space(d for d, training in zip(space.decisions, is_training) if training),
+            Space(tuple(d for d, own in zip(space.decisions, is_training) if not own)),
+            Space(tuple(d for d, own in zip(space.decisions, is_training) if own)),
         )
         proposer = make_proposer(
             self.strategy,
@@ -103,7 +110,7 @@ class AgEBOOracle(keras_tuner.Oracle):
         values = proposer.ask(history, running, rng)
         return {"status": _STATUS.RUNNING, "values": values}
 
-    def _record(self, number, trial, space, sign):
+    def _record(self, number: int, trial: Any, space: Space, sign: int) -> TrialRecord:
         completed = trial.status == _STATUS.COMPLETED
         return TrialRecord(
             trial_number=number,
@@ -112,16 +119,16 @@ class AgEBOOracle(keras_tuner.Oracle):
             score=sign * trial.score if completed else float("nan"),
         )
 
-    def _configuration(self, trial, space):
-        # Decisions that appeared after this trial had started have their default.
+    def _configuration(self, trial: Any, space: Space) -> dict[str, Any]:
+        # Decisions added after this trial had started have their default.
         return {**space.default(), **trial.hyperparameters.values}
 
 
 class OracleProposer:
-    """Any ``keras_tuner.Oracle`` as the proposer of a search.
+    """Use any ``keras_tuner.Oracle`` as the proposer of a search.
 
-    Unlike our own proposers it has a state: the oracle's. A search with it repeats if
-    the oracle is new and seeded.
+    Unlike skuq's own proposers it has a state: the oracle's. A search with it can be repeated
+    with a new oracle of the same seed.
 
     Parameters
     ----------
@@ -129,18 +136,18 @@ class OracleProposer:
     decisions : Decisions
         Declared to the oracle, unless it knows them already.
     n_trials : int, default=1
-        How many proposals it will be asked for.
+        Number of proposals that the search will ask for.
 
     Raises
     ------
     ValueError
-        If the oracle's own budget is smaller.
+        If the oracle's own `max_trials` is smaller.
     """
 
-    def __init__(self, oracle, decisions: Decisions, n_trials: int = 1):
+    def __init__(self, oracle: Any, decisions: Decisions, n_trials: int = 1) -> None:
         self._oracle = oracle
         self._folder = tempfile.TemporaryDirectory(prefix="skuq-oracle-")
-        self._trials = {}  # Keras-Tuner's trials, by our trial number
+        self._trials: dict[int, Any] = {}  # Keras-Tuner's trials, by skuq's trial number
         self._n_told = 0
         self._space = decisions.architecture + decisions.hyperparameters
         if oracle.max_trials is not None and oracle.max_trials < n_trials:
@@ -148,20 +155,25 @@ class OracleProposer:
                 f"The oracle's max_trials is {oracle.max_trials}: it must be at least "
                 f"n_trials, {n_trials}."
             )
-        oracle.max_consecutive_failed_trials = _NEVER
+        oracle.max_consecutive_failed_trials = _UNLIMITED
         oracle.verbose = 0
         oracle._set_project_dir(self._folder.name, "search")
         oracle.update_space(space_to_keras_tuner(self._space))
 
-    def ask(self, history, running, rng):
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
         """Tell the oracle what has finished, then take its next trial."""
         self.tell(history)
-        # The loop asks for the lowest number that there is no trial of.
+        # The loop asks for the lowest number without a trial.
         number = next(k for k in itertools.count() if k not in self._trials)
         trial = self._trials[number] = self._create()
         return self._space.restrict(trial.hyperparameters.values)
 
-    def _create(self):
+    def _create(self) -> Any:
         tuner_id = f"skuq-{threading.get_ident()}-{len(self._trials)}"
         trial = self._oracle.create_trial(tuner_id)
         if trial.status != _STATUS.RUNNING or not trial.hyperparameters.values:
@@ -171,17 +183,17 @@ class OracleProposer:
             )
         return trial
 
-    def tell(self, history):
-        """Tell the oracle what it has not heard of yet, of an earlier search too."""
+    def tell(self, history: Sequence[TrialRecord]) -> None:
+        """Tell the oracle the trials it does not know yet, also those of an earlier search."""
         for record in history[self._n_told :]:
             if record.trial_number not in self._trials:
-                # Proposing moves an oracle's state on; what was evaluated is then put in.
+                # Proposing advances the oracle's state; the trial then gets what was evaluated.
                 trial = self._trials[record.trial_number] = self._create()
                 trial.hyperparameters.values.update(record.configuration)
             self._tell(record)
         self._n_told = len(history)
 
-    def _tell(self, record):
+    def _tell(self, record: TrialRecord) -> None:
         trial = self._trials[record.trial_number]
         if record.completed:
             sign = -1 if self._oracle.objective.direction == "max" else 1

@@ -1,26 +1,25 @@
-"""When a search ends before its budget is spent."""
+"""Limits of a search, and the record of how it runs."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SearchFailedError
 
-__all__ = ["Limits"]
+__all__ = ["Limits", "RunOptions"]
 
-# A search whose first trials all fail has something wrong with it, not with them.
-_HOPELESS = 10
-# Over its time limit, a training ends itself at its next slice. A worker that has not by then,
-# since it is compiling or importing the backend, is ended so many seconds later.
-_GRACE = 20.0
+# If all of the first trials fail, the cause is the search and not the trials.
+_N_FIRST_TRIALS = 10
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of time and failures; the clock starts when this is made.
+    """Limits of time and of failures.
 
     Parameters
     ----------
@@ -29,48 +28,53 @@ class Limits:
     trial_timeout : float, optional
         Seconds of one trial.
     max_failures : int, optional
-        Most failed trials. None ends a search only if all of the first ten failed.
-    gives_up : bool, default=True
-        False tries every trial, however many fail.
+        Maximum number of failed trials. None ends a search only if all of the first ten failed.
+    raise_on_failures : bool, default=True
+        False runs every trial, however many fail.
+    grace : float, default=20
+        Seconds after `trial_timeout` before a trial's worker is killed. A training ends itself at
+        its next slice, but not while it compiles or imports the backend.
     """
 
     max_time: float | None = None
     trial_timeout: float | None = None
     max_failures: int | None = None
-    gives_up: bool = True
-    _start: float = field(default_factory=time.monotonic)
+    raise_on_failures: bool = True
+    grace: float = 20.0
 
-    def out_of_time(self, history) -> bool:
-        """Whether to end with what there is: something, and it has taken its time."""
-        over = self.max_time is not None and time.monotonic() - self._start > self.max_time
+    def is_out_of_time(self, history: Sequence[TrialRecord], started: float) -> bool:
+        """Whether `max_time` has passed since `started` and at least one trial has succeeded."""
+        over = self.max_time is not None and time.monotonic() - started > self.max_time
         return over and any(record.completed for record in history)
 
     def deadline(self) -> float:
-        """When a trial that starts now is to be stopped, by the monotonic clock."""
+        """Time of the monotonic clock at which a trial that starts now is stopped."""
         if self.trial_timeout is None:
             return math.inf
-        return time.monotonic() + self.trial_timeout + _GRACE
+        return time.monotonic() + self.trial_timeout + self.grace
 
-    def check_failures(self, history, n_trials: int, n_known: int = 0):
-        """Raise once there is no hope.
+    def check_failures(
+        self, history: Sequence[TrialRecord], n_trials: int, n_known: int = 0
+    ) -> None:
+        """Raise if too many trials have failed.
 
-        The first `n_known` trials are of an earlier search: what failed then may work by now, so
-        that their failures end no search that has trials left.
+        The first `n_known` trials are of an earlier search. Their causes may be gone by now, so
+        their failures do not count as long as there are trials left to run.
 
         Raises
         ------
         SearchFailedError
             With the most frequent reasons.
         """
-        if not self.gives_up:
+        if not self.raise_on_failures:
             return
-        fresh = history[n_known:]
-        n_failed = sum(not record.completed for record in fresh)
-        enough = len(fresh) >= min(n_trials - n_known, _HOPELESS)
+        new = history[n_known:]
+        n_failed = sum(not record.completed for record in new)
+        enough = len(new) >= min(n_trials - n_known, _N_FIRST_TRIALS)
         if self.max_failures is not None and n_failed > self.max_failures:
-            what = f"{n_failed} of {len(fresh)} trials failed, max_failures={self.max_failures}"
+            problem = f"{n_failed} of {len(new)} trials failed, max_failures={self.max_failures}"
         elif enough and not any(record.completed for record in history):
-            what = f"All {len(history)} trials so far failed"
+            problem = f"All {len(history)} trials so far failed"
         else:
             return
         failed = [record for record in history if not record.completed]
@@ -79,8 +83,30 @@ class Limits:
         n_old = len(failed) - n_failed
         old = f"\n{n_old} of them are of an earlier fit: delete their files to run them again."
         raise SearchFailedError(
-            f"{what}, most often with:\n{listed}\n"
+            f"{problem}, most often with:\n{listed}\n"
             "Check the search space and the data (the exception's `records` hold every trial)."
             + (old if n_old else ""),
             history,
         )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a search runs and what it reports; no trial depends on it.
+
+    Parameters
+    ----------
+    n_jobs : int, optional
+        Number of parallel trials, as in `open_slots`.
+    limits : Limits
+        By default there are none, but a search whose first ten trials all fail ends.
+    verbose : int, default=0
+        1 shows a progress bar.
+    name : str, default="search"
+        What the progress bar and warnings call the search.
+    """
+
+    n_jobs: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    verbose: int = 0
+    name: str = "search"

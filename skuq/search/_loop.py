@@ -1,58 +1,65 @@
-"""The asynchronous search: whenever a slot is free, ask and submit; tell what finishes."""
+"""The asynchronous search: a free slot gets the next proposal as soon as results are known."""
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-import warnings
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, wait
-from typing import Protocol
-
-from tqdm.auto import tqdm
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any
 
 from skuq._seeds import generator, trial_seed
 from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SearchFailedError, SlotsLostError
-from skuq.search._limits import Limits
+from skuq.search._limits import RunOptions
 from skuq.search._proposers import Proposer
+from skuq.search._slots import Slots, open_slots
+from skuq.search._trial_log import Store, TrialLog, known_records
 
-__all__ = ["Store", "keep", "known_records", "run_search"]
-
-_logger = logging.getLogger("skuq")
-
-
-class Store(Protocol):
-    """Where finished trials are kept, for example a `skuq.catalog.CatalogFolder`.
-
-    Attributes
-    ----------
-    records : sequence of TrialRecord
-        Of earlier searches, in the order in which they finished.
-    """
-
-    def add(self, record: TrialRecord):
-        """Keep a trial; when this returns it is safe."""
+__all__ = ["run_search", "run_trials"]
 
 
-def known_records(store: Store | None, n_trials: int) -> list[TrialRecord]:
-    """Trials of the store that belong to a budget of so many."""
-    return [] if store is None else [r for r in store.records if r.trial_number < n_trials]
-
-
-def run_search(
+def run_trials(
+    evaluate: Callable[..., Any],
     proposer: Proposer,
-    slots,
     n_trials: int,
     entropy: int,
     *,
     store: Store | None = None,
-    limits: Limits | None = None,
-    verbose: int = 0,
-    what: str = "search",
+    options: RunOptions | None = None,
 ) -> list[TrialRecord]:
-    """Evaluate `n_trials` configurations, or as many of them as a store has not yet.
+    """Open as many slots as the options ask for, and run a search in them.
+
+    Parameters
+    ----------
+    evaluate : callable
+        ``evaluate(configuration, seed) -> result``, see `open_slots`.
+    proposer, n_trials, entropy, store, options
+        As in `run_search`.
+
+    Returns
+    -------
+    list of TrialRecord
+        As `run_search` returns.
+    """
+    options = options or RunOptions()
+    n_missing = max(1, n_trials - len(known_records(store, n_trials)))
+    with open_slots(evaluate, options.n_jobs, n_missing) as slots:
+        return run_search(proposer, slots, n_trials, entropy, store=store, options=options)
+
+
+def run_search(
+    proposer: Proposer,
+    slots: Slots,
+    n_trials: int,
+    entropy: int,
+    *,
+    store: Store | None = None,
+    options: RunOptions | None = None,
+) -> list[TrialRecord]:
+    """Evaluate `n_trials` configurations, except those that the store already has.
 
     Parameters
     ----------
@@ -63,13 +70,10 @@ def run_search(
     entropy : int
         Decides the proposals' generators and the trials' seeds, by trial number.
     store : Store, optional
-        Trials that it has are not evaluated again; each that finishes is added before the
-        next is asked for.
-    limits : Limits, optional
-    verbose : int, default=0
-        1 shows a progress bar.
-    what : str, default="search"
-        Its name, for people.
+        Its trials are not evaluated again. Each trial that finishes is added to it before the
+        next is proposed.
+    options : RunOptions, optional
+        Limits, progress bar and name. `n_jobs` is not used: the slots are open.
 
     Returns
     -------
@@ -80,139 +84,138 @@ def run_search(
     Raises
     ------
     SearchFailedError
-        If no trial succeeded, none of the first ten, more than `limits` allow failed, or the
-        proposer raised.
+        If no trial succeeded, all of the first ten failed, more than the limits allow failed, or
+        the proposer raised.
     """
-    limits = limits or Limits()
-    history, running = known_records(store, n_trials), {}
-    if history:
-        _logger.info("going on with %d of %d trials", len(history), n_trials)
-    known = {record.trial_number for record in history}
-    over = deque()  # what has finished and is not kept yet
-    waiting = deque(number for number in range(n_trials) if number not in known)
-    free = list(range(slots.n_slots))
-    with tqdm(
-        total=n_trials, initial=len(history), desc=what, unit="trial", disable=not verbose
-    ) as bar:
+    options = options or RunOptions()
+    log = TrialLog(n_trials, store, options)
+    trials = _Trials(slots, log.missing, options)
+    with log:
         try:
-            while (waiting or running) and not limits.out_of_time(history):
-                while free and waiting:
-                    slot, number = free.pop(0), waiting.popleft()
-                    trial = _propose(proposer, number, history, running, entropy)
-                    trial["deadline"] = limits.deadline()
-                    future = slots.submit(slot, trial["configuration"], trial["seed"])
-                    running[future] = slot, trial
-                over.extend(_finished(slots, running, limits))
-                while over:
-                    slot, record = over[0]
-                    keep(record, history, store)
-                    over.popleft()
-                    free.append(slot)
-                    _report(bar, record, history)
-                limits.check_failures(history, n_trials, len(known))
+            while trials.unfinished and not log.is_out_of_time():
+                trials.start(proposer, log.history, entropy)
+                log.finished.extend(trials.wait())
+                log.store_finished()
+                log.check_failures()
         except (KeyboardInterrupt, SlotsLostError) as error:
-            for _, record in over:
-                keep(record, history, store)
-            if not any(record.completed for record in history):
-                raise
-            why = f": {error}" if str(error) else "."
-            n = f"{len(history)} of {n_trials}"
-            warnings.warn(
-                f"{what.capitalize()} interrupted: going on with {n} trials{why}", stacklevel=2
-            )
-    limits.check_failures(history, n_trials, len(known))
+            log.end_early(error)
+    log.check_failures()
     if hasattr(proposer, "tell"):
-        proposer.tell(history)
-    return history
+        proposer.tell(log.history)
+    return log.history
 
 
-def keep(record, history, store):
-    """First where it is safe; an interrupt at any moment may have this done again."""
-    if history and history[-1] is record:
-        return
-    if store is not None:
-        store.add(record)
-    history.append(record)
+@dataclass
+class _Trial:
+    """A running trial; `deadline` and `submitted` are times of the monotonic clock."""
+
+    number: int
+    configuration: dict[str, Any]
+    seed: int
+    slot: int
+    deadline: float
+    submitted: float
+
+    def record(self, result: Any, reason: str) -> TrialRecord:
+        return TrialRecord(
+            self.number,
+            self.configuration,
+            self.seed,
+            status="failed" if reason else "completed",
+            score=float("nan") if reason else result.score,
+            seconds=time.monotonic() - self.submitted,
+            message=reason,
+            result=result,
+        )
 
 
-def _propose(proposer, number, history, running, entropy):
-    asked = [trial["configuration"] for _, trial in running.values()]
+class _Trials:
+    """Trials that wait for a slot, and those that run in one."""
+
+    def __init__(self, slots: Slots, numbers: list[int], options: RunOptions) -> None:
+        self._slots = slots
+        self._limits = options.limits
+        self._waiting = deque(numbers)
+        self._free = deque(range(slots.n_slots))
+        self._running: dict[Future[Any], _Trial] = {}
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def start(self, proposer: Proposer, history: list[TrialRecord], entropy: int) -> None:
+        """Propose and submit a trial for every free slot."""
+        while self._free and self._waiting:
+            slot, number = self._free.popleft(), self._waiting.popleft()
+            running = [trial.configuration for trial in self._running.values()]
+            configuration = _propose(proposer, number, history, running, entropy)
+            seed = trial_seed(entropy, number)
+            trial = _Trial(
+                number, configuration, seed, slot, self._limits.deadline(), time.monotonic()
+            )
+            self._running[self._slots.submit(slot, configuration, seed)] = trial
+
+    def wait(self) -> Iterator[TrialRecord]:
+        """Wait until a trial ends or is overdue; yield a record of each that has ended.
+
+        Trials lost with their worker stay unfinished and leave no record.
+        """
+        first_deadline = min(trial.deadline for trial in self._running.values())
+        timeout = None if first_deadline == math.inf else max(0, first_deadline - time.monotonic())
+        finished, _ = wait(self._running, timeout, return_when=FIRST_COMPLETED)
+        lost = None
+        for future in sorted(finished, key=lambda future: self._running[future].number):
+            trial = self._running.pop(future)
+            try:
+                record = trial.record(*self._outcome(trial.slot, future))
+            except SlotsLostError as error:
+                lost = error
+                continue
+            self._free.append(trial.slot)
+            yield record
+        if lost is not None:
+            raise lost
+        yield from self._stop_overdue()
+
+    def _stop_overdue(self) -> Iterator[TrialRecord]:
+        now = time.monotonic()
+        overdue = [future for future, trial in self._running.items() if trial.deadline <= now]
+        for future in overdue:
+            trial = self._running[future]
+            trial.deadline = math.inf  # a trial that cannot be stopped has to end itself
+            if self._slots.stop(trial.slot):
+                del self._running[future]
+                self._free.append(trial.slot)
+                timeout = self._limits.trial_timeout
+                yield trial.record(
+                    None, f"TimeoutError: stopped after trial_timeout={timeout:g} s."
+                )
+
+    def _outcome(self, slot: int, future: Future[Any]) -> tuple[Any, str]:
+        """Return the result of an evaluation, and the reason if it failed."""
+        try:
+            result = self._slots.result(slot, future)
+        except SlotsLostError:
+            raise
+        except Exception as error:
+            return None, f"{type(error).__name__}: {error}"
+        if not math.isfinite(result.score):
+            return None, f"The evaluation gave a score of {result.score}."
+        return result, ""
+
+
+def _propose(
+    proposer: Proposer,
+    number: int,
+    history: list[TrialRecord],
+    running: list[dict[str, Any]],
+    entropy: int,
+) -> dict[str, Any]:
     try:
-        configuration = proposer.ask(history, asked, generator(entropy, "ask", number))
+        return proposer.ask(history, running, generator(entropy, "ask", number))
     except Exception as error:
         raise SearchFailedError(
             f"The search could not propose trial {number}: {error}\n"
             f"{len(history)} trials had finished (the exception's `records`).",
             history,
         ) from error
-    return {
-        "trial_number": number,
-        "configuration": configuration,
-        "seed": trial_seed(entropy, number),
-        "submitted": time.monotonic(),
-    }
-
-
-def _finished(slots, running, limits):
-    """Wait for some trial to be over; yields (slot, record) of each that is.
-
-    Of trials that went with their slots there is no record: they are not over.
-    """
-    patience = min(trial["deadline"] for _, trial in running.values()) - time.monotonic()
-    finished, _ = wait(
-        running, None if patience == math.inf else max(0, patience), return_when=FIRST_COMPLETED
-    )
-    lost = None
-    for future in sorted(finished, key=lambda f: running[f][1]["trial_number"]):
-        slot, trial = running.pop(future)
-        try:
-            yield slot, _record(trial, *_outcome(slots, slot, future))
-        except SlotsLostError as error:
-            lost = error
-    if lost is not None:
-        raise lost
-    overdue = [f for f, (_, trial) in running.items() if trial["deadline"] <= time.monotonic()]
-    for future in overdue:
-        slot, trial = running[future]
-        trial["deadline"] = math.inf  # where it cannot be stopped it has to end itself
-        if slots.stop(slot):
-            del running[future]
-            reason = f"TimeoutError: stopped after trial_timeout={limits.trial_timeout:g} s."
-            yield slot, _record(trial, None, reason)
-
-
-def _outcome(slots, slot, future):
-    """What an evaluation gave, and why it failed if it did."""
-    try:
-        result = slots.result(slot, future)
-    except SlotsLostError:
-        raise
-    except Exception as error:
-        return None, f"{type(error).__name__}: {error}"
-    if not math.isfinite(result.score):
-        return None, f"The evaluation gave a score of {result.score}."
-    return result, ""
-
-
-def _record(trial, result, reason) -> TrialRecord:
-    return TrialRecord(
-        trial["trial_number"],
-        trial["configuration"],
-        trial["seed"],
-        status="failed" if reason else "completed",
-        score=float("nan") if reason else result.score,
-        seconds=time.monotonic() - trial["submitted"],
-        message=reason,
-        result=result,
-    )
-
-
-def _report(bar, record, history):
-    bar.update()
-    scores = [r.score for r in history if r.completed]
-    bar.set_postfix(best=f"{min(scores):.3f}" if scores else "-", failed=len(history) - len(scores))
-    if record.completed:
-        _logger.info("trial %d: score %.4f", record.trial_number, record.score)
-    else:
-        # Not a warning: in a wide space some networks diverge, and the catalog says so.
-        _logger.info("trial %d failed: %s", record.trial_number, record.message)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from skuq._space import Space
+from skuq.catalog._records import TrialRecord
 from skuq.ensembles._likelihood import select_by
 
 __all__ = ["EnsembleEvolution", "Mutation", "ensemble_population"]
 
-_MAX_MUTATIONS = 1000  # draws until one has changed what may change
+_MAX_MUTATIONS = 1000  # attempts to change a decision that may change
 
 
-def ensemble_population(n_trials: int, population_size=None, n_parents=None) -> tuple[int, int]:
-    """P and m: the paper's 50 and 10 at its budget of 400, and less for smaller ones.
+def ensemble_population(
+    n_trials: int, population_size: int | None = None, n_parents: int | None = None
+) -> tuple[int, int]:
+    """Return P and m: the paper's 50 and 10 at its budget of 400, fewer for smaller budgets.
 
-    P is an eighth of the budget, but at least 8 and at most 50, and never more than half of
-    it, so that at least half of the trials evolve; m is at most half of P, so that there is
-    something to choose.
+    P is an eighth of the budget, at least 8 and at most 50, and never more than half of the
+    budget, so that at least half of the trials evolve. m is at most half of P, so that the
+    parents are selected.
     """
     p = population_size or min(max(8, min(50, n_trials // 8)), max(2, n_trials // 2))
     return p, min(p, n_parents or max(1, min(10, p // 2)))
@@ -26,24 +32,26 @@ def ensemble_population(n_trials: int, population_size=None, n_parents=None) -> 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change: the space's own kind of an architecture, or another value of a decision.
+    """Change a configuration by one mutation of its architecture or one other value.
 
     Parameters
     ----------
     architecture, hyperparameters : Space
         Decisions with a single value are never changed.
-    own : callable, optional
-        The space's ``mutate(configuration, rng)``, for architectures. With it, either half is
-        as likely to change as the other, if both vary; without it, all decisions are. It is
-        asked again where it has changed nothing but decisions with a single value.
+    mutate_architecture : callable, optional
+        The search space's ``mutate(configuration, rng)``. With it, architecture and
+        hyperparameters are equally likely to change if both vary; without it, all decisions
+        are. It is called again if it changed only decisions with a single value.
     """
 
     architecture: Space
     hyperparameters: Space
-    own: Callable | None = None
+    mutate_architecture: Callable[..., Mapping[str, Any]] | None = None
 
-    def __call__(self, configuration, rng):
-        if self.own is None:
+    def __call__(
+        self, configuration: Mapping[str, Any], rng: np.random.Generator
+    ) -> dict[str, Any]:
+        if self.mutate_architecture is None:
             return (self.architecture + self.hyperparameters).mutate(configuration, rng)
         halves = [half for half in (self.architecture, self.hyperparameters) if half.size > 1]
         half = halves[rng.integers(len(halves))]
@@ -51,16 +59,16 @@ class Mutation:
             return {**configuration, **half.mutate(configuration, rng)}
         single = {d.name: d.default for d in half.decisions if d.size == 1}
         for _ in range(_MAX_MUTATIONS):
-            drawn = {**configuration, **self.own(configuration, rng)}
-            child = {**drawn, **single}
-            if child != configuration or drawn == configuration:
+            mutated = {**configuration, **self.mutate_architecture(configuration, rng)}
+            child = {**mutated, **single}
+            if child != configuration or mutated == configuration:
                 break
         return child
 
 
 @dataclass(frozen=True)
 class EnsembleEvolution:
-    """A mutated copy of a member of the ensemble that the population would make.
+    """Propose a mutated copy of a member of the ensemble selected from the population.
 
     The population is the last `population_size` completed trials: each new one replaces the
     oldest. Until it is full, configurations are random.
@@ -71,14 +79,15 @@ class EnsembleEvolution:
         ``sample(rng) -> configuration``.
     mutate : callable
         ``mutate(configuration, rng) -> configuration``.
-    judges : sequence of callable
-        ``judge(records) -> (statistics, loss, weight)``, for `skuq.ensembles.select_by`: what
-        those trials predict of a set of validation rows. One judge is drawn a proposal: with
-        clean and shifted rows, evolution finds networks that are good for either.
+    criteria : sequence of callable
+        ``criterion(records) -> (statistics, loss, weight)``, the arguments of
+        `skuq.ensembles.select_by` for the trials' predictions on one set of validation rows.
+        Each proposal draws one criterion: with one for clean and one for shifted rows,
+        evolution finds networks that are good on either.
     population_size : int, default=50
-        P.
+        P in the paper.
     n_parents : int, default=10
-        m: the parent is drawn uniformly from an ensemble of so many.
+        m in the paper. The parent is drawn uniformly from an ensemble of `n_parents`.
 
     References
     ----------
@@ -86,17 +95,22 @@ class EnsembleEvolution:
     Algorithm 2 and section 4.3.
     """
 
-    sample: Callable
-    mutate: Callable
-    judges: Sequence[Callable]
+    sample: Callable[..., dict[str, Any]]
+    mutate: Callable[..., dict[str, Any]]
+    criteria: Sequence[Callable[..., tuple[Any, Any, Any]]]
     population_size: int = 50
     n_parents: int = 10
 
-    def ask(self, history, running, rng):
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
         population = [r for r in history if r.completed][-self.population_size :]
         if len(population) < self.population_size:
             return self.sample(rng)
-        judge = self.judges[rng.integers(len(self.judges))]
-        statistics, loss, weight = judge(population)
+        criterion = self.criteria[int(rng.integers(len(self.criteria)))]
+        statistics, loss, weight = criterion(population)
         parents = select_by(statistics, loss, self.n_parents, sample_weight=weight).indices
         return self.mutate(population[rng.choice(parents)].configuration, rng)

@@ -11,87 +11,98 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
+from typing import Any, Self
 
 import joblib
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
 from skuq.search._gpus import gpu_of_slot
-from skuq.search._parcel import Parcel, opened
+from skuq.search._payload import EvaluationPayload, unpack_outcome
 
 __all__ = ["MAX_BYTES", "ProcessSlots", "resident_bytes"]
 
 MAX_BYTES = 1.5e9  # resident memory of one process
-_MAX_JOBS = 150  # trials of one process: about 6 MB stay for each compiled program
-_IDLE_SECONDS = 300  # a warm process waits this long for the next search
-_STOP_SECONDS = 5.0  # in which a killed process is gone
-_REMOVE_SECONDS = 2.0  # in which a folder is removed that others may still write to
+_MAX_TRIALS = 150  # of one process: about 6 MB stay for each compiled program
+_IDLE_SECONDS = 300  # time that a warm process waits for the next search
+_STOP_SECONDS = 5.0  # time in which a killed process ends
+_REMOVE_SECONDS = 2.0  # time to remove a folder that others may still write to
+_PARENT_CHECK_SECONDS = 2.0
 
 
 class ProcessSlots:
-    """One process a slot, with its share of the cores and, where there are several, one GPU."""
+    """Slots that are processes, each with its share of the cores and, of several GPUs, one.
 
-    def __init__(self, evaluate, n_slots):
+    Parameters
+    ----------
+    evaluate : callable
+        ``evaluate(configuration, seed) -> result``.
+    n_slots : int
+    """
+
+    def __init__(self, evaluate: Callable[..., Any], n_slots: int) -> None:
         self.n_slots = n_slots
         self._evaluate = evaluate
-        self._threads = max(1, joblib.cpu_count() // n_slots)
-        self._workers = [None] * n_slots
-        self._futures = [None] * n_slots
-        self._killed = []  # processes that may not be gone yet
+        self._n_threads = max(1, joblib.cpu_count() // n_slots)
+        self._workers: list[_Worker | None] = [None] * n_slots
+        self._futures: list[Future[Any] | None] = [None] * n_slots
+        self._killed: list[Any] = []  # processes that may not have ended yet
 
-    def __enter__(self):
-        parcel = Parcel(self._evaluate)
+    def __enter__(self) -> Self:
+        payload = EvaluationPayload(self._evaluate)
         self._folder = tempfile.TemporaryDirectory(prefix="skuq-", ignore_cleanup_errors=True)
         # Written once and read by each process when it first needs it: a process that
         # is replaced finds it again, and large data are not sent with every trial.
         self._path = str(Path(self._folder.name) / "evaluate.pkl")
-        Path(self._path).write_bytes(pickle.dumps(parcel))
+        Path(self._path).write_bytes(pickle.dumps(payload))
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         try:
             for worker, future in zip(self._workers, self._futures):
                 if worker is not None and future is not None and not future.done():
-                    self._killed += worker.stop()  # interrupted: nobody wants what it is doing
+                    self._killed += worker.stop()  # interrupted: its result is not needed
                 elif worker is not None:
-                    _give_back(worker)
-            # One that still lives could write its outcome into the folder while that is removed.
+                    _release_worker(worker)
+            # A process that still runs could write its outcome while the folder is removed.
             deadline = time.monotonic() + _STOP_SECONDS
             for process in self._killed:
                 process.join(max(0.0, deadline - time.monotonic()))
         finally:
             self._folder.cleanup()
-            _remove(self._folder.name)
-        return False
+            _remove_folder(self._folder.name)
 
-    def submit(self, slot, configuration, seed) -> Future:
-        if self._workers[slot] is None:
-            self._workers[slot] = self._take_worker(slot)
+    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
+        """Start a trial in a free slot."""
         job = self._path, configuration, seed
         try:
-            self._futures[slot] = self._workers[slot].submit(*job)
+            future = self._worker_of(slot).submit(*job)
         except BrokenExecutor:  # it died while it was idle
             self.stop(slot)
-            self._workers[slot] = self._take_worker(slot)
-            self._futures[slot] = self._workers[slot].submit(*job)
-        return self._futures[slot]
+            future = self._worker_of(slot).submit(*job)
+        self._futures[slot] = future
+        return future
 
-    def _take_worker(self, slot):
-        gpu = gpu_of_slot(slot)
-        if gpu is None:  # a warm process may have been started to see something else
-            gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return _take_worker(self._threads, self._folder.name, gpu)
+    def _worker_of(self, slot: int) -> _Worker:
+        worker = self._workers[slot]
+        if worker is None:
+            gpu = gpu_of_slot(slot)
+            if gpu is None:  # a warm process may have been started to see something else
+                gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+            worker = self._workers[slot] = _take_worker(self._n_threads, self._folder.name, gpu)
+        return worker
 
-    def stop(self, slot) -> bool:
-        """Kill the slot's process, whatever it is doing; the next trial gets another."""
+    def stop(self, slot: int) -> bool:
+        """Kill the slot's process; the next trial gets another. Always possible."""
         worker, self._workers[slot], self._futures[slot] = self._workers[slot], None, None
         if worker is not None:
             self._killed = [p for p in self._killed if p.is_alive()] + worker.stop()
         return True
 
-    def result(self, slot, future):
-        """What the evaluation returned; raises what it raised.
+    def result(self, slot: int, future: Future[Any]) -> Any:
+        """Return what the evaluation returned, or raise what it raised.
 
         Raises
         ------
@@ -102,17 +113,17 @@ class ProcessSlots:
             path, resident = future.result()
         except BrokenExecutor as error:
             self.stop(slot)
-            raise RuntimeError(_obituary(error)) from error
+            raise RuntimeError(worker_death_message(error)) from error
         worker = self._workers[slot]
-        if worker.n_jobs >= _MAX_JOBS or resident > MAX_BYTES:
+        if resident > MAX_BYTES or (worker is not None and worker.n_trials >= _MAX_TRIALS):
             self.stop(slot)
         outcome = pickle.loads(Path(path).read_bytes())
         Path(path).unlink()
-        return opened(*outcome)
+        return unpack_outcome(*outcome)
 
 
-def _obituary(error):
-    """What an executor says of its dead process, in one line."""
+def worker_death_message(error: BrokenExecutor) -> str:
+    """Summarise in one line how an executor's process ended."""
     exit_codes = re.search(r"exit codes of the workers are \{(.*)\}", str(error))
     if exit_codes is None:
         return f"The worker process died: {str(error).splitlines()[0]}"
@@ -123,14 +134,14 @@ def _obituary(error):
 class _Worker:
     """One process behind an executor of its own."""
 
-    def __init__(self, n_threads, folder, gpu):
+    def __init__(self, n_threads: int, folder: str, gpu: str | None) -> None:
         self.n_threads, self.gpu = n_threads, gpu
-        self.n_jobs = 0
+        self.n_trials = 0
         threads = str(n_threads)
         self._executor = ProcessPoolExecutor(
             max_workers=1,
             timeout=_IDLE_SECONDS,
-            initializer=_follow_parent,
+            initializer=_exit_with_parent,
             initargs=(os.getpid(), folder),
             env={
                 "TF_NUM_INTRAOP_THREADS": threads,
@@ -141,12 +152,13 @@ class _Worker:
             },
         )
 
-    def submit(self, *job) -> Future:
-        self.n_jobs += 1
-        return self._executor.submit(_run_job, *job)
+    def submit(self, path: str, configuration: dict[str, Any], seed: int) -> Future[Any]:
+        self.n_trials += 1
+        future: Future[Any] = self._executor.submit(_run_trial, path, configuration, seed)
+        return future
 
-    def stop(self) -> list:
-        """Kill the process, without waiting for its end; the processes to wait for."""
+    def stop(self) -> list[Any]:
+        """Kill the process without waiting for its end; return the processes to wait for."""
         processes = list(self._executor._processes.values())
         self._executor.shutdown(wait=False, kill_workers=True)
         return processes
@@ -156,8 +168,8 @@ _idle: list[_Worker] = []
 _idle_lock = threading.Lock()
 
 
-def _take_worker(n_threads, folder, gpu):
-    """A warm process with these resources, if one is idle; else one for this search's folder."""
+def _take_worker(n_threads: int, folder: str, gpu: str | None) -> _Worker:
+    """Return an idle process with these resources, or start one."""
     with _idle_lock:
         for worker in _idle:
             if (worker.n_threads, worker.gpu) == (n_threads, gpu):
@@ -166,8 +178,8 @@ def _take_worker(n_threads, folder, gpu):
     return _Worker(n_threads, folder, gpu)
 
 
-def _give_back(worker):
-    """Keep a process for the next search; at most one a core waits."""
+def _release_worker(worker: _Worker) -> None:
+    """Keep a process for the next search; at most one per core waits."""
     with _idle_lock:
         _idle.append(worker)
         surplus = _idle[: max(0, len(_idle) - joblib.cpu_count())]
@@ -176,34 +188,36 @@ def _give_back(worker):
         worker.stop()
 
 
-_loaded: dict = {}  # in a worker: the parcel it last read
-_folder: str | None = None  # in a worker: that of the search that it works for
-_PARENT_CHECK_SECONDS = 2.0
+# ---------------------------------------------------------------- in a worker
+
+_payloads: dict[str, EvaluationPayload] = {}  # the last one read, by its path
+_folder: str | None = None  # of the search that this process works for
 
 
-def _follow_parent(parent, folder):
-    """In a worker: end with the process that started it, even if that was killed.
+def _exit_with_parent(parent: int, folder: str) -> None:
+    """Watch the process that started this one, and end with it even if it was killed.
 
-    The folder of the search holds its data, and nobody else is left then to remove it.
+    The search's folder holds its data; when the parent is dead only the worker can remove it.
     """
     global _folder
     _folder = folder
 
-    def watch():
+    def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_PARENT_CHECK_SECONDS)
         try:
-            _remove(_folder)
+            if _folder is not None:
+                _remove_folder(_folder)
         finally:
             os._exit(1)
 
-    threading.Thread(target=watch, name="skuq-follow-parent", daemon=True).start()
+    threading.Thread(target=watch, name="skuq-exit-with-parent", daemon=True).start()
 
 
-def _remove(folder):
-    """Remove a folder that others may be putting files into: under another name they cannot."""
+def _remove_folder(folder: str) -> None:
+    """Remove a folder that others may write to; they cannot once it has another name."""
     renamed = f"{folder}-{uuid.uuid4().hex}"
-    with contextlib.suppress(OSError):  # gone already, or not to be renamed
+    with contextlib.suppress(OSError):  # removed already, or cannot be renamed
         os.rename(folder, renamed)
         folder = renamed
     deadline = time.monotonic() + _REMOVE_SECONDS
@@ -212,25 +226,25 @@ def _remove(folder):
         time.sleep(0.01)
 
 
-def _run_job(path, configuration, seed):
-    """In a worker: ``(path of the outcome, resident bytes)``.
+def _run_trial(path: str, configuration: dict[str, Any], seed: int) -> tuple[str, int]:
+    """Run a trial; return the path of its outcome and this process's resident bytes.
 
     Outcomes go through files. One that is larger than the pipe to the caller would be sent
     in pieces, and a process killed between two of them leaves the caller waiting for ever.
     """
     global _folder
     _folder = str(Path(path).parent)  # a warm process comes from an earlier search
-    if path not in _loaded:
-        _loaded.clear()
-        _loaded[path] = pickle.loads(Path(path).read_bytes())
-    outcome = _loaded[path].run(configuration, seed)
+    if path not in _payloads:
+        _payloads.clear()
+        _payloads[path] = pickle.loads(Path(path).read_bytes())
+    outcome = _payloads[path].run(configuration, seed)
     outcome_path = Path(path).with_name(f"{uuid.uuid4().hex}.pkl")
     outcome_path.write_bytes(pickle.dumps(outcome))
     return str(outcome_path), resident_bytes()
 
 
-def resident_bytes():
-    """Resident memory of this process where the system tells, else 0."""
+def resident_bytes() -> int:
+    """Return this process's resident memory, or 0 if the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

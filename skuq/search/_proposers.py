@@ -1,4 +1,4 @@
-"""Who proposes: pure functions of what has finished and what is running.
+"""Proposers: pure functions of the finished trials and the running ones.
 
 A proposer keeps no state. Its answer depends on the history, the running configurations
 and the generator it is given, so a search can be repeated, resumed and extended.
@@ -8,23 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from skuq._space import Space
 from skuq.catalog._records import TrialRecord
 
-__all__ = ["Fixed", "Joint", "Listed", "Proposer", "RandomProposer"]
+__all__ = ["Fixed", "FixedSequence", "Joint", "Proposer", "RandomProposer"]
 
 
 class Proposer(Protocol):
-    """Anything that can say what to try next.
+    """Anything that proposes the next configuration of a search.
 
-    One that keeps a state of its own may also have ``tell(history)``, which is called
+    A proposer with a state of its own may also have ``tell(history)``, which is called
     when the search has ended.
     """
 
-    def ask(self, history: Sequence[TrialRecord], running: Sequence[Mapping], rng) -> dict:
-        """The next configuration.
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
+        """Propose a configuration.
 
         Parameters
         ----------
@@ -39,37 +46,52 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True)
 class RandomProposer:
-    """Every decision drawn on its own, whatever came before."""
+    """Propose random configurations, whatever came before."""
 
     space: Space
 
-    def ask(self, history, running, rng):
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
         return self.space.sample(rng)
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same configuration every time: only the seeds of the trials differ."""
+    """Propose the same configuration every time: only the seeds of the trials differ."""
 
-    configuration: Mapping
+    configuration: Mapping[str, Any]
 
-    def ask(self, history, running, rng):
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
         return dict(self.configuration)
 
 
 @dataclass(frozen=True)
-class Listed:
-    """One configuration after the other, each once."""
+class FixedSequence:
+    """Propose the configurations of a list, each once and in its order."""
 
-    configurations: Sequence[Mapping]
+    configurations: Sequence[Mapping[str, Any]]
 
-    def ask(self, history, running, rng):
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
         return dict(self.configurations[len(history) + len(running)])
 
 
 @dataclass(frozen=True)
 class Joint:
-    """Two proposers, each for its own decisions, neither knowing of the other's.
+    """Combine two independent proposers, each for its own decisions.
 
     With ageing evolution for the architecture and a Bayesian optimiser for the
     hyperparameters this is AgEBO.
@@ -78,9 +100,14 @@ class Joint:
     first: Proposer
     second: Proposer
 
-    def ask(self, history, running, rng):
-        one, two = rng.spawn(2)
+    def ask(
+        self,
+        history: Sequence[TrialRecord],
+        running: Sequence[Mapping[str, Any]],
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
+        first_rng, second_rng = rng.spawn(2)
         return {
-            **self.first.ask(history, running, one),
-            **self.second.ask(history, running, two),
+            **self.first.ask(history, running, first_rng),
+            **self.second.ask(history, running, second_rng),
         }

@@ -1,31 +1,50 @@
-"""Where trials run: slots, each of which evaluates one configuration at a time.
+"""Slots: where trials run, each one configuration at a time.
 
 A slot is a process of its own (joblib's loky), a thread, a thread of a Dask cluster, or the
-caller itself. They have one interface: ``submit(slot, configuration, seed) -> Future`` starts a
-trial, ``result(slot, future)`` is what it gave, and ``stop(slot)`` gives up what the slot is
-doing, where that can be done. A process that dies takes its own trial with it and is replaced,
-and so is one that has compiled a lot: a backend keeps memory for every program it has ever
-compiled.
+caller itself; all have the interface `Slots`. A process that dies loses its own trial only and is
+replaced. So is a process that has compiled many programs, because a backend keeps memory for
+each of them.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, Self
 
 import joblib
 
 from skuq.search._process_slots import MAX_BYTES as _MAX_BYTES
 from skuq.search._process_slots import ProcessSlots, resident_bytes
 
-__all__ = ["open_slots"]
+__all__ = ["InlineSlots", "Slots", "ThreadSlots", "open_slots"]
 
-# From this many trials on, even one worker is a process: the caller's memory stays flat.
+# From this many trials on, even one job runs in a process: the caller's memory stays flat.
 _MANY_TRIALS = 50
 
 
-def open_slots(evaluate, n_jobs=None, n_trials=1):
-    """The slots that `n_jobs` and joblib's configuration ask for; a context manager.
+class Slots(Protocol):
+    """Places for `n_slots` trials at a time; a context manager."""
+
+    n_slots: int
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> bool | None: ...
+
+    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
+        """Start a trial in a free slot."""
+
+    def stop(self, slot: int) -> bool:
+        """End the trial that the slot runs, if that is possible; whether it was."""
+
+    def result(self, slot: int, future: Future[Any]) -> Any:
+        """Return what the evaluation returned, or raise what it raised."""
+
+
+def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials: int = 1) -> Slots:
+    """Make the slots that `n_jobs` and joblib's configuration ask for.
 
     Inside a worker of joblib or a task of Dask, and with one job and few trials, trials run in
     the caller. Under ``joblib.parallel_config(backend="threading")`` they run in threads, under
@@ -34,32 +53,33 @@ def open_slots(evaluate, n_jobs=None, n_trials=1):
     Parameters
     ----------
     evaluate : callable
-        ``evaluate(configuration, seed) -> result``; pickled once a process. With a method
-        ``cancel()`` it is told when nobody wants its results any more.
+        ``evaluate(configuration, seed) -> result``; pickled once a process. If it has a method
+        ``cancel()``, that is called when its results are no longer needed.
     n_jobs : int, optional
         As in joblib: None is 1 unless a `parallel_config` says otherwise, -1 all cores. On
-        Dask no more than the threads its workers have now, and by default as many.
+        Dask, at most the number of threads that its workers have now, which is also the default.
     n_trials : int, default=1
+        Maximum number of slots.
+
+    Returns
+    -------
+    Slots
+        A context manager.
 
     Raises
     ------
     ValueError
-        If joblib's backend is one that trials cannot run on.
+        If trials cannot run on joblib's backend.
     TimeoutError
         If a Dask cluster has no workers.
     """
     backend, configured = joblib.parallel.get_active_backend()
     name = type(backend).__name__
-    if (backend.nesting_level or 0) > 0 or _in_dask_task():
+    if (backend.nesting_level or 0) > 0 or _is_in_dask_task():
         return InlineSlots(evaluate)
     n_jobs = configured if n_jobs is None else n_jobs
     if name == "DaskDistributedBackend":
-        from skuq.search._dask_slots import DaskSlots
-
-        n_threads = backend.effective_n_jobs(n_jobs)  # of all workers, whatever n_jobs is
-        n_jobs = -1 if n_jobs is None else n_jobs
-        n_slots = min(n_jobs if n_jobs > 0 else n_threads + 1 + n_jobs, n_threads, n_trials)
-        return DaskSlots(evaluate, backend.client, max(1, n_slots), backend.submit_kwargs)
+        return _open_dask_slots(evaluate, backend, n_jobs, n_trials)
     n_slots = max(1, min(joblib.effective_n_jobs(n_jobs), n_trials))
     if name == "ThreadingBackend":
         return ThreadSlots(evaluate, n_slots)
@@ -72,8 +92,19 @@ def open_slots(evaluate, n_jobs=None, n_trials=1):
     return ProcessSlots(evaluate, n_slots)
 
 
-def _in_dask_task():
-    """Whether a Dask worker is what calls. It knows nothing of joblib's nesting."""
+def _open_dask_slots(
+    evaluate: Callable[..., Any], backend: Any, n_jobs: int | None, n_trials: int
+) -> Slots:
+    from skuq.search._dask_slots import DaskSlots  # Dask is optional
+
+    n_threads = backend.effective_n_jobs(n_jobs)  # those of all workers, whatever n_jobs is
+    n_jobs = -1 if n_jobs is None else n_jobs
+    n_slots = min(n_jobs if n_jobs > 0 else n_threads + 1 + n_jobs, n_threads, n_trials)
+    return DaskSlots(evaluate, backend.client, max(1, n_slots), backend.submit_kwargs)
+
+
+def _is_in_dask_task() -> bool:
+    """Whether the caller is a task of a Dask worker, which joblib's nesting does not show."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return False
@@ -85,59 +116,58 @@ def _in_dask_task():
 
 
 class InlineSlots:
-    """One slot: the caller."""
+    """One slot, in the calling thread."""
 
     n_slots = 1
 
-    def __init__(self, evaluate):
+    def __init__(self, evaluate: Callable[..., Any]) -> None:
         self._evaluate = evaluate
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception):
-        return False
+    def __exit__(self, *exception: object) -> None:
+        pass
 
-    def submit(self, slot, configuration, seed) -> Future:
-        future = Future()
+    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
+        future: Future[Any] = Future()
         try:
             future.set_result(self._evaluate(configuration, seed))
         except Exception as error:
             future.set_exception(error)
         return future
 
-    def stop(self, slot) -> bool:
-        """Nothing ends a thread from outside: the evaluation has to end itself."""
+    def stop(self, slot: int) -> bool:
+        """Return False: a thread cannot be ended from outside."""
         return False
 
-    def result(self, slot, future):
-        """What the evaluation returned; raises what it raised."""
+    def result(self, slot: int, future: Future[Any]) -> Any:
+        """Return what the evaluation returned, or raise what it raised."""
         return future.result()
 
 
 class ThreadSlots(InlineSlots):
-    """Threads of the caller's process."""
+    """Slots that are threads of the calling process."""
 
-    def __init__(self, evaluate, n_slots):
+    def __init__(self, evaluate: Callable[..., Any], n_slots: int) -> None:
         super().__init__(evaluate)
         self.n_slots = n_slots
         self._pool = ThreadPoolExecutor(n_slots, thread_name_prefix="skuq-slot")
-        self._futures = [None] * n_slots
+        self._futures: list[Future[Any] | None] = [None] * n_slots
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         busy = any(future is not None and not future.done() for future in self._futures)
         if busy and hasattr(self._evaluate, "cancel"):
             self._evaluate.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        return False
 
-    def submit(self, slot, configuration, seed) -> Future:
-        self._futures[slot] = self._pool.submit(self._evaluate, configuration, seed)
-        return self._futures[slot]
+    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
+        future = self._futures[slot] = self._pool.submit(self._evaluate, configuration, seed)
+        return future
 
-    def result(self, slot, future):
-        """What the evaluation returned; raises what it raised."""
+    def result(self, slot: int, future: Future[Any]) -> Any:
+        """Return what the evaluation returned, or raise what it raised."""
         try:
             return super().result(slot, future)
-        except SystemExit as error:  # of the trial's thread, not of the caller
+        except SystemExit as error:  # ends the trial's thread, not the caller
             raise RuntimeError(f"SystemExit: {error}") from error

@@ -1,45 +1,40 @@
-"""A search whose configurations are known beforehand and share one architecture."""
+"""A search whose configurations share one architecture and are known beforehand."""
 
 from __future__ import annotations
 
-import warnings
-from collections import deque
 from collections.abc import Callable, Sequence
-
-from tqdm.auto import tqdm
+from dataclasses import replace
+from typing import Any
 
 from skuq._seeds import trial_seed
 from skuq.catalog._records import TrialRecord
-from skuq.search._limits import Limits
-from skuq.search._loop import Store, keep, known_records
+from skuq.search._limits import RunOptions
+from skuq.search._trial_log import Store, TrialLog
 
 __all__ = ["run_together"]
 
-_LARGEST_STACK = 16
+_MAX_STACK_SIZE = 16
 
 
 def run_together(
-    together: Callable,
-    configurations: Sequence[dict],
+    evaluate_stack: Callable[..., Sequence[Any]],
+    configurations: Sequence[dict[str, Any]],
     entropy: int,
     *,
     store: Store | None = None,
-    limits: Limits | None = None,
-    verbose: int = 0,
+    options: RunOptions | None = None,
 ) -> list[TrialRecord]:
     """Evaluate configurations in a few stacks of equal size.
 
     Parameters
     ----------
-    together : callable
-        ``together(configurations, seeds)`` gives a result, or an error, for each.
+    evaluate_stack : callable
+        ``evaluate_stack(configurations, seeds)`` returns a result, or an error, for each.
     configurations : sequence of dict
     entropy : int
         Decides the trials' seeds, as in `run_search`.
-    store, limits : optional
-        As in `run_search`; what they say of a trial holds for a stack.
-    verbose : int, default=0
-        1 shows a progress bar.
+    store, options : optional
+        As in `run_search`. `trial_timeout` holds for a whole stack, and no slots are used.
 
     Returns
     -------
@@ -49,51 +44,36 @@ def run_together(
     Raises
     ------
     SearchFailedError
-        If none could be trained, or more than `limits` allow failed.
+        If none could be trained, or more than the limits allow failed.
     """
     n = len(configurations)
-    n_stacks = -(-n // _LARGEST_STACK)
-    size = -(-n // n_stacks)  # equal, so that stacks share one compiled program
-    limits = limits or Limits()
-    records = known_records(store, n)
-    known = {record.trial_number for record in records}
-    over = deque()  # what has been trained and is not kept yet
-    waiting = [number for number in range(n) if number not in known]
-    with tqdm(
-        total=n, initial=len(records), desc="training", unit="trial", disable=not verbose
-    ) as bar:
+    n_stacks = -(-n // _MAX_STACK_SIZE)
+    size = -(-n // n_stacks)  # equal sizes, so that stacks share one compiled program
+    log = TrialLog(n, store, replace(options or RunOptions(), name="training"))
+    with log:
         try:
-            for first in range(0, len(waiting), size):
-                if limits.out_of_time(records):
+            for first in range(0, len(log.missing), size):
+                if log.is_out_of_time():
                     break
-                numbers = waiting[first : first + size]
+                numbers = log.missing[first : first + size]
                 seeds = [trial_seed(entropy, k) for k in numbers]
                 try:
-                    results = together([configurations[k] for k in numbers], seeds)
+                    results = evaluate_stack([configurations[k] for k in numbers], seeds)
                 except TimeoutError as error:
                     results = [error] * len(numbers)
-                over.extend(
+                log.finished.extend(
                     _record(k, configurations[k], seed, result)
                     for k, seed, result in zip(numbers, seeds, results)
                 )
-                while over:
-                    keep(over[0], records, store)
-                    over.popleft()
-                bar.update(len(numbers))
-                limits.check_failures(records, n, len(known))
-        except KeyboardInterrupt:
-            for record in over:
-                keep(record, records, store)
-            if not any(record.completed for record in records):
-                raise
-            warnings.warn(
-                f"Training interrupted: going on with {len(records)} of {n} trials.", stacklevel=2
-            )
-    limits.check_failures(records, n, len(known))
-    return records
+                log.store_finished()
+                log.check_failures()
+        except KeyboardInterrupt as error:
+            log.end_early(error)
+    log.check_failures()
+    return log.history
 
 
-def _record(number, configuration, seed, result):
+def _record(number: int, configuration: dict[str, Any], seed: int, result: Any) -> TrialRecord:
     if isinstance(result, Exception):
         message = f"{type(result).__name__}: {result}"
         return TrialRecord(number, configuration, seed, "failed", message=message)

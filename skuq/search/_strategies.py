@@ -1,6 +1,9 @@
-"""The paper's searches by name."""
+"""The AutoDEUQ paper's searches by name."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from skuq.networks._search_space import Decisions
 from skuq.search._evolution import AgeingEvolution
@@ -13,8 +16,10 @@ __all__ = ["STRATEGIES", "make_proposer", "pin", "population_sizes"]
 STRATEGIES = ("agebo", "age", "bo", "init", "rs-mixed", "age-mixed", "bo-mixed")
 
 
-def population_sizes(n_trials: int, population_size=None, sample_size=None) -> tuple[int, int]:
-    """P and S: the paper's 100 and 10 where the budget is large enough for them.
+def population_sizes(
+    n_trials: int, population_size: int | None = None, sample_size: int | None = None
+) -> tuple[int, int]:
+    """Return P and S: the paper's 100 and 10 if the budget is large enough for them.
 
     With fewer than 400 trials P is a quarter of the budget, so that three quarters of
     the trials evolve, and S at most a third of P.
@@ -23,8 +28,12 @@ def population_sizes(n_trials: int, population_size=None, sample_size=None) -> t
     return p, min(p, sample_size or min(10, max(2, p // 3)))
 
 
-def pin(decisions: Decisions, fixed_architecture=None, fixed_hyperparameters=None) -> Decisions:
-    """The same decisions, where those a user has fixed have one value.
+def pin(
+    decisions: Decisions,
+    fixed_architecture: Mapping[str, Any] | None = None,
+    fixed_hyperparameters: Mapping[str, Any] | None = None,
+) -> Decisions:
+    """Restrict the decisions that a user has fixed to their single value.
 
     Raises
     ------
@@ -47,13 +56,13 @@ def make_proposer(
     decisions: Decisions,
     n_trials: int,
     *,
-    fixed_architecture=None,
-    fixed_hyperparameters=None,
-    population_size=None,
-    sample_size=None,
-    kappa=0.001,
+    fixed_architecture: Mapping[str, Any] | None = None,
+    fixed_hyperparameters: Mapping[str, Any] | None = None,
+    population_size: int | None = None,
+    sample_size: int | None = None,
+    kappa: float = 0.001,
 ) -> Proposer:
-    """The proposer of a named strategy.
+    """Make the proposer of a named strategy.
 
     Parameters
     ----------
@@ -61,13 +70,13 @@ def make_proposer(
         One of `STRATEGIES`. "agebo" evolves the architecture and optimises the
         hyperparameters; "age" evolves architectures with fixed hyperparameters; "bo"
         optimises hyperparameters with a fixed architecture; "init" fixes both, so that
-        only first weights and batches differ; the "-mixed" ones treat both as one vector
+        only initial weights and batches differ; the "-mixed" ones treat both as one vector
         (random, ageing evolution, Bayesian optimisation).
     decisions : Decisions
     n_trials : int
-        Budget, from which the population's size follows.
+        Budget; decides the default population size.
     fixed_architecture, fixed_hyperparameters : dict, optional
-        Decisions that are not searched. Where a strategy fixes a whole half, decisions
+        Decisions that are not searched. If a strategy fixes all decisions of one kind, those
         left out have the space's default value.
     population_size, sample_size : int, optional
         P and S of the evolution; see `population_sizes`.
@@ -83,15 +92,15 @@ def make_proposer(
         raise ValueError(f"`search` must be one of {STRATEGIES}. Got {strategy!r}.")
     p, s = population_sizes(n_trials, population_size, sample_size)
     architecture, hyperparameters = pin(decisions, fixed_architecture, fixed_hyperparameters)
-    one_architecture, one_recipe = architecture.default(), hyperparameters.default()
+    default_architecture, default_recipe = architecture.default(), hyperparameters.default()
     both = architecture + hyperparameters
     evolve = AgeingEvolution(architecture, p, s)
     optimise = ForestOptimizer(hyperparameters, kappa)
-    proposers = {
+    proposers: dict[str, Proposer] = {
         "agebo": Joint(evolve, optimise),
-        "age": Joint(evolve, Fixed(one_recipe)),
-        "bo": Joint(Fixed(one_architecture), optimise),
-        "init": Fixed({**one_architecture, **one_recipe}),
+        "age": Joint(evolve, Fixed(default_recipe)),
+        "bo": Joint(Fixed(default_architecture), optimise),
+        "init": Fixed({**default_architecture, **default_recipe}),
         "rs-mixed": RandomProposer(both),
         "age-mixed": AgeingEvolution(both, p, s),
         "bo-mixed": ForestOptimizer(both, kappa),

@@ -15,7 +15,7 @@ import pytest
 import skuq
 from skuq._space import Integer, Real, Space
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
-from skuq.search import Limits, RandomProposer, open_slots, run_search
+from skuq.search import Limits, RandomProposer, RunOptions, open_slots, run_search
 from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
@@ -53,6 +53,11 @@ def slots_of(request):
 def run(slots, n_trials=12, proposer=None, entropy=3):
     with slots:
         return run_search(proposer or RandomProposer(SPACE), slots, n_trials, entropy)
+
+
+def search_within(limits, slots, n_trials, entropy=1, **kwargs):
+    options = RunOptions(limits=limits)
+    return run_search(RandomProposer(SPACE), slots, n_trials, entropy, options=options, **kwargs)
 
 
 def test_all_slots_give_the_same_random_search(slots_of):
@@ -94,7 +99,7 @@ def test_processes_share_the_cores_and_stay_warm():
 
 
 def test_a_process_is_replaced_after_many_trials(monkeypatch):
-    monkeypatch.setattr("skuq.search._process_slots._MAX_JOBS", 4)
+    monkeypatch.setattr("skuq.search._process_slots._MAX_TRIALS", 4)
     monkeypatch.setattr("skuq.search._process_slots._idle", [])
     records = run(ProcessSlots(Evaluate(), 1), n_trials=9)
     assert all(r.completed for r in records)
@@ -224,7 +229,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
 
 def test_progress_is_shown_on_request(capsys):
     with InlineSlots(Evaluate()) as slots:
-        run_search(RandomProposer(SPACE), slots, 3, 1, verbose=1)
+        run_search(RandomProposer(SPACE), slots, 3, 1, options=RunOptions(verbose=1))
     assert "3/3" in capsys.readouterr().err
     assert threading.active_count() < 50
 
@@ -369,25 +374,25 @@ def test_too_many_failures_end_a_search():
         with pytest.raises(
             SearchFailedError, match="3 of .* trials failed.*max_failures=2"
         ) as error:
-            run_search(RandomProposer(SPACE), slots, 100, 1, limits=Limits(max_failures=2))
+            search_within(Limits(max_failures=2), slots, 100)
         assert "ArithmeticError: k is" in str(error.value)
         failed = [r for r in error.value.records if not r.completed]
         assert len(failed) == 3 and not error.value.records[-1].completed
-        run_search(RandomProposer(SPACE), slots, 20, 1, limits=Limits(max_failures=20))
+        search_within(Limits(max_failures=20), slots, 20)
 
 
 def test_time_ends_a_search_with_the_trial_that_is_running(slots_of):
     started = time.monotonic()
     with slots_of(Evaluate(sleep=0.2)) as slots:
         # Starting a process is part of the time, and there has to be one trial.
-        records = run_search(RandomProposer(SPACE), slots, 1000, 1, limits=Limits(max_time=1.0))
+        records = search_within(Limits(max_time=1.0), slots, 1000)
     assert 1 <= len(records) <= 12 and time.monotonic() - started < 30
     assert all(r.completed for r in records)
 
 
 def test_no_time_at_all_still_gives_one_success():
     with InlineSlots(Evaluate(fail=range(5))) as slots:
-        records = run_search(RandomProposer(SPACE), slots, 40, 1, limits=Limits(max_time=1e-9))
+        records = search_within(Limits(max_time=1e-9), slots, 40)
     assert [r.completed for r in records] == [False] * (len(records) - 1) + [True]
 
 
@@ -400,12 +405,11 @@ class Stuck(Evaluate):
         return super().__call__(configuration, seed)
 
 
-def test_a_trial_that_does_not_end_costs_itself_only(monkeypatch):
-    monkeypatch.setattr("skuq.search._limits._GRACE", 9.0)  # a new process takes a while
+def test_a_trial_that_does_not_end_costs_itself_only():
     started = time.monotonic()
     with ProcessSlots(Stuck(), 2) as slots:
-        limits = Limits(trial_timeout=1.0)
-        records = run_search(RandomProposer(SPACE), slots, 12, 3, limits=limits)
+        # A new process takes a while to start, hence the grace.
+        records = search_within(Limits(trial_timeout=1.0, grace=9.0), slots, 12, entropy=3)
     stuck = [r for r in records if r.configuration["k"] == 4]
     assert len(records) == 12 and stuck and time.monotonic() - started < 100
     assert {r.message for r in stuck} == {"TimeoutError: stopped after trial_timeout=1 s."}
@@ -472,8 +476,6 @@ def test_failures_of_an_earlier_search_do_not_end_this_one():
         with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are of an earlier"):
             run_search(RandomProposer(SPACE), slots, 40, 3, store=Kept(error.value.records))
     with InlineSlots(Evaluate()) as slots:  # mended
-        records = run_search(
-            RandomProposer(SPACE), slots, 40, 3, store=Kept(error.value.records),
-            limits=Limits(max_failures=0),
-        )  # fmt: skip
+        limits = Limits(max_failures=0)
+        records = search_within(limits, slots, 40, entropy=3, store=Kept(error.value.records))
     assert len(records) == 40 and sum(r.completed for r in records) == 30

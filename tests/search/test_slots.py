@@ -27,8 +27,8 @@ from skuq._space import Integer, Space
 from skuq.networks import GaussianHead
 from skuq.search import RandomProposer, open_slots, run_search
 from skuq.search._gpus import gpu_of_slot
-from skuq.search._parcel import Parcel, opened
-from skuq.search._process_slots import _remove
+from skuq.search._payload import EvaluationPayload, unpack_outcome
+from skuq.search._process_slots import _remove_folder
 from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer
@@ -221,9 +221,9 @@ def test_an_error_that_cannot_be_read_here_is_told_in_words():
 
         raise OnlyHere("of the worker")
 
-    outcome = pickle.loads(pickle.dumps(Parcel(evaluate))).run({}, 1)
+    outcome = pickle.loads(pickle.dumps(EvaluationPayload(evaluate))).run({}, 1)
     with pytest.raises(RuntimeError, match="^OnlyHere: of the worker$"):
-        opened(*outcome)
+        unpack_outcome(*outcome)
 
 
 class Counted:
@@ -248,12 +248,12 @@ class Counted:
 
 def test_threads_of_one_process_unpickle_once(monkeypatch):
     monkeypatch.setattr(Counted, "n_loaded", 0)
-    parcel = pickle.loads(pickle.dumps(Parcel(Counted())))
+    payload = pickle.loads(pickle.dumps(EvaluationPayload(Counted())))
     assert Counted.n_loaded == 0  # not before it is needed
     results = [None] * 4
 
     def run(i):
-        results[i] = opened(*parcel.run({}, i))
+        results[i] = unpack_outcome(*payload.run({}, i))
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
     for thread in threads:
@@ -264,14 +264,14 @@ def test_threads_of_one_process_unpickle_once(monkeypatch):
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-def test_a_parcel_passes_cancellation_on(loaded, monkeypatch):
+def test_a_payload_passes_cancellation_on(loaded, monkeypatch):
     monkeypatch.setattr(Counted, "cancelled", False)
-    parcel = pickle.loads(pickle.dumps(Parcel(Counted())))
+    payload = pickle.loads(pickle.dumps(EvaluationPayload(Counted())))
     if loaded:
-        parcel.run({}, 1)
-    parcel.cancel()
+        payload.run({}, 1)
+    payload.cancel()
     assert Counted.cancelled is loaded
-    parcel.run({}, 1)  # one that had just arrived
+    payload.run({}, 1)  # one that had just arrived
     assert Counted.cancelled
 
 
@@ -424,7 +424,7 @@ def test_a_folder_is_removed_while_others_write_to_it(tmp_path):
     threads = [threading.Thread(target=write) for _ in range(3)]
     for thread in threads:
         thread.start()
-    _remove(str(folder))
+    _remove_folder(str(folder))
     is_over.set()
     for thread in threads:
         thread.join()

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from skuq.exceptions import SearchFailedError
-from skuq.search import Limits
-from skuq.search._stacked import run_together
+from skuq.search import Limits, RunOptions, run_together
 
 CONFIGURATIONS = [{"x": k / 40} for k in range(40)]
 
@@ -86,5 +85,5 @@ def test_a_stack_out_of_time_fails_alone():
             Together({2: TimeoutError("too long")}),
             CONFIGURATIONS,
             3,
-            limits=Limits(max_failures=0.2),
+            options=RunOptions(limits=Limits(max_failures=0.2)),
         )

@@ -1,0 +1,134 @@
+"""Finished trials of a search: stored, counted and reported."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections import deque
+from typing import Any, Protocol
+
+from tqdm.auto import tqdm
+
+from skuq.catalog._records import TrialRecord
+from skuq.search._limits import RunOptions
+
+__all__ = ["Store", "TrialLog", "known_records"]
+
+_logger = logging.getLogger("skuq")
+
+
+class Store(Protocol):
+    """A place for finished trials, for example a `skuq.catalog.CatalogFolder`.
+
+    Attributes
+    ----------
+    records : sequence of TrialRecord
+        Trials of earlier searches, in the order in which they finished.
+    """
+
+    records: Any
+
+    def add(self, record: TrialRecord) -> Any:
+        """Store a trial; it is safe when this returns."""
+
+
+def known_records(store: Store | None, n_trials: int) -> list[TrialRecord]:
+    """Return the store's trials that are among the first `n_trials` of a search."""
+    return [] if store is None else [r for r in store.records if r.trial_number < n_trials]
+
+
+class TrialLog:
+    """The history of one search: trials of the store first, then those that finish.
+
+    Entering it opens the progress bar.
+
+    Parameters
+    ----------
+    n_trials : int
+    store : Store or None
+    options : RunOptions
+
+    Attributes
+    ----------
+    history : list of TrialRecord
+        Finished and stored trials.
+    missing : list of int
+        Numbers of the trials that the store did not have.
+    finished : deque of TrialRecord
+        Finished trials that are not stored yet.
+    """
+
+    def __init__(self, n_trials: int, store: Store | None, options: RunOptions) -> None:
+        self.history = known_records(store, n_trials)
+        known = {record.trial_number for record in self.history}
+        self.missing = [number for number in range(n_trials) if number not in known]
+        self.finished: deque[TrialRecord] = deque()
+        self._n_trials = n_trials
+        self._n_known = len(self.history)
+        self._store = store
+        self._options = options
+        self._started = time.monotonic()
+        if self.history:
+            _logger.info("going on with %d of %d trials", len(self.history), n_trials)
+
+    def __enter__(self) -> TrialLog:
+        self._bar = tqdm(
+            total=self._n_trials,
+            initial=self._n_known,
+            desc=self._options.name,
+            unit="trial",
+            disable=not self._options.verbose,
+        )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+
+    def store_finished(self) -> None:
+        """Store and report every finished trial."""
+        while self.finished:
+            record = self.finished[0]
+            self._add(record)
+            self.finished.popleft()
+            self._report(record)
+
+    def end_early(self, error: BaseException) -> None:
+        """Store what has finished and warn; raise `error` again if no trial has succeeded."""
+        for record in self.finished:
+            self._add(record)
+        if not any(record.completed for record in self.history):
+            raise error
+        reason = f": {error}" if str(error) else "."
+        warnings.warn(
+            f"{self._options.name.capitalize()} interrupted: going on with "
+            f"{len(self.history)} of {self._n_trials} trials{reason}",
+            stacklevel=3,
+        )
+
+    def is_out_of_time(self) -> bool:
+        """Whether the search has used its time."""
+        return self._options.limits.is_out_of_time(self.history, self._started)
+
+    def check_failures(self) -> None:
+        """Raise `SearchFailedError` if too many trials have failed."""
+        self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
+
+    def _add(self, record: TrialRecord) -> None:
+        # An interrupt may come at any moment, after which a record is added again.
+        if self.history and self.history[-1] is record:
+            return
+        if self._store is not None:
+            self._store.add(record)
+        self.history.append(record)
+
+    def _report(self, record: TrialRecord) -> None:
+        self._bar.update()
+        scores = [r.score for r in self.history if r.completed]
+        best = f"{min(scores):.3f}" if scores else "-"
+        self._bar.set_postfix(best=best, failed=len(self.history) - len(scores))
+        if record.completed:
+            _logger.info("trial %d: score %.4f", record.trial_number, record.score)
+        else:
+            # Not a warning: in a wide space some networks diverge, and the catalog says so.
+            _logger.info("trial %d failed: %s", record.trial_number, record.message)
