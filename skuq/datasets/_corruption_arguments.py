@@ -1,16 +1,17 @@
-"""What corruptions of images and of tables ask for alike."""
+"""Checks of the arguments that corruptions of images and of tables share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
+from typing import Any
 
 __all__ = ["check_severity", "resolve_kinds"]
 
 
-def check_severity(severity) -> int:
-    """A whole number from 0 to 5, or ValueError."""
-    if not isinstance(severity, Integral) or not 0 <= severity <= 5:
+def check_severity(severity: Any) -> int:
+    """Return a whole number from 0 to 5, or raise ValueError."""
+    if not isinstance(severity, Integral) or not 0 <= int(severity) <= 5:
         raise ValueError(
             "`severity` must be a whole number from 0 (no change) to 5 (most severe). "
             f"Got {severity!r}."
@@ -21,7 +22,7 @@ def check_severity(severity) -> int:
 def resolve_kinds(
     kind, known: Sequence[str], families: Mapping[str, Sequence[str]]
 ) -> tuple[str, ...]:
-    """Names of corruptions that `kind` stands for: a family's, those given, or the one given."""
+    """Names of the corruptions that `kind` stands for: a family, several names or one name."""
     if isinstance(kind, str):
         names = tuple(families.get(kind, (kind,)))
     else:

@@ -1,4 +1,4 @@
-"""Images as they arrive when the camera, the weather or the file is worse than in training."""
+"""Corruptions of images: noise, blur, weather and compression, in five severities."""
 
 from __future__ import annotations
 
@@ -42,39 +42,32 @@ _BLOCK = 1000  # images at a time: bounds the memory that float64 copies take
 
 
 def corrupt_images(
-    X,
-    kind="validation",
-    severity=3,
-    *,
-    image_shape=None,
-    value_range=None,
-    random_state=None,
+    X, kind="validation", severity=3, *, image_shape=None, value_range=None, random_state=None
 ):
     """Corrupt each image, to see predictions under dataset shift.
 
-    The 19 corruptions of Hendrycks and Dietterich, with the constants of CIFAR-10-C, in
-    the two disjoint families in which neural ensemble search uses them: choose ensembles
-    on images of the family "validation" and judge them on those of "test".
+    The 19 corruptions of Hendrycks and Dietterich, with the constants of CIFAR-10-C, in the two
+    disjoint families of neural ensemble search: choose ensembles on images of the family
+    "validation" and judge them on those of "test".
 
     Parameters
     ----------
     X : array-like of shape (n, h, w, c), (n, h, w) or (n, h * w * c)
-        Images, the last form with `image_shape`. One or three channels are meant; others
-        are taken for grey ones.
+        Images, the last form with `image_shape`. One or three channels are meant; other
+        numbers of channels are treated as grey images.
     kind : str or sequence of str, default="validation"
-        A corruption's name; or ``"validation"`` or ``"test"``, for `VALIDATION_CORRUPTIONS`
-        and `TEST_CORRUPTIONS`; or names. Of several, each image gets one at random.
+        Name of a corruption, or several, of which each image gets one at random;
+        ``"validation"`` and ``"test"`` mean `VALIDATION_CORRUPTIONS` and `TEST_CORRUPTIONS`.
     severity : int, default=3
         From 1, mild, to 5; 0 returns a copy.
     image_shape : tuple (h, w) or (h, w, c), default=None
-        Of one image; needed where X has two dimensions.
+        Shape of one image; needed where X has two dimensions.
     value_range : tuple (low, high), default=None
         Black and white. By default (0, 255) for integers; for floats (0, 1) if all of X is
         within it, else the smallest and the largest value of X. Pass it for standardised
         images, or results depend on which images are corrupted together.
     random_state : int, RandomState instance or None, default=None
-        Draws one seed for each image in turn: the corruption of an image does not depend
-        on those that follow.
+        Draws a seed for each image in turn: later images do not change earlier ones' result.
 
     Returns
     -------
@@ -84,8 +77,8 @@ def corrupt_images(
     Raises
     ------
     ValueError
-        If an argument is none of the above, X has other values than finite numbers, or
-        values outside of `value_range`.
+        If an argument is none of the above, or X has values that are not finite numbers or
+        lie outside `value_range`.
     ImportError
         If "jpeg_compression" misses Pillow, or "saturate" of colour images scikit-image:
         the extra ``skuq[images]`` has both.
@@ -96,48 +89,51 @@ def corrupt_images(
 
     Notes
     -----
-    Constants are for images of 32 pixels. For others, lengths grow or shrink with
-    ``min(h, w) / 32``, so that a severity looks about the same; the blurs, about one pixel
-    wide at 32 pixels, and the blocks of "pixelate" only grow, since they would leave small
-    images as they are ("motion_blur" shrinks). The blocks of JPEG have 8 pixels always.
-
-    Differences from the original, which needs OpenCV, ImageMagick and photographs:
-
-    - "frost" adds fractal noise with bright ridges, not photographs of ice;
-    - "fog" draws fractal noise by its spectrum, not by the diamond-square algorithm;
-    - "spatter" shades water by the distance from the edge of a drop alone;
-    - "zoom_blur" and "snow" enlarge about the exact centre, "elastic_transform"
-      interpolates once, not twice, and displaces by normal noise of the same variance;
-    - "saturate" changes saturation; of images without colour it scales and shifts the
-      intensity, with the same constants from severity 3 on, and by 1.1 and 1.25 before.
+    Lengths are for images of 32 pixels and scale with ``min(h, w) / 32``, so that a severity
+    looks about the same. Blurs (but "motion_blur") and the blocks of "pixelate" only grow, since
+    small images would not change. JPEG's blocks have 8 pixels always. Unlike the original,
+    which needs OpenCV, ImageMagick and photographs, "frost" adds fractal noise with bright
+    ridges; "fog" draws fractal noise by its spectrum; "spatter" shades water by the distance
+    from a drop's edge alone; "zoom_blur" and "snow" enlarge about the exact centre;
+    "elastic_transform" interpolates once and displaces by normal noise of the same variance;
+    "saturate" scales and shifts the intensity of images without colour, with the same
+    constants from severity 3 on, and by 1.1 and 1.25 before.
 
     References
     ----------
     Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
-    and Perturbations", ICLR 2019.
-
-    Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift",
-    NeurIPS 2021, appendix B.2: the two families.
+    and Perturbations", ICLR 2019. Zaidi et al., "Neural Ensemble Search for Uncertainty
+    Estimation and Dataset Shift", NeurIPS 2021, appendix B.2: the two families.
 
     Examples
     --------
     >>> from sklearn.datasets import load_digits
-    >>> from skuq.datasets import corrupt_images
     >>> X = load_digits().data / 16
-    >>> X_shifted = corrupt_images(X, "test", 5, image_shape=(8, 8), random_state=0)
-    >>> X_shifted.shape
+    >>> corrupt_images(X, "test", 5, image_shape=(8, 8), random_state=0).shape
     (1797, 64)
     """
     severity = check_severity(severity)
     names = resolve_kinds(kind, tuple(_CORRUPTIONS), _FAMILIES)
-    X = check_array(X, dtype="numeric", ensure_2d=False, allow_nd=True, input_name="X")
-    if X.dtype.kind not in "iuf":
-        raise ValueError(f"X must be numbers. Got dtype {X.dtype}.")
+    X = _check_pixels(X)
     shape = _image_shape(X, image_shape)
-    low, high = _value_range(X, value_range)
+    bounds = _value_range(X, value_range)
     if severity == 0:
         return X.copy()
     seeds = check_random_state(random_state).randint(1, 2**31 - 1, size=len(X))
+    return _corrupt_in_blocks(X, shape, bounds, names, severity, seeds)
+
+
+def _check_pixels(X) -> np.ndarray:
+    """Images as an array of finite numbers."""
+    X = check_array(X, dtype="numeric", ensure_2d=False, allow_nd=True, input_name="X")
+    if X.dtype.kind not in "iuf":
+        raise ValueError(f"X must be numbers. Got dtype {X.dtype}.")
+    return X
+
+
+def _corrupt_in_blocks(X, shape, bounds, names, severity, seeds) -> np.ndarray:
+    """Corrupt images of one shape (h, w, c), a block at a time, on a scale from 0 to 1."""
+    low, high = bounds
     corrupted = np.empty_like(X)
     for block in gen_batches(len(X), _BLOCK):
         images = X[block].astype("float64").reshape(-1, *shape)  # (n, h, w, c)
@@ -162,7 +158,7 @@ def _corrupt(images, names, severity, seeds) -> None:
 
 
 def _image_shape(X, image_shape) -> tuple[int, int, int]:
-    """(h, w, c) of the images in X."""
+    """Shape (h, w, c) of the images in X."""
     given = None if image_shape is None else tuple(image_shape)
     if given is not None and (
         len(given) not in (2, 3) or any(not isinstance(v, Integral) or v < 1 for v in given)
@@ -189,7 +185,7 @@ def _image_shape(X, image_shape) -> tuple[int, int, int]:
 
 
 def _value_range(X, value_range) -> tuple[float, float]:
-    """Black and white."""
+    """Values of black and white, checked against X."""
     smallest, largest = X.min(), X.max()
     if value_range is not None:
         low, high = value_range

@@ -1,4 +1,4 @@
-"""Tables as they arrive when sensors, forms or joins are worse than in training."""
+"""Corruptions of tables: noise, lost cells, drifting units and permuted rows."""
 
 from __future__ import annotations
 
@@ -24,25 +24,18 @@ _FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0)
 
 
 def corrupt_table(
-    X,
-    kind="noise",
-    severity=3,
-    *,
-    columns=None,
-    reference=None,
-    fill="mean",
-    random_state=None,
+    X, kind="noise", severity=3, *, columns=None, reference=None, fill="mean", random_state=None
 ):
     """Corrupt a table's cells, to see predictions under dataset shift.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features) or DataFrame
-        NaN and other missing cells stay as they are. Categories of a DataFrame have a text,
-        category or bool dtype; numbers are taken for quantities.
+        Missing cells stay as they are. Categories of a DataFrame have a text, category or
+        bool dtype; numbers are taken for quantities.
     kind : str or sequence of str, default="noise"
-        Of several, or of ``"all"`` four, each row gets one at random. The five numbers
-        belong to the severities:
+        Of several, or ``"all"`` four, each row gets one at random. The five numbers belong
+        to the severities:
 
         - ``"noise"``: adds a normal with 0.1, 0.2, 0.4, 0.6 or 1 times the standard
           deviation of the column;
@@ -60,12 +53,12 @@ def corrupt_table(
     columns : sequence of names or positions, default=None
         The columns to corrupt. By default all.
     reference : array-like of shape (n_reference, n_features) or DataFrame, default=None
-        Whose means, standard deviations and most frequent values are meant: best the
+        Table that gives means, standard deviations and most frequent values: best the
         training data. By default X.
     fill : {"mean", "nan"}, default="mean"
-        What takes the place of missing cells: the mean of numbers and the most frequent of
-        other things, as an imputer would, so that any estimator can be judged; or NaN,
-        which turns integers to float64 and bool to object.
+        Value of cells that are lost: the mean of numbers and the most frequent of other
+        values, as an imputer would, so that any estimator can be judged; or NaN, which turns
+        integers to float64 and bool to object.
     random_state : int, RandomState instance or None, default=None
 
     Returns
@@ -87,7 +80,6 @@ def corrupt_table(
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.datasets import corrupt_table
     >>> X = np.arange(12.0).reshape(4, 3)
     >>> corrupt_table(X, "missing", 5, fill="nan", random_state=0)
     array([[ 0., nan,  2.],
@@ -100,38 +92,43 @@ def corrupt_table(
     if fill not in ("mean", "nan"):
         raise ValueError(f"`fill` must be 'mean' or 'nan'. Got {fill!r}.")
     frame = _as_frame(X, "X")
-    reference = frame if reference is None else _as_frame(reference, "reference")
-    if not frame.columns.equals(reference.columns):
-        raise ValueError(
-            "`reference` must have the columns of X. "
-            f"Got {list(reference.columns)} for {list(frame.columns)}."
-        )
+    reference = _check_reference(reference, frame)
     positions = _positions(frame, columns, named=isinstance(X, pd.DataFrame))
     if not isinstance(X, pd.DataFrame) and set(kinds) & set(_NUMERIC):
         _check_numbers(frame)
     corrupted = frame.copy()
     if severity:
-        rng = check_random_state(random_state)
-        row_kinds = rng.randint(len(kinds), size=len(frame))
-        for k, name in enumerate(kinds):
-            for j in positions:
-                column, model = corrupted.iloc[:, j], reference.iloc[:, j]
-                cells = (row_kinds == k) & column.notna().to_numpy()
-                if cells.any() and (name not in _NUMERIC or _is_number(column)):
-                    if _is_number(model) and np.isinf(_numbers(model)).any():
-                        raise ValueError(f"Column {model.name!r} has infinite values.")
-                    if model.isna().all():
-                        raise ValueError(f"`reference` has no value in column {model.name!r}.")
-                    column = _CORRUPTIONS[name](column, cells, model, severity, fill, rng)
-                    corrupted.isetitem(j, column)
+        _corrupt(corrupted, kinds, positions, reference, severity, fill, random_state)
     if isinstance(X, pd.DataFrame):
         return corrupted
     values = corrupted.to_numpy()
     return values if fill == "nan" else values.astype(np.asarray(X).dtype)
 
 
-# Each kind: a column with some of the `cells` (n,) changed. Cells that are missing are not
-# among them.
+def _corrupt(frame, kinds, positions, reference, severity, fill, random_state) -> None:
+    """Corrupt columns at `positions` in place; each row gets one of the kinds at random."""
+    rng = check_random_state(random_state)
+    row_kinds = rng.randint(len(kinds), size=len(frame))
+    for k, kind in enumerate(kinds):
+        for j in positions:
+            column, model = frame.iloc[:, j], reference.iloc[:, j]
+            cells = (row_kinds == k) & column.notna().to_numpy()
+            if cells.any() and (kind not in _NUMERIC or _is_number(column)):
+                _check_model(model)
+                corruption = _CORRUPTIONS[kind]
+                frame.isetitem(j, corruption(column, cells, model, severity, fill, rng))
+
+
+def _check_model(column: pd.Series) -> None:
+    """Refuse a column of the reference that has no mean or no most frequent value."""
+    if _is_number(column) and np.isinf(_numbers(column)).any():
+        raise ValueError(f"Column {column.name!r} has infinite values.")
+    if column.isna().all():
+        raise ValueError(f"`reference` has no value in column {column.name!r}.")
+
+
+# Each kind returns the column with some of the `cells` (n,) changed. Missing cells are not among
+# them.
 
 
 def _noise(column, cells, reference, severity, fill, rng):
@@ -208,8 +205,21 @@ def _as_frame(X, name: str) -> pd.DataFrame:
     return pd.DataFrame(X)
 
 
+def _check_reference(reference, frame: pd.DataFrame) -> pd.DataFrame:
+    """Table whose statistics are meant, by default X itself, with the columns of X."""
+    if reference is None:
+        return frame
+    reference = _as_frame(reference, "reference")
+    if not frame.columns.equals(reference.columns):
+        raise ValueError(
+            "`reference` must have the columns of X. "
+            f"Got {list(reference.columns)} for {list(frame.columns)}."
+        )
+    return reference
+
+
 def _check_numbers(frame: pd.DataFrame) -> None:
-    """ValueError for an array of other things."""
+    """Raise ValueError if a column is not of numbers."""
     if not all(_is_number(column) for _, column in frame.items()):
         raise ValueError(
             f"X must be an array of numbers for 'noise' and 'scaling', or a DataFrame, whose "
@@ -218,12 +228,12 @@ def _check_numbers(frame: pd.DataFrame) -> None:
 
 
 def _positions(frame: pd.DataFrame, columns, named: bool) -> list[int]:
-    """Where `columns`, names or positions, are in the table."""
+    """Positions of `columns`, given by name or position, in the table."""
     if columns is None:
         return list(range(frame.shape[1]))
     if isinstance(columns, (str, Integral)):
         columns = [columns]
-    positions = []
+    positions: list[int] = []
     for column in columns:
         if named and column in frame.columns:
             positions.extend(np.flatnonzero(frame.columns == column))

@@ -210,36 +210,42 @@ def diversity_score(
             f"`predictions` must be (n_models, n_samples). Got shape {predictions.shape}."
         )
     n_models, n_samples = predictions.shape
-    labels = None
     if on == "labels":
-        if measure not in ("ck", "fk"):
-            raise ValueError(f'Only "ck" and "fk" can be taken on labels. Got {measure!r}.')
-        labels = np.unique(predictions, return_inverse=True)[1].reshape(predictions.shape)
-        wrong = np.zeros(predictions.shape, bool)
-    elif y is not None:
-        y = np.asarray(y)
-        if y.shape != (n_samples,):
-            raise ValueError(f"`y` must have shape ({n_samples},). Got {y.shape}.")
-        if (y.dtype.kind in "US") != (predictions.dtype.kind in "US"):
-            raise ValueError(
-                f"`predictions` are of type {predictions.dtype}, `y` of type {y.dtype}: no label "
-                "could be right."
-            )
-        wrong = predictions != y
-    elif predictions.dtype == bool:
-        wrong = ~predictions
+        labels, wrong = _label_codes(predictions, measure), np.zeros(predictions.shape, bool)
     else:
+        labels, wrong = None, _wrong(predictions, y)
+    weight = row_weights(sample_weight, n_samples)
+    counts = count_pairs(wrong, [np.arange(n_samples)], weight, labels)
+    members = check_teams([range(n_models)] if teams is None else list(teams), n_models)
+    scores = np.array([counts.scores(measure, team[None], 0)[0] for team in members])
+    return float(scores[0]) if teams is None else scores
+
+
+def _label_codes(labels, measure):
+    """Number labels (M, N), for a measure that can be taken on labels."""
+    if measure not in ("ck", "fk"):
+        raise ValueError(f'Only "ck" and "fk" can be taken on labels. Got {measure!r}.')
+    return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
+
+
+def _wrong(predictions, y):
+    """Whether each model is wrong on each row, from labels and `y` or from booleans."""
+    if y is None:
+        if predictions.dtype == bool:
+            return ~predictions
         raise ValueError(
             "Without `y`, `predictions` must be booleans: is the model right? "
             f"Got {predictions.dtype}."
         )
-    weight = row_weights(sample_weight, n_samples)
-    counts = count_pairs(wrong, [np.arange(n_samples)], weight, labels)
-    wanted = [range(n_models)] if teams is None else list(teams)
-    scores = np.array(
-        [counts.scores(measure, team[None], 0)[0] for team in check_teams(wanted, n_models)]
-    )
-    return float(scores[0]) if teams is None else scores
+    y = np.asarray(y)
+    if y.shape != predictions.shape[1:]:
+        raise ValueError(f"`y` must have shape {predictions.shape[1:]}. Got {y.shape}.")
+    if (y.dtype.kind in "US") != (predictions.dtype.kind in "US"):
+        raise ValueError(
+            f"`predictions` are of type {predictions.dtype}, `y` of type {y.dtype}: no label "
+            "could be right."
+        )
+    return predictions != y
 
 
 def architecture_diversity(embeddings) -> float:

@@ -134,17 +134,21 @@ def select_teams(
             f"({predictions.shape[1]},). Got {y.shape}."
         )
     weight = row_weights(sample_weight, len(y))
+    codes, y, proba = _as_codes(predictions, y, classes, voting)
+    return prune_classifiers(codes, proba, y, weight, rules, random_state)
+
+
+def _as_codes(predictions, y, classes, voting):
+    """Codes of the models' and the true classes, and the probabilities to average or None."""
     if predictions.ndim == 3:
-        codes, y = _probability_codes(predictions, y, classes)
         proba = None if voting == "hard" else predictions.astype(float)
-    elif voting == "soft":
+        return *_probability_codes(predictions, y, classes), proba
+    if voting == "soft":
         raise ValueError(
             '`voting="soft"` needs probabilities (n_models, n_samples, n_classes). Got labels '
             f'of shape {predictions.shape}; use `voting="hard"`.'
         )
-    else:
-        (codes, y), proba = _label_codes(predictions, y), None
-    return prune_classifiers(codes, proba, y, weight, rules, random_state)
+    return *_label_codes(predictions, y), None
 
 
 def _stacked(predictions):

@@ -75,10 +75,10 @@ def select_forward(
 ):
     """Greedy forward selection on averages of statistics (Caruana et al., 2004).
 
-    Start from the `k_init` best candidates; add the candidate that gives the ensemble of
-    the lowest loss, as long as the loss strictly falls and there are fewer than
-    `n_members` distinct ones. Of all ensembles on the way that have at least
-    `min_members` distinct members and `min_size` in all, the best is returned.
+    Start from the `k_init` best candidates; add the candidate that gives the ensemble of the
+    lowest loss, as long as the loss strictly falls and there are fewer than `n_members`
+    distinct ones. Return the best ensemble on the way that has at least `min_members`
+    distinct members and `min_size` members in all.
 
     Parameters
     ----------
@@ -88,18 +88,19 @@ def select_forward(
         ``loss(*averages) -> ndarray (n, n_samples)`` or more trailing axes: the loss of
         each row from statistics averaged over an ensemble, for n ensembles at once.
     n_members : int
-        Most distinct members.
+        Maximum number of distinct members.
     replacement : bool, default=True
         Whether a candidate may be taken again, and so count more.
     k_init : int, default=1
-        How many of the best single candidates to begin with.
+        Number of best single candidates to begin with.
     min_members : int, default=1
-        Go on, with new candidates and against the loss if need be, until there are so
-        many distinct ones. One member has no epistemic part.
+        Minimum number of distinct members, reached with new candidates even if the loss
+        rises. One member has no epistemic part.
+    min_size : int, default=1
+        Minimum number of members with repeats.
     max_size : int, optional
-        Most members with repeats, hence no weight below ``1 / max_size``; by default
-        ``4 * n_members``. Without a bound, repeats of one member can go on for ever,
-        each lowering the loss by less.
+        Maximum number of members with repeats, hence no weight below ``1 / max_size``; by
+        default ``4 * n_members``. It ends repeats that each lower the loss by less.
     sample_weight : array-like of shape (n_samples,), optional
 
     Returns
@@ -117,41 +118,48 @@ def select_forward(
     loss and never ends; a strict decrease is meant.
     """
     order, singles = ranked(statistics, loss, sample_weight)
-    usable = np.isfinite(singles)
     n_members = min(n_members, len(order))
-    min_members = min(min_members, n_members)
+    min_members, k_init = min(min_members, n_members), min(k_init, n_members)
     max_size = max(4 * n_members if max_size is None else max_size, min_members, min_size)
-
-    chosen, path = [], []
-    totals = [0.0] * len(statistics)
-    current, best = np.inf, (np.inf, 0)  # best: (loss, length of the prefix)
-    while len(set(chosen)) < n_members and len(chosen) < max_size:
-        allowed = usable.copy()
-        growing = len(set(chosen)) < max(min_members, min(k_init, n_members))
-        if growing or not replacement:
-            allowed[chosen] = False
-        losses = (
-            singles
-            if not chosen
-            else _ensemble_losses(statistics, loss, totals, len(chosen) + 1, sample_weight)
-        )
-        if len(chosen) < min(k_init, n_members):
-            taken = int(order[len(chosen)])
+    path, totals, best, best_size = [], [0.0] * len(statistics), np.inf, 0
+    while _n_distinct(path) < n_members and len(path) < max_size:
+        losses = singles
+        if path:
+            losses = _ensemble_losses(statistics, loss, totals, len(path) + 1, sample_weight)
+        if len(path) < k_init:
+            taken = int(order[len(path)])
         else:
-            taken = int(np.argmin(np.where(allowed & ~np.isnan(losses), losses, np.inf)))
-            if not (growing or len(chosen) < min_size or losses[taken] < current):
+            growing = _n_distinct(path) < max(min_members, k_init)
+            excluded = [index for index, _ in path] if growing or not replacement else []
+            taken = _best_candidate(losses, np.isfinite(singles), excluded)
+            improves = not path or losses[taken] < path[-1][1]
+            if not (growing or len(path) < min_size or improves):
                 break
-        current = float(losses[taken])
-        chosen.append(taken)
-        path.append((taken, current))
+        path.append((taken, float(losses[taken])))
         totals = [total + s[taken] for total, s in zip(totals, statistics)]
-        enough = len(set(chosen)) >= min_members and len(chosen) >= min_size
-        if enough and current < best[0]:
-            best = (current, len(chosen))
-    kept = chosen[: best[1]] or chosen
-    indices = list(dict.fromkeys(kept))
-    weights = np.array([kept.count(index) for index in indices]) / len(kept)
-    return Selection(np.array(indices), weights, path[len(kept) - 1][1], tuple(path))
+        enough = _n_distinct(path) >= min_members and len(path) >= min_size
+        if enough and path[-1][1] < best:
+            best, best_size = path[-1][1], len(path)
+    return _ensemble_on_path(path, best_size or len(path))
+
+
+def _best_candidate(losses, usable, excluded) -> int:
+    """Candidate of the lowest loss among those usable and not excluded."""
+    allowed = usable & ~np.isnan(losses)
+    allowed[excluded] = False
+    return int(np.argmin(np.where(allowed, losses, np.inf)))
+
+
+def _n_distinct(path) -> int:
+    return len({index for index, _ in path})
+
+
+def _ensemble_on_path(path, size) -> Selection:
+    """Ensemble of the first `size` steps; repeats of a candidate are its weight."""
+    taken = [index for index, _ in path[:size]]
+    indices = list(dict.fromkeys(taken))
+    weights = np.array([taken.count(index) for index in indices]) / size
+    return Selection(np.array(indices), weights, path[size - 1][1], tuple(path))
 
 
 def _ensemble_losses(statistics, loss, totals, size, sample_weight):

@@ -174,36 +174,37 @@ def build_nomu(
 
     make = _Layers(activation, initial_range)
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
-    mean = None
-    if given == "apart" or (given is not None and not connect_layers):
-        hidden, connect_layers = [], 0
-    elif given is not None:
-        hidden = _given_features(*given, inputs, sample)
-    else:
+    mean, hidden = None, []  # f's outputs, and those of its hidden layers that r may see
+    if given is None:
         mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, build_f)
-    if connect_layers == 1 and not hidden:  # f is linear, or shows no vector
-        connect_layers = 0
+    elif given != "apart" and connect_layers:
+        hidden = _given_features(*given, inputs, sample)
+    n_joins = 1 if build_r is not None else 1 + len(side_hidden_units)
+    joins = _layers_to_join(hidden, n_joins, 0 if given == "apart" else connect_layers)
     n_r = n_sides * n_outputs
-    if build_r is not None:
+    if build_r is None:
+        side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
+    else:
         # Names of the same functions' layers would meet: f's copies begin with "mean_".
         side = _copy(_built("build_r", build_r, input_shape, n_r), inputs, prefix=_SIDE)[1][-1:]
         side = side or [inputs]
-        n_joins = 1
-    else:
-        n_joins = 1 + len(side_hidden_units)
+    outputs = make.dense(_joined(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
+    if mean is not None:
+        outputs = keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
+    return keras.Model(inputs, outputs, name="nomu", dtype="float32")
+
+
+def _layers_to_join(hidden, n_joins, connect_layers):
+    """Choose f's last `connect_layers` hidden layers, the one for r's output layer first."""
+    if connect_layers == 1 and not hidden:  # f is linear, or shows no vector
+        return []
     most = min(len(hidden), n_joins)
     if connect_layers > most:
         raise ValueError(
             f"`connect_layers` must be at most {most} for these networks (f shows "
             f"{len(hidden)} hidden layers, r can take {n_joins}). Got {connect_layers}."
         )
-    joins = hidden[::-1][:connect_layers]  # for r's output layer first, then backwards
-    if build_r is None:
-        side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
-    outputs = make.dense(_joined(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
-    if mean is not None:
-        outputs = keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
-    return keras.Model(inputs, outputs, name="nomu", dtype="float32")
+    return hidden[::-1][:connect_layers]
 
 
 def build_mean(

@@ -1,17 +1,25 @@
 """Networks for tables: embeddings before an MLP, whose hidden layers may hold several copies.
 
 NumPy only until a model is built.
+
+References
+----------
+D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
+and boosted trees on tabular data", NeurIPS 2024; Y. Gorishniy, A. Kotelnikov and A. Babenko,
+"TabM: advancing tabular deep learning with parameter-efficient ensembling", ICLR 2025.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
 
 __all__ = ["bin_edges", "build_tabular"]
 
+_FLOAT32 = {"dtype": "float32"}
 _NORMALIZATIONS = {"batch": "BatchNormalization", "layer": "LayerNormalization"}
 
 
@@ -34,49 +42,43 @@ def build_tabular(
     n_copies: int = 1,
     shared: bool = True,
 ):
-    """A Keras model for tables, with linear outputs, out of parts of RealMLP and TabM.
+    """Build a Keras model for tables, with linear outputs, from parts of RealMLP and TabM.
 
-    In order: vectors for categories, embeddings of numbers, a scale for each feature, hidden
-    layers (product, normalisation, activation, dropout, sum with what came in), outputs.
-
-    Layers are called "categories", "embedding", "scale", "repeat", "hidden_1" ..,
-    "normalization_1" .., "activation_1" .., "dropout_1" .., "residual_2" .. and "output", which is
-    what a recipe's `rate_factors_of_layers` are for.
+    In order: vectors of categories, embeddings of numbers, a scale for each feature, hidden
+    layers (product, normalisation, activation, dropout, sum with the layer's input), outputs.
+    Layers, as `rate_factors_of_layers` names them: "categories", "embedding", "scale", "repeat",
+    "hidden_1", "normalization_1", "activation_1", "dropout_1", "residual_2" .. and "output".
 
     Parameters
     ----------
-    input_shape : tuple
-        ``(n_features,)``.
+    input_shape : tuple (n_features,)
     n_outputs : int
-        Raw numbers a head asks for: of all copies together where there are several.
+        Raw numbers that a head asks for, those of all copies together.
     hidden_units : sequence of int, default=(256, 256, 256)
-        Of one copy.
+        Widths of the hidden layers of one copy.
     activation : str, default="relu"
     parametric_activation : bool, default=False
-        RealMLP's `ParametricActivation`.
+        Use RealMLP's `ParametricActivation`.
     embedding : str or mapping, optional
-        The kind of a `NumericEmbedding`, or its arguments; `columns` are positions in the
-        input, by default all that are not of `categories`.
+        Kind of a `NumericEmbedding`, or its arguments; `columns` are positions in the input,
+        by default all that are not in `categories`.
     categories : mapping of int to int, optional
-        Position of each column of codes in the input, and how many codes it has: see
-        `CategoryEmbedding`.
+        Position in the input and number of codes of each `CategoryEmbedding` column.
     category_dim : int or sequence of int, default=8
-        Length of the categories' vectors, of all or of each column.
+        Length of the categories' vectors, for all columns or for each.
     feature_scale : bool, default=False
     dropout : float, optional
-        Rate after each hidden layer; None leaves the layers out, 0 keeps them in place for a
-        recipe to set their rate.
+        Rate after hidden layers. None leaves the layers out, 0 lets a recipe set their rate.
     residual : bool, default=False
-        Hidden layers add what came in, where it has as many features.
+        Hidden layers add their input where it has as many features.
     normalization : {"batch", "layer"}, optional
-        Between product and activation. Normalising a layer would mix copies.
+        Between product and activation; "layer" needs a single copy, or it would mix them.
     parametrization : {"standard", "ntk"}, default="standard"
-        Of dense layers: Keras' `Dense`, or `NTKDense`.
+        Dense layers are Keras' `Dense` or `NTKDense`.
     zero_output : bool, default=False
         Outputs are 0 at first, whatever the input.
     n_copies : int, default=1
-        More than one make a network of so many (TabM), whose outputs stand copy after copy, as
-        `PackedHead` takes them.
+        Members in one network (TabM), with outputs one after another, see `PackedHead`.
     shared : bool, default=True
         Whether the copies' hidden layers share their kernels.
 
@@ -87,76 +89,123 @@ def build_tabular(
 
     References
     ----------
-    D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
-    and boosted trees on tabular data", NeurIPS 2024; Y. Gorishniy, A. Kotelnikov and A. Babenko,
-    "TabM: advancing tabular deep learning with parameter-efficient ensembling", ICLR 2025.
+    Holzmueller et al., "Better by default", NeurIPS 2024. Gorishniy et al., "TabM", ICLR 2025.
     """
-    _check(input_shape, n_outputs, normalization, parametrization, n_copies)
+    _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies)
     from skuq.backend import keras
+
+    dense = _Dense(n_copies, shared, parametrization == "ntk", embedding is not None)
+    blocks = _Blocks(dense, activation, parametric_activation, dropout, residual, normalization)
+    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    x = _encode(inputs, embedding, categories or {}, category_dim, feature_scale)
+    x = dense.repeat(x)
+    for i, units in enumerate(hidden_units, start=1):
+        x = blocks.apply(x, units, i)
+    outputs = dense.output(x, n_outputs, first=not hidden_units, zero=zero_output)
+    return keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
+
+
+def _encode(x, embedding, categories, category_dim, feature_scale):
+    """Replace codes by vectors and numbers by their embeddings, then scale each feature."""
     from skuq.networks import _tabular_layers as own
 
-    layers, named = keras.layers, {"dtype": "float32"}
-    (n_features,) = input_shape
-    inputs = x = keras.Input(shape=input_shape, name="input", dtype="float32")
-    code_columns = sorted(categories or {})
+    n_features = x.shape[-1]
+    code_columns = sorted(categories)
     if code_columns:
         if not 0 <= code_columns[0] <= code_columns[-1] < n_features:
             raise ValueError(
                 f"`categories` must be of columns 0 .. {n_features - 1}. Got {code_columns}."
             )
         n_codes = [categories[column] for column in code_columns]
-        x = own.CategoryEmbedding(code_columns, n_codes, category_dim, name="categories", **named)(
-            x
-        )
+        x = own.CategoryEmbedding(
+            code_columns, n_codes, category_dim, name="categories", **_FLOAT32
+        )(x)
     if embedding is not None:
         settings = {"kind": embedding} if isinstance(embedding, str) else dict(embedding)
-        columns = _embedded(settings.pop("columns", None), code_columns, n_features)
+        columns = _embedded_positions(settings.pop("columns", None), code_columns, n_features)
         if columns:
-            x = own.NumericEmbedding(columns=columns, name="embedding", **settings, **named)(x)
-    if feature_scale:
-        x = own.FeatureScale(name="scale", **named)(x)
-    if n_copies > 1:
-        x = own.Repeat(n_copies, name="repeat", **named)(x)
+            x = own.NumericEmbedding(columns=columns, name="embedding", **settings, **_FLOAT32)(x)
+    return own.FeatureScale(name="scale", **_FLOAT32)(x) if feature_scale else x
 
-    def dense(units, name, first=False, last=False):
-        zero = last and zero_output
-        use_bias = last or normalization != "batch"  # which has one, and takes off any other
-        if n_copies > 1:
-            signs = "normal" if embedding is not None else "random-signs"
-            return own.EnsembleDense(
-                units // n_copies if last else units,
-                n_copies,
-                shared=shared and not last,
+
+@dataclass(frozen=True)
+class _Dense:
+    """Dense layers, for one network or for several copies of it."""
+
+    n_copies: int
+    shared: bool
+    ntk: bool
+    embedded: bool
+
+    def repeat(self, x):
+        """Give each copy its own inputs, where there are several copies."""
+        from skuq.networks._tabular_layers import Repeat
+
+        return Repeat(self.n_copies, name="repeat", **_FLOAT32)(x) if self.n_copies > 1 else x
+
+    def hidden(self, x, units, i, use_bias):
+        """Apply hidden layer `i`, counted from 1."""
+        return self._make(units, f"hidden_{i}", first=i == 1, use_bias=use_bias)(x)
+
+    def output(self, x, n_outputs, *, first, zero):
+        """Apply the output layer, in which copies share nothing; `zero` makes it begin at 0."""
+        apart = replace(self, shared=False)
+        return apart._make(n_outputs // self.n_copies, "output", first=first, zero=zero)(x)
+
+    def _make(self, units, name, *, first, use_bias=True, zero=False):
+        from skuq.backend import keras
+        from skuq.networks._tabular_layers import EnsembleDense, NTKDense
+
+        if self.n_copies > 1:
+            signs = "normal" if self.embedded else "random-signs"
+            return EnsembleDense(
+                units,
+                self.n_copies,
+                shared=self.shared,
                 input_initializer=signs if first else "ones",
                 use_bias=use_bias,
-                ntk=parametrization == "ntk",
+                ntk=self.ntk,
                 zero=zero,
                 name=name,
-                **named,
+                **_FLOAT32,
             )
         zeros = {"kernel_initializer": "zeros", "bias_initializer": "zeros"} if zero else {}
-        kind = own.NTKDense if parametrization == "ntk" else layers.Dense
-        return kind(units, use_bias=use_bias, name=name, **zeros, **named)
-
-    for i, units in enumerate(hidden_units, start=1):
-        entered = x
-        x = dense(units, f"hidden_{i}", first=i == 1)(x)
-        if normalization is not None:
-            kind = getattr(layers, _NORMALIZATIONS[normalization])
-            x = kind(name=f"normalization_{i}", **named)(x)
-        if parametric_activation:
-            x = own.ParametricActivation(activation, name=f"activation_{i}", **named)(x)
-        else:
-            x = layers.Activation(activation, name=f"activation_{i}", **named)(x)
-        if dropout is not None:
-            x = layers.Dropout(dropout, name=f"dropout_{i}", **named)(x)
-        if residual and i > 1 and entered.shape == x.shape:
-            x = layers.Add(name=f"residual_{i}", **named)([entered, x])
-    outputs = dense(n_outputs, "output", first=not hidden_units, last=True)(x)
-    return keras.Model(inputs, outputs, name="tabular", **named)
+        kind = NTKDense if self.ntk else keras.layers.Dense
+        return kind(units, use_bias=use_bias, name=name, **zeros, **_FLOAT32)
 
 
-def _check(input_shape, n_outputs, normalization, parametrization, n_copies):
+@dataclass(frozen=True)
+class _Blocks:
+    """Hidden layers, each with what follows it; fields as in `build_tabular`."""
+
+    dense: _Dense
+    activation: str
+    parametric_activation: bool
+    dropout: float | None
+    residual: bool
+    normalization: str | None
+
+    def apply(self, x, units, i):
+        """Apply block `i`, counted from 1."""
+        from skuq.backend import keras
+        from skuq.networks._tabular_layers import ParametricActivation
+
+        layers, entered = keras.layers, x
+        # Batch normalisation has a bias of its own and takes off any other.
+        x = self.dense.hidden(x, units, i, use_bias=self.normalization != "batch")
+        if self.normalization is not None:
+            normalize = getattr(layers, _NORMALIZATIONS[self.normalization])
+            x = normalize(name=f"normalization_{i}", **_FLOAT32)(x)
+        activate = ParametricActivation if self.parametric_activation else layers.Activation
+        x = activate(self.activation, name=f"activation_{i}", **_FLOAT32)(x)
+        if self.dropout is not None:
+            x = layers.Dropout(self.dropout, name=f"dropout_{i}", **_FLOAT32)(x)
+        if self.residual and i > 1 and entered.shape == x.shape:
+            x = layers.Add(name=f"residual_{i}", **_FLOAT32)([entered, x])
+        return x
+
+
+def _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies):
     if len(input_shape) != 1:
         raise ValueError(f"`input_shape` must be (n_features,). Got {input_shape!r}.")
     if normalization not in (None, *_NORMALIZATIONS):
@@ -176,7 +225,7 @@ def _check(input_shape, n_outputs, normalization, parametrization, n_copies):
         raise ValueError('`normalization="layer"` would mix the copies: use "batch" or None.')
 
 
-def _embedded(columns, code_columns, n_features):
+def _embedded_positions(columns, code_columns, n_features):
     """Positions of embedded columns where the codes' columns are gone."""
     numbers = [column for column in range(n_features) if column not in set(code_columns)]
     position = {column: k for k, column in enumerate(numbers)}

@@ -265,6 +265,25 @@ def fit_readout(
     weight, errors, raws = _terms(weights, error, raw)
     others = None if raw_beyond is None else _terms(weights, raw_beyond)[1]
     noise = np.zeros_like(errors) if aleatoric is None else _terms(weights, aleatoric)[1]
+    if errors.any():
+        losses = _readout_losses(errors, raws, others, noise, weight, readout)
+        n_scales = len(_PAIR_FACTORS) + 2 * _PAIR_HALVINGS if noise.any() else 1
+        n_terms = len(l_mins) * len(l_maxs) * len(raws) * n_scales
+        step = 2 ** max(int(np.ceil(0.5 * np.log2(n_terms / _MOST_TERMS))), 0)
+        l_min, l_max = _best_pair(losses, l_mins, l_maxs, step)
+    else:
+        l_min, l_max = l_mins[0], l_maxs[l_maxs > l_mins[0]][0]
+    beyond = None if raw_beyond is None else readout(raw_beyond, l_min, l_max)
+    spread = readout(raw, l_min, l_max)
+    c, _ = fit_epistemic_scale(error, spread, aleatoric, weights, beyond=beyond)
+    return float(l_min), float(l_max), c
+
+
+def _readout_losses(errors, raws, others, noise, weight, readout):
+    """Make the function from pairs (l_mins, l_maxs) to their least losses over c.
+
+    All arrays are (n_terms,); `others` are the raw outputs on the sides where y does not lie.
+    """
     unit = max(abs(errors).max(), noise.max()) or 1.0  # squares neither overflow nor vanish
     squares = (errors / unit) ** 2, (noise / unit) ** 2
     loss = _losses_with_noise if noise.any() else _losses_without_noise
@@ -279,17 +298,7 @@ def fit_readout(
             found.append(loss(near, far, *squares, weight))
         return np.concatenate(found)
 
-    if errors.any():
-        n_scales = len(_PAIR_FACTORS) + 2 * _PAIR_HALVINGS if noise.any() else 1
-        n_terms = len(l_mins) * len(l_maxs) * len(raws) * n_scales
-        step = 2 ** max(int(np.ceil(0.5 * np.log2(n_terms / _MOST_TERMS))), 0)
-        l_min, l_max = _best_pair(losses, l_mins, l_maxs, step)
-    else:
-        l_min, l_max = l_mins[0], l_maxs[l_maxs > l_mins[0]][0]
-    beyond = None if raw_beyond is None else readout(raw_beyond, l_min, l_max)
-    spread = readout(raw, l_min, l_max)
-    c, _ = fit_epistemic_scale(error, spread, aleatoric, weights, beyond=beyond)
-    return float(l_min), float(l_max), c
+    return losses
 
 
 def _best_pair(losses, l_mins, l_maxs, step):
