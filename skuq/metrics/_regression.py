@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
+from skuq._constants import LOG_SQRT_2PI
 from skuq.metrics._checks import average, check_arrays, check_members, check_same_shape
 
 __all__ = [
@@ -17,8 +18,6 @@ __all__ = [
     "gaussian_nll_loss",
     "mixture_nll_loss",
 ]
-
-LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 
 
 def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):

@@ -1,4 +1,4 @@
-"""From the draws of an operator network to values, and their loss.
+"""Head of an operator network: values of functions from its draws, and their loss.
 
 Notation: as in `_epinet`; m outputs (components of the function's value) a row.
 """
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skuq._constants import LOG_SQRT_2PI
 from skuq._registry import saved_as
-from skuq.networks._heads import GaussianHead
+from skuq.networks._gaussian_head import GaussianHead
 from skuq.networks._plan import Namespace, tensors
 
 __all__ = ["OUTPUT_MAPS", "OperatorHead"]
@@ -43,7 +44,7 @@ OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
 @saved_as("networks.OperatorHead")
 @dataclass(frozen=True)
 class OperatorHead:
-    """What raw draws (.., S, N, n_raw) mean for m outputs, and how wrong they are.
+    """Values of m outputs from raw draws (.., S, N, n_raw), and their loss.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ class OperatorHead:
         return per_output * self.n_outputs
 
     def values(self, space: Namespace, raw):
-        """Means (.., m) and, of a likelihood, standard deviations; else None in their place."""
+        """Means (.., m) and, if `kind` is "nll", standard deviations, else None."""
         if self.kind == "nll":
             return GaussianHead(self.n_outputs).distribution(raw, space.xp)
         if isinstance(self.output_map, str):
@@ -92,7 +93,7 @@ class OperatorHead:
         mean, scale = self.values(tensors(), raw)
         if self.kind == "nll":
             density = -0.5 * ops.square((y - mean) / scale) - ops.log(scale)
-            density = ops.sum(density, axis=-1) - 0.5 * self.n_outputs * np.log(2 * np.pi)
+            density = ops.sum(density, axis=-1) - self.n_outputs * LOG_SQRT_2PI
             n_draws = np.log(raw.shape[-3])
             return -(ops.logsumexp(density, axis=-2) - n_draws) / self.n_outputs
         error = 0.5 * ops.square(y - mean)

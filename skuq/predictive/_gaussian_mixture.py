@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from skuq._constants import LOG_SQRT_2PI
 from skuq.predictive._mixture import Mixture, check_locations_and_scales, check_weights
 
 __all__ = ["GaussianMixture"]
-
-_LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +84,7 @@ class GaussianMixture(Mixture):
         return special.ndtr((y - loc) / scale)
 
     def _log_density(self, y, loc, scale):
-        return -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - _LOG_SQRT_2PI
+        return -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
 
     def _quantile(self, levels, loc, scale):
         return loc + scale * special.ndtri(levels)

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from skuq._constants import LOG_SQRT_2PI
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._mixture import Mixture, check_weights
 
 __all__ = ["NestedGaussianMixture"]
-
-_LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +126,7 @@ class NestedGaussianMixture(Mixture):
         return sum(p * special.ndtr((y - mu) / s) for mu, s, p in zip(loc, scale, probabilities))
 
     def _log_density(self, y, loc, scale, probabilities):
-        densities = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - _LOG_SQRT_2PI
+        densities = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
         return special.logsumexp(densities, axis=0, b=probabilities)
 
     def _bracket(self, levels, arrays):

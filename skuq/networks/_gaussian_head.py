@@ -1,0 +1,139 @@
+"""Heads of one normal for each output: with a scale of its own, or with known noise.
+
+Notation: m outputs. Raw numbers are (.., n_raw) and y is (.., m), in standardised units,
+with any leading axes, which broadcast: rows, or members and rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from skuq import backend
+from skuq._registry import saved_as
+from skuq.networks._likelihood_head import LikelihoodHead, log_normal, softplus
+
+__all__ = ["GaussianHead", "SquaredErrorHead"]
+
+
+@saved_as("networks.GaussianHead")
+@dataclass(frozen=True)
+class GaussianHead(LikelihoodHead):
+    """Mean and standard deviation of a normal, for each of several outputs.
+
+    The network gives 2 m raw numbers for m outputs: the means, then as many numbers r
+    with standard deviation ``softplus(r) + min_scale``.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    min_scale : float, default=1e-3
+        Smallest standard deviation, in units of the standardised y. It keeps the
+        likelihood bounded when a network fits its training rows exactly.
+    beta : float, default=0.0
+        Weighs each output's loss by ``scale**(2 * beta)``, without a gradient through this
+        factor; in [0, 1]. 0 is the likelihood; with 1 the mean learns as from the squared
+        error. In between (the paper recommends 0.5) rows that fit well do not drown the
+        others. `log_likelihood` and `validation_loss` remain those of the normal.
+
+    Raises
+    ------
+    ValueError
+        If beta is outside [0, 1].
+
+    References
+    ----------
+    Nix and Weigend (1994); Lakshminarayanan et al. (2017), section 2.4; AutoDEUQ, Eq. 1.
+    Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation with
+    Probabilistic Neural Networks", Eq. 5 (beta).
+    """
+
+    n_outputs: int = 1
+    min_scale: float = 1e-3
+    beta: float = 0.0
+
+    def __post_init__(self):
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta must lie in [0, 1]. Got {self.beta}.")
+
+    @property
+    def n_raw(self) -> int:
+        """Numbers the network has to give."""
+        return 2 * self.n_outputs
+
+    def distribution(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        mean, r = raw[..., : self.n_outputs], raw[..., self.n_outputs :]
+        return mean, softplus(r, xp) + self.min_scale
+
+    def moments(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return self.distribution(raw, xp)
+
+    def pooled(self, raw) -> np.ndarray:
+        """Raw numbers (.., n_raw) of the normal with the moments of an equal mixture (K, ..)."""
+        mean, scale = self.distribution(np.asarray(raw, dtype="float64"))
+        std = np.sqrt(np.square(scale).mean(axis=0) + mean.var(axis=0))
+        excess = np.maximum(std - self.min_scale, np.finfo(float).tiny)
+        # Inverse of softplus in a form that never overflows.
+        return np.concatenate([mean.mean(axis=0), excess + np.log(-np.expm1(-excess))], axis=-1)
+
+    def log_densities(self, y, raw, xp=np):
+        """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
+        return log_normal(y, *self.distribution(raw, xp), xp)
+
+    def loss(self, y, raw):
+        """Negative log likelihood (Eq. 1, with its constant) of each row, mean over outputs.
+
+        Tensors: y (.., n_outputs), raw (.., n_raw); returns (..,). `beta` weighs the outputs.
+        """
+        if not self.beta:
+            return self.validation_loss(y, raw)
+        ops = backend.ops
+        _, scale = self.distribution(raw, ops)
+        factor = ops.stop_gradient(ops.power(scale, 2 * self.beta))
+        return -ops.mean(factor * self.log_densities(y, raw, ops), axis=-1)
+
+
+@saved_as("networks.SquaredErrorHead")
+@dataclass(frozen=True)
+class SquaredErrorHead:
+    """A mean for each of several outputs, with noise that is known or estimated separately.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+    scale : tuple of float, optional
+        Standard deviation of the noise of each output, in units of the standardised y;
+        needed for `distribution`, not for training.
+
+    References
+    ----------
+    Heiss et al., "NOMU", Remark B.1.
+    """
+
+    n_outputs: int = 1
+    scale: tuple[float, ...] | None = None
+
+    @property
+    def n_raw(self) -> int:
+        """Numbers the network has to give."""
+        return self.n_outputs
+
+    def distribution(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return raw, xp.zeros_like(raw) + np.asarray(self.scale)
+
+    def moments(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return self.distribution(raw, xp)
+
+    def loss(self, y, raw):
+        """Squared error of each row, mean over outputs: tensors (.., n_outputs) to (..,)."""
+        return backend.ops.mean(backend.ops.square(y - raw), axis=-1)
+
+    def mixture_loss(self, y, copies):
+        """`loss` of the copies' average: y (.., n_outputs), copies (.., C, n_raw)."""
+        return self.loss(y, backend.ops.mean(copies, axis=-2))

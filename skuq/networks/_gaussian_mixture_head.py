@@ -1,0 +1,103 @@
+"""Head of a mixture of normals for each output: a mixture density network.
+
+Notation: m outputs. Raw numbers are (.., n_raw) and y is (.., m), in standardised units,
+with any leading axes, which broadcast: rows, or members and rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from skuq._registry import saved_as
+from skuq.networks._likelihood_head import (
+    LikelihoodHead,
+    cast_like,
+    log_normal,
+    softplus,
+    split_last,
+)
+
+__all__ = ["GaussianMixtureHead"]
+
+
+@saved_as("networks.GaussianMixtureHead")
+@dataclass(frozen=True)
+class GaussianMixtureHead(LikelihoodHead):
+    """A mixture of normals for each of several outputs: a mixture density network.
+
+    The network gives 3 J m raw numbers for J components and m outputs: J m logits of the
+    components' probabilities, as many numbers for their means and as many r with standard
+    deviation ``softplus(r) + min_scale``; of each kind m numbers for the first component,
+    then m for the second. Outputs have their own mixtures and are independent.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    n_components : int, default=3
+        J, the number of normals for each output.
+    min_scale : float, default=1e-3
+        Smallest standard deviation, in units of the standardised y; see `GaussianHead`.
+
+    Raises
+    ------
+    ValueError
+        If n_components is below 1.
+
+    Notes
+    -----
+    Means are raw numbers plus normal scores: at raw numbers of 0 the components lie evenly
+    over a standardised y. Components that start alike learn alike.
+
+    References
+    ----------
+    Bishop (1994), "Mixture Density Networks".
+    """
+
+    n_outputs: int = 1
+    n_components: int = 3
+    min_scale: float = 1e-3
+
+    def __post_init__(self):
+        if self.n_components < 1:
+            raise ValueError(f"n_components must be at least 1. Got {self.n_components}.")
+
+    @property
+    def n_raw(self) -> int:
+        """Numbers the network has to give."""
+        return 3 * self.n_components * self.n_outputs
+
+    def distribution(self, raw, xp=np):
+        """Means, standard deviations and log probabilities of components.
+
+        Each (.., n_components, n_outputs), from (.., n_raw); `NestedGaussianMixture` has the
+        components before the rows, and probabilities.
+        """
+        j, m = self.n_components, self.n_outputs
+        parts = split_last(raw, (3, j, m), xp)
+        logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
+        offsets = special.ndtri((np.arange(j) + 0.5) / j)[:, None]  # (J, 1)
+        mean = mean + cast_like(offsets, raw, xp)
+        log_probability = logits - _logsumexp(logits, xp)[..., None, :]
+        return mean, softplus(r, xp) + self.min_scale, log_probability
+
+    def moments(self, raw, xp=np):
+        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        loc, scale, log_probability = self.distribution(raw, xp)
+        probability = xp.exp(log_probability)
+        mean = xp.sum(probability * loc, axis=-2)
+        variance = probability * (scale**2 + (loc - mean[..., None, :]) ** 2)
+        return mean, xp.sqrt(xp.sum(variance, axis=-2))
+
+    def log_densities(self, y, raw, xp=np):
+        """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
+        loc, scale, log_probability = self.distribution(raw, xp)
+        return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
+
+
+def _logsumexp(values, xp):
+    """Sum over components: (.., n_components, n_outputs) to (.., n_outputs)."""
+    return (special if xp is np else xp).logsumexp(values, axis=-2)

@@ -1,0 +1,73 @@
+"""Base class of the heads trained on a likelihood, and formulas that heads share.
+
+One formula serves training (on tensors, `keras.ops`) and prediction (on arrays, NumPy).
+
+Notation: m outputs. Raw numbers are (.., n_raw) and y is (.., m), in standardised units,
+with any leading axes, which broadcast: rows, or members and rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skuq import backend
+from skuq._constants import LOG_SQRT_2PI
+
+__all__ = ["LikelihoodHead", "cast_like", "log_normal", "softplus", "split_last"]
+
+
+class LikelihoodHead:
+    """Base of the heads that are trained on a likelihood.
+
+    A subclass defines `n_outputs` and `log_densities`.
+    """
+
+    n_outputs: int
+
+    def log_densities(self, y, raw, xp=np):
+        """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
+        raise NotImplementedError
+
+    def loss(self, y, raw):
+        """Negative log likelihood of each row, mean over outputs.
+
+        Tensors: y (.., n_outputs), raw (.., n_raw); returns (..,).
+        """
+        return self.validation_loss(y, raw)
+
+    def validation_loss(self, y, raw):
+        """Negative log likelihood of each row, mean over outputs, whatever `loss` is."""
+        return -backend.ops.mean(self.log_densities(y, raw, backend.ops), axis=-1)
+
+    def mixture_loss(self, y, copies):
+        """`validation_loss` of an equal mixture: y (.., n_outputs), copies (.., C, n_raw)."""
+        ops = backend.ops
+        joint = ops.sum(self.log_densities(y[..., None, :], copies, ops), axis=-1)  # (.., C)
+        log_likelihood = ops.logsumexp(joint, axis=-1) - np.log(copies.shape[-2])
+        return -log_likelihood / self.n_outputs
+
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Log density (..,) of all outputs together: arrays (.., n_outputs), (.., n_raw)."""
+        return self.log_densities(y, raw).sum(axis=-1)
+
+
+def softplus(r, xp):
+    """Compute ``log(1 + exp(r))`` without overflow."""
+    return xp.logaddexp(r, xp.zeros_like(r))
+
+
+def log_normal(y, mean, scale, xp):
+    """Log density of a normal, element by element."""
+    return -(xp.log(scale) + 0.5 * xp.square((y - mean) / scale) + LOG_SQRT_2PI)
+
+
+def cast_like(values, like, xp):
+    """Convert an array to the kind and the precision of another."""
+    return values if xp is np else xp.cast(values, like.dtype)
+
+
+def split_last(raw, parts, xp):
+    """Reshape raw numbers (.., n_raw) to (.., *parts)."""
+    # Symbolic tensors do not know their number of rows yet.
+    leading = [-1 if size is None else size for size in xp.shape(raw)[:-1]]
+    return xp.reshape(raw, (*leading, *parts))
