@@ -1,62 +1,32 @@
-"""Every trial of a search, in the order of proposal, and what its members predict."""
+"""The catalog of a search: all its trials in the order of proposal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from os import PathLike
+from typing import overload
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from skuq._registry import saved_as
-from skuq.catalog._records import FoldedMember, Member, TrialRecord
+from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
+from skuq.catalog._search_files import read_records
 
-__all__ = ["Catalog", "HeldOut"]
-
-
-@saved_as("catalog.HeldOut")
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """The rows members are selected on, in units of the standardised y.
-
-    With folds these are all rows: each was predicted by a network that was not trained on it.
-
-    Attributes
-    ----------
-    rows : ndarray of shape (n_valid,) or None
-        Their positions among the rows given to `fit`; None if they were given apart.
-    y : ndarray of shape (n_valid, n_outputs)
-    weight : ndarray of shape (n_valid,)
-        Sample weights, with mean 1.
-    shifted : tuple of HeldOut
-        Further rows, from another distribution; members' predictions of them follow those of
-        the rows above, set after set.
-    """
-
-    rows: np.ndarray | None
-    y: np.ndarray
-    weight: np.ndarray
-    shifted: tuple[HeldOut, ...] = ()
-
-    @property
-    def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
-        """Of the rows and of each shifted set: where its predictions are, y and weight."""
-        parts, start = [], 0
-        for part in (self, *self.shifted):
-            parts.append((slice(start, start + len(part.y)), part.y, part.weight))
-            start += len(part.y)
-        return parts
+__all__ = ["Catalog"]
 
 
 @saved_as("catalog.Catalog", kind="catalog")
-class Catalog(Sequence):
+class Catalog(Sequence[TrialRecord]):
     """A sequence of `TrialRecord`, sorted by trial number.
 
     Parameters
     ----------
     records : iterable of TrialRecord
     held_out : HeldOut, optional
-        The validation rows on which every member has predicted.
+        The validation rows that every member has predicted.
     """
 
     def __init__(self, records: Iterable[TrialRecord], held_out: HeldOut | None = None):
@@ -64,14 +34,14 @@ class Catalog(Sequence):
         self.held_out = held_out
 
     @classmethod
-    def load(cls, path) -> Catalog:
-        """The catalog of a search in a folder, as `catalog_dir` keeps it.
+    def load(cls, path: str | PathLike[str]) -> Catalog:
+        """Read the catalog of a search that was run with `catalog_dir`.
 
         Parameters
         ----------
-        path : path
-            The `catalog_dir`, or the folder in it if it holds several searches. The search may
-            still be going on.
+        path : str or path
+            The `catalog_dir`, or the folder of one search in it if it holds several. The search
+            may still be running.
 
         Raises
         ------
@@ -80,30 +50,33 @@ class Catalog(Sequence):
         ValueError
             If there are several.
         FileFormatError
-            If what describes the search is broken, or a trial is none. Trials whose files are
-            damaged are left out with a warning.
+            If the description of the search is broken, or a trial's file holds something else.
+            Damaged files of trials are skipped with a warning.
         """
-        from skuq.catalog._folder import load_catalog
+        return cls(*read_records(path))
 
-        return load_catalog(path)
-
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.records)
 
-    def __getitem__(self, index):
+    @overload
+    def __getitem__(self, index: int) -> TrialRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[TrialRecord, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> TrialRecord | tuple[TrialRecord, ...]:
         return self.records[index]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         n_completed = sum(record.completed for record in self.records)
         return f"<Catalog of {len(self)} trials, {n_completed} completed>"
 
     @property
     def completed(self) -> np.ndarray:
-        """Positions of the trials that gave a member."""
+        """Positions of the completed trials."""
         return np.flatnonzero([record.completed for record in self.records])
 
     def member(self, index: int) -> Member | FoldedMember:
-        """The member of one trial; its `networks` are several where folds were trained.
+        """Get the member of one trial; with cross-validation it has several `networks`.
 
         Raises
         ------
@@ -113,10 +86,11 @@ class Catalog(Sequence):
         record = self.records[index]
         if not record.completed:
             raise LookupError(f"Trial {record.trial_number} has no member: {record.message}")
-        return record.result
+        result: Member | FoldedMember = record.result
+        return result
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a trial: status, score, seconds, configuration, message."""
+        """Tabulate the trials: status, score, seconds, configuration and message."""
         rows = []
         for record in self.records:
             member = record.result if record.completed else None
@@ -134,8 +108,8 @@ class Catalog(Sequence):
             )
         return pd.DataFrame(rows)
 
-    def keep_arrays_of(self, indices) -> Catalog:
-        """A copy in which only these trials keep weights and held-out predictions."""
+    def keep_arrays_of(self, indices: npt.ArrayLike) -> Catalog:
+        """Copy the catalog, keeping weights and held-out predictions of these trials only."""
         kept = set(np.asarray(indices).tolist())
         records = [
             record

@@ -1,57 +1,62 @@
-"""The trials of a search that the next `fit` may go on with, without a folder."""
+"""The trials of a search in memory, for a later `fit` that continues it."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
-from skuq.catalog._records import TrialRecord
+from skuq.catalog._records import HeldOut, TrialRecord
 from skuq.exceptions import CatalogMismatchError
 
 __all__ = ["CatalogMemory"]
 
 
-class CatalogMemory(contextlib.nullcontext):
-    """To a search the same as a `CatalogFolder`, for as long as the process lives.
+class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
+    """The counterpart of a `CatalogFolder` for the lifetime of the process.
 
     Parameters
     ----------
     parts : dict
-        What the search is, as of a `CatalogFolder`.
+        What makes it the same search, as in `CatalogFolder`.
     objects : dict
-        Those of its settings that are objects or functions. In a folder they are known by what
-        they say of themselves; here they have to be the same ones.
+        Settings that are objects or functions. A folder compares their representations; here they
+        must be the same objects.
 
     Attributes
     ----------
     records : list of TrialRecord
         In the order in which they finished.
     entropy : int or None
-        Of the search; None before its first trial.
+        Origin of the search's random numbers; None before its first trial.
     """
 
     path = None
 
-    def __init__(self, parts: dict, objects: dict):
+    def __init__(self, parts: dict[str, Any], objects: dict[str, Any]):
         super().__init__(self)
         self.parts, self.objects = parts, objects
-        self.records, self.entropy, self._space = [], None, None
+        self.records: list[TrialRecord] = []
+        self.entropy: int | None = None
+        self._space: dict[str, str] | None = None
 
-    def differences(self, parts: dict, objects: dict) -> list[str]:
-        """Names of what another search has otherwise."""
+    def differences(self, parts: dict[str, Any], objects: dict[str, Any]) -> list[str]:
+        """List the names of parts and objects that differ in another search."""
         names = {*parts, *self.parts}
         changed = {name for name in names if self.parts.get(name) != parts.get(name)}
         changed |= {name for name, own in objects.items() if self.objects.get(name) is not own}
         return sorted(changed)
 
-    def begin(self, entropy: int, space: dict, held_out, front):
-        """Say what is searched; the decisions must be those of an earlier search.
+    def begin(
+        self, entropy: int, space: dict[str, str], held_out: HeldOut, estimator: bytes | None
+    ) -> None:
+        """Describe the search; its decisions must be those of existing trials.
 
         Raises
         ------
         CatalogMismatchError
-            If they are others.
+            If they differ.
         """
-        if self._space not in (None, space):
+        if self._space is not None and self._space != space:
             names = sorted({*self._space, *space})
             changed = [name for name in names if self._space.get(name) != space.get(name)]
             raise CatalogMismatchError(
@@ -60,6 +65,6 @@ class CatalogMemory(contextlib.nullcontext):
             )
         self.entropy, self._space = entropy, space
 
-    def add(self, record: TrialRecord):
+    def add(self, record: TrialRecord) -> None:
         """Keep a trial."""
         self.records.append(record)

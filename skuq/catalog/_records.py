@@ -1,4 +1,4 @@
-"""One frozen record per arrow: a trial of the search, and the member it trained."""
+"""Records of a search: its trials, the members they trained, the rows that judge them."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import numpy as np
 from skuq._registry import saved_as
 from skuq.networks._safe import check_member
 
-__all__ = ["FoldedMember", "Member", "TrialRecord"]
+__all__ = ["FoldedMember", "HeldOut", "Member", "TrialRecord"]
 
 
 @saved_as("catalog.Member", check=check_member)
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A trained network as data: what is needed to rebuild it, and how it came to be.
+    """A trained network as data: what rebuilds it, and how it was trained.
 
     Attributes
     ----------
     network : str
         Configuration of the Keras model, as JSON.
     weights : ndarray of shape (n_weights,), float32, or None
-        Trainable weights of the epoch kept, flattened in Keras' order and joined. None
-        where they were dropped to keep a pickle small.
+        Trainable weights of the kept epoch, flattened in Keras' order and joined. None if they
+        were dropped to keep a file small.
     state : tuple of ndarray
-        Non-trainable variables of the epoch kept, in Keras' order.
+        Non-trainable variables of the kept epoch, in Keras' order.
     history : dict of str to ndarray of shape (n_epochs,)
-        `loss`, `val_loss` (in units of the standardised y; NaN without validation rows)
-        and `learning_rate`.
+        `loss`, `val_loss` (in units of the standardised y; NaN without validation rows) and
+        `learning_rate` of each epoch.
     best_epoch : int
-        The epoch whose weights were kept, from 0.
+        Number of the epoch whose weights were kept, from 0.
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None
-        Raw outputs on the validation rows, and on shifted ones behind them where there are any.
+        Raw outputs on the validation rows, followed by those on shifted rows if there are any.
     seed : int
-        Decides first weights and batches.
+        Seed of initial weights and batch order.
     seconds : float
-        Time of training.
+        Duration of training.
     tier : str
-        "xla" or "graph": how the training program ran.
+        How the training program was compiled, "xla" or "graph".
     """
 
     network: str
     weights: np.ndarray | None
-    state: tuple
-    history: dict
+    state: tuple[np.ndarray, ...]
+    history: dict[str, np.ndarray]
     best_epoch: int
     held_out: np.ndarray | None
     seed: int
@@ -54,47 +54,47 @@ class Member:
 
     @property
     def networks(self) -> tuple[Member, ...]:
-        """This network, as the only one of its trial."""
+        """This network as a tuple, as `FoldedMember` has several."""
         return (self,)
 
     @property
     def n_epochs(self) -> int:
-        """Epochs trained."""
+        """Number of epochs trained."""
         return len(self.history["loss"])
 
     @property
     def score(self) -> float:
-        """Loss of the epoch kept: on the validation rows, if there are any. Smaller is better."""
+        """Loss of the kept epoch, on validation rows if there are any. Smaller is better."""
         watched = self.history["val_loss"]
         if np.isnan(watched).all():
             watched = self.history["loss"]
         return float(watched[self.best_epoch])
 
     def with_held_out(self, raw: np.ndarray) -> Member:
-        """The same record with these raw outputs on the validation rows."""
+        """Copy the record with other raw outputs on the validation rows."""
         return replace(self, held_out=raw)
 
     def without_arrays(self) -> Member:
-        """The same record without weights and held-out predictions."""
+        """Copy the record without weights and held-out predictions."""
         return replace(self, weights=None, state=(), held_out=None)
 
 
 @saved_as("catalog.FoldedMember")
 @dataclass(frozen=True, eq=False)
 class FoldedMember:
-    """The networks of one trial, each trained without another part of the rows.
+    """The networks of one trial with cross-validation, one for each fold.
 
-    Together they are one candidate of the search, and what it predicts is their mixture.
+    Together they are one candidate of the search. Its prediction is their mixture.
 
     Attributes
     ----------
     networks : tuple of Member
-        One a fold. What they predicted of their folds is not theirs but stands below.
+        One for each fold. Their `held_out` is None: predictions are kept in `held_out` below.
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None
-        Raw outputs on all rows, each row's of the network that was trained without it; behind
-        them those on shifted rows, of all networks together (their mixture's moments).
+        Out-of-fold raw outputs on all rows, followed by the moments of the networks' mixture on
+        shifted rows.
     score : float
-        Negative log likelihood of `held_out`, the mean over rows by weight and over outputs.
+        Negative log likelihood of `held_out`, averaged over outputs and, by weight, over rows.
         Smaller is better.
     """
 
@@ -104,16 +104,16 @@ class FoldedMember:
 
     @property
     def n_epochs(self) -> int:
-        """Epochs trained by a network, on average."""
-        return round(np.mean([network.n_epochs for network in self.networks]))
+        """Number of epochs trained, averaged over networks."""
+        return round(float(np.mean([network.n_epochs for network in self.networks])))
 
     @property
     def best_epoch(self) -> int:
-        """The networks' best epoch, on average."""
-        return round(np.mean([network.best_epoch for network in self.networks]))
+        """Number of the kept epoch, averaged over networks."""
+        return round(float(np.mean([network.best_epoch for network in self.networks])))
 
     def without_arrays(self) -> FoldedMember:
-        """The same record without weights and held-out predictions."""
+        """Copy the record without weights and held-out predictions."""
         networks = tuple(network.without_arrays() for network in self.networks)
         return replace(self, networks=networks, held_out=None)
 
@@ -126,23 +126,23 @@ class TrialRecord:
     Attributes
     ----------
     trial_number : int
-        From 0, in the order in which configurations were proposed.
+        Number of the trial from 0, in the order of proposal.
     configuration : dict
         ``{decision name: value}``.
     seed : int
     status : {"completed", "failed"}
     score : float
-        What the search minimises; NaN if the trial failed.
+        Value that the search minimises; NaN if the trial failed.
     seconds : float
-        From submission to result.
+        Time from submission to result.
     message : str
-        Why the trial failed; empty otherwise.
+        Reason of the failure; empty for a completed trial.
     result : Member, FoldedMember or None
-        What the evaluation returned.
+        Value returned by the evaluation; None if the trial failed.
     """
 
     trial_number: int
-    configuration: dict = field(default_factory=dict)
+    configuration: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     status: str = "completed"
     score: float = float("nan")
@@ -152,4 +152,39 @@ class TrialRecord:
 
     @property
     def completed(self) -> bool:
+        """Whether the trial gave a member."""
         return self.status == "completed"
+
+
+@saved_as("catalog.HeldOut")
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The rows that members are selected on, in units of the standardised y.
+
+    With cross-validation these are all rows, as each has an out-of-fold prediction.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_valid,) or None
+        Positions of the rows among those given to `fit`; None for separate validation data.
+    y : ndarray of shape (n_valid, n_outputs)
+    weight : ndarray of shape (n_valid,)
+        Sample weights with mean 1.
+    shifted : tuple of HeldOut
+        Further rows, each from another distribution. Members' predictions on them follow those on
+        the rows above, in this order.
+    """
+
+    rows: np.ndarray | None
+    y: np.ndarray
+    weight: np.ndarray
+    shifted: tuple[HeldOut, ...] = ()
+
+    @property
+    def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
+        """Position of the predictions, y and weights of the rows and of each shifted set."""
+        parts, start = [], 0
+        for part in (self, *self.shifted):
+            parts.append((slice(start, start + len(part.y)), part.y, part.weight))
+            start += len(part.y)
+        return parts

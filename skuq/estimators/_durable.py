@@ -13,9 +13,9 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq._params import Interval
-from skuq.catalog import CatalogFolder
-from skuq.catalog._folder import find_search, front_of, load_catalog
+from skuq.catalog import Catalog, CatalogFolder
 from skuq.catalog._memory import CatalogMemory
+from skuq.catalog._search_files import find_search, read_estimator
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import Limits, RunOptions
@@ -157,13 +157,13 @@ class DurableSearchMixin:
             If a file is broken.
         """
         path = find_search(path)
-        estimator = loads(front_of(path), trusted=trusted)
+        estimator = loads(read_estimator(path), trusted=trusted)
         if type(estimator) is not cls:
             name = type(estimator).__name__
             raise TypeError(f"{path} is a search of {name}: call {name}.from_catalog.")
         # Where it is now: a folder may have been moved.
         estimator._set_harmless({"catalog_dir": str(path), **params})
-        catalog = load_catalog(path)
+        catalog = Catalog.load(path)
         if not len(catalog.completed):
             raise SearchFailedError(
                 f"None of the {len(catalog)} trials in {path} has succeeded.", catalog.records

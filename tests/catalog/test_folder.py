@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 import skuq
 from skuq import _archive
 from skuq.catalog import Catalog, CatalogFolder, HeldOut, Member, TrialRecord
-from skuq.catalog._folder import find_search
+from skuq.catalog._search_files import find_search
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,
@@ -64,7 +64,7 @@ def failure(number):
 
 def begun(path, records=(), parts=PARTS):
     with CatalogFolder(path, parts) as folder:
-        folder.begin(11, SPACE, HELD_OUT, b"front")
+        folder.begin(11, SPACE, HELD_OUT, b"estimator")
         for record in records:
             folder.add(record)
     return folder.path
@@ -98,7 +98,7 @@ def test_trials_come_back_to_the_bit_in_the_order_they_finished(tmp_path):
         assert again.path == path and again.entropy == 11 and len(again.records) == 4
         for one, other in zip(records, again.records):
             assert_same(one, other)
-        again.begin(99, SPACE, HELD_OUT, b"another front")
+        again.begin(99, SPACE, HELD_OUT, b"another estimator")
         again.add(trial(7))
     with CatalogFolder(tmp_path, PARTS) as third:
         assert [r.trial_number for r in third.records] == [2, 0, 5, 1, 7] and third.entropy == 11
@@ -236,7 +236,7 @@ sys.path.insert(0, sys.argv[2])
 from test_folder import PARTS, SPACE, HELD_OUT, trial
 from skuq.catalog import CatalogFolder
 with CatalogFolder(sys.argv[1], PARTS) as folder:
-    folder.begin(11, SPACE, HELD_OUT, b"front")
+    folder.begin(11, SPACE, HELD_OUT, b"estimator")
     for number in range(len(folder.records), 10_000):
         folder.add(trial(number))
         print(number, flush=True)

@@ -1,0 +1,332 @@
+"""The files of a search's folder: its description, its estimator, and one for each trial.
+
+Nothing in a file is trusted: what is read is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skuq import _archive
+from skuq._files import atomic_write
+from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
+from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
+from skuq.networks._safe import check_member
+
+__all__ = [
+    "SearchDescription",
+    "find_search",
+    "has_search",
+    "move_aside",
+    "read_estimator",
+    "read_records",
+    "read_search",
+    "read_trials",
+    "trial_files",
+    "write_estimator",
+    "write_search",
+    "write_trial",
+]
+
+_SEARCH = "search.skuq"  # written last: where it is, all else is there too
+_ESTIMATOR = "estimator.skuq"
+
+
+class SearchDescription(NamedTuple):
+    """What a folder says about its search.
+
+    Attributes
+    ----------
+    id : str
+        Random; each trial's file repeats it.
+    parts : dict
+        What makes it the same search: data and settings by name.
+    entropy : int
+        Origin of all its random numbers.
+    space : dict
+        The decisions by name.
+    held_out : HeldOut
+    """
+
+    id: str
+    parts: dict[str, Any]
+    entropy: int
+    space: dict[str, str]
+    held_out: HeldOut
+
+
+def find_search(path: str | PathLike[str]) -> Path:
+    """Find the folder of a search: the given one, or the only one in it.
+
+    Raises
+    ------
+    FileNotFoundError, NotADirectoryError
+        If there is none.
+    ValueError
+        If there are several.
+    """
+    path = Path(path).expanduser().resolve()
+    if path.is_file():
+        raise NotADirectoryError(f"{path} is a file. What skuq.save has written, skuq.load reads.")
+    found = [path] if has_search(path) else sorted(p.parent for p in path.glob(f"*/{_SEARCH}"))
+    if not found:
+        raise FileNotFoundError(
+            f"{path} holds no search: neither it nor a folder in it has a file {_SEARCH!r}."
+        )
+    if len(found) > 1:
+        listed = "\n".join(f"  {p} ({len(trial_files(p))} trials)" for p in found)
+        raise ValueError(f"{path} holds {len(found)} searches. Give one of them:\n{listed}")
+    return found[0]
+
+
+def has_search(folder: Path) -> bool:
+    """Whether a folder is that of a search."""
+    return (folder / _SEARCH).is_file()
+
+
+def trial_files(folder: Path) -> list[Path]:
+    """List the files of trials, by trial number."""
+    return sorted(folder.glob("trial-*.skuq"))
+
+
+def move_aside(file: Path, suffix: str) -> Path:
+    """Rename a file to one with this suffix that does not exist yet."""
+    names = (file.with_suffix(f"{suffix}{k or ''}") for k in itertools.count())
+    aside = next(name for name in names if not name.exists())
+    return file.rename(aside)
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def write_search(folder: Path, search: SearchDescription) -> None:
+    """Write the description of a search."""
+    tree = {**search._asdict(), "held_out": _encode_held_out(search.held_out)}
+    _archive.write(folder / _SEARCH, tree, kind="search")
+
+
+def write_estimator(folder: Path, estimator: bytes | None) -> None:
+    """Write the estimator of a search, or remove it."""
+    if estimator is None:
+        (folder / _ESTIMATOR).unlink(missing_ok=True)
+    else:
+        atomic_write(folder / _ESTIMATOR, estimator)
+
+
+def write_trial(folder: Path, record: TrialRecord, search_id: str, n_finished: int) -> None:
+    """Write a trial; when this returns, it is safe on disk.
+
+    Raises
+    ------
+    UnsavableError
+        If its network has layers that could not be loaded again.
+    """
+    tree = {field.name: getattr(record, field.name) for field in fields(TrialRecord)}
+    if record.result is not None:
+        tree["result"] = _encode_result(record.result)
+        try:
+            for network in _networks(tree["result"]):
+                check_member(network, f"Trial {record.trial_number}")
+        except FileFormatError as error:
+            raise UnsavableError(f"{error}. With `catalog_dir=None` it can be used.") from error
+    tree |= {"finished": n_finished, "search": search_id}
+    _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
+
+
+def _trial_name(trial_number: int) -> str:
+    return f"trial-{trial_number:06d}.skuq"
+
+
+def _encode_result(member: Member | FoldedMember) -> dict[str, Any]:
+    """Get the fields of a member, and with cross-validation those of each network."""
+    tree = {field.name: getattr(member, field.name) for field in fields(member)}
+    if isinstance(member, FoldedMember):
+        tree["networks"] = [_encode_result(network) for network in member.networks]
+    return tree
+
+
+def _networks(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Get the networks of an encoded result."""
+    networks: list[dict[str, Any]] = result.get("networks", [result])
+    return networks
+
+
+def _encode_held_out(held_out: HeldOut) -> dict[str, Any]:
+    return {
+        "rows": held_out.rows,
+        "y": held_out.y,
+        "weight": held_out.weight,
+        "shifted": [_encode_held_out(part) for part in held_out.shifted],
+    }
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def read_records(path: str | PathLike[str]) -> tuple[list[TrialRecord], HeldOut]:
+    """Read the trials of `find_search`'s folder, and the rows that they predicted.
+
+    The search may be running. Damaged files of trials are skipped with a warning.
+    """
+    folder = find_search(path)
+    search = read_search(folder)
+    return [record for _, record in read_trials(folder, search)], search.held_out
+
+
+def read_estimator(path: str | PathLike[str]) -> bytes:
+    """Read the file of the estimator, without its trials, in `find_search`'s folder."""
+    file = find_search(path) / _ESTIMATOR
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no {file}: the estimator could not be saved, of which `fit` has warned. Fit "
+            "again with the same data, or look at `Catalog.load`."
+        )
+    return file.read_bytes()
+
+
+_UNUSABLE = AttributeError, IndexError, KeyError, TypeError, ValueError
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ValueError(otherwise)
+
+
+def read_search(folder: Path) -> SearchDescription:
+    """Read the description of a search."""
+    file = folder / _SEARCH
+    tree = _archive.read(file, kind="search")
+    try:
+        search = SearchDescription(
+            tree["id"],
+            tree["parts"],
+            tree["entropy"],
+            tree["space"],
+            _decode_held_out(tree["held_out"]),
+        )
+        for name, kind in (("id", str), ("parts", dict), ("entropy", int), ("space", dict)):
+            _require(type(getattr(search, name)) is kind, f"its {name} is no {kind.__name__}")
+    except _UNUSABLE as error:
+        raise FileFormatError(
+            f"{file} describes no search ({type(error).__name__}: {error})."
+        ) from error
+    return search
+
+
+def _decode_held_out(tree: dict[str, Any]) -> HeldOut:
+    shifted = tuple(_decode_held_out(part) for part in tree["shifted"])
+    return HeldOut(tree["rows"], tree["y"], tree["weight"], shifted)
+
+
+def read_trials(
+    folder: Path, search: SearchDescription, *, move_broken: bool = False
+) -> list[tuple[int, TrialRecord]]:
+    """Read all trials, in the order in which they finished.
+
+    Parameters
+    ----------
+    folder : Path
+    search : SearchDescription
+    move_broken : bool
+        Whether damaged files get another name, so that their trials are run again. Otherwise they
+        are skipped. Both with a warning.
+
+    Returns
+    -------
+    list of (int, TrialRecord)
+        How many trials had finished before, and the trial.
+    """
+    read = []
+    for file in trial_files(folder):
+        try:
+            tree = _archive.read(file, kind="trial")
+        except FileVersionError:
+            raise
+        except FileFormatError as error:
+            what = "It is left out."
+            if move_broken:
+                aside = move_aside(file, ".broken")
+                what = f"It is now {aside.name}, and the trial is run again."
+            warnings.warn(f"{file} cannot be read: {error} {what}", stacklevel=2)
+        else:
+            read.append(_decode_trial(tree, file, search))
+    return sorted(read, key=lambda pair: pair[0])
+
+
+def _decode_trial(
+    tree: dict[str, Any], file: Path, search: SearchDescription
+) -> tuple[int, TrialRecord]:
+    """Make the record of a trial, and say when it finished.
+
+    An undamaged file with something else in it is an error: somebody may have put it there, or a
+    layer's class may only have to be registered.
+    """
+    try:
+        _require(tree.pop("search") == search.id, "it is of another search")
+        finished, result = tree.pop("finished"), tree.pop("result")
+        _require(type(finished) is int, "when it finished is no number")
+        if result is not None:
+            for network in _networks(result):
+                check_member(network, file)
+            result = _decode_result(result, sum(len(y) for _, y, _ in search.held_out.sets))
+        record = TrialRecord(**tree, result=result)
+        _check_record(record, file)
+        return finished, record
+    except FileFormatError as error:
+        raise FileFormatError(f"{error}. To have the trial run again, delete its file.") from error
+    except _UNUSABLE as error:
+        raise FileFormatError(
+            f"{file} is no record of a trial of this search ({type(error).__name__}: {error}). "
+            "Delete it."
+        ) from error
+
+
+def _check_record(record: TrialRecord, file: Path) -> None:
+    number = record.trial_number
+    _require(type(number) is int and file.name == _trial_name(number), "its number is another")
+    _require(type(record.configuration) is dict, "its configuration is no dict")
+    _require(type(record.seed) is int and type(record.message) is str, "it has no seed")
+    _require(record.status in ("completed", "failed"), f"its status is {record.status!r}")
+    _require(record.completed == (record.result is not None), "status and result differ")
+    _require(record.completed == math.isfinite(record.score), f"its score is {record.score!r}")
+    _require(math.isfinite(record.seconds), f"its time is {record.seconds!r}")
+
+
+def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMember:
+    """Make the member of a trial."""
+    member: Member | FoldedMember
+    if "networks" not in tree:
+        member = _decode_member(tree)
+    else:
+        networks = tuple(_decode_member(network) for network in tree["networks"])
+        _require(len(networks) > 0, "it has no networks")
+        _require(type(tree["score"]) is float, "its score is no number")
+        member = FoldedMember(**{**tree, "networks": networks})
+    held_out = member.held_out
+    shape = held_out.shape if isinstance(held_out, np.ndarray) else None
+    _require(
+        shape is not None and len(shape) == 2 and shape[0] == n_held_out,
+        f"it has held-out predictions of shape {shape} for {n_held_out} rows",
+    )
+    return member
+
+
+def _decode_member(tree: dict[str, Any]) -> Member:
+    member = Member(**tree)
+    losses = [member.history[name] for name in ("loss", "val_loss")]
+    _require(losses[0].shape == losses[1].shape == (losses[0].size,), "its history has no epochs")
+    best = member.best_epoch
+    _require(type(best) is int and 0 <= best < losses[0].size, f"its best epoch is {best!r}")
+    _require(
+        member.weights is not None and bool(np.isfinite(member.weights).all()),
+        "its weights are not all finite",
+    )
+    return member
