@@ -16,13 +16,13 @@ import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from slots import processes
 
 from skuq import AutoDEUQRegressor
 from skuq._space import Integer, Real, Space
 from skuq.exceptions import SearchSpaceError, SlotsLostError
 from skuq.search import RandomProposer, open_slots, run_search
 from skuq.search._dask_slots import DaskSlots
-from skuq.search._slots import ProcessSlots
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
@@ -93,7 +93,7 @@ def test_a_cluster_gives_the_same_search_as_processes(client, tmp_path):
         slots = open_slots(noted(tmp_path, sleep=0.05), None, 12)
     assert isinstance(slots, DaskSlots) and slots.n_slots == 2
     records = search(slots)
-    assert contents(records) == contents(search(ProcessSlots(noted(tmp_path), 2)))
+    assert contents(records) == contents(search(processes(noted(tmp_path), 2)))
     assert {r.result.pid for r in records} == set(client.run(os.getpid).values())
 
 
@@ -181,7 +181,7 @@ def test_one_killed_worker_costs_no_more_than_its_trial(client, tmp_path):
     killer.start()
     records = search(DaskSlots(noted(tmp_path, sleep=0.3), client, 2), n_trials=12)
     killer.join()
-    assert contents(records) == contents(search(ProcessSlots(noted(tmp_path), 2)))
+    assert contents(records) == contents(search(processes(noted(tmp_path), 2)))
     assert len({pid for pid, _ in begun(tmp_path)}) >= 3  # a new one has taken part
 
 
@@ -196,7 +196,7 @@ def test_all_workers_killed_one_after_the_other(client, tmp_path):
     killer.start()
     records = search(DaskSlots(noted(tmp_path, sleep=0.2), client, 2), n_trials=16)
     killer.join()
-    assert contents(records) == contents(search(ProcessSlots(noted(tmp_path), 2), n_trials=16))
+    assert contents(records) == contents(search(processes(noted(tmp_path), 2), n_trials=16))
 
 
 class Counting:
@@ -236,6 +236,7 @@ def test_errors_come_with_their_reason(client):
             assert record.message == ("RuntimeError: SystemExit: 3" if k == 9 else "")
 
 
+@pytest.mark.slow
 def test_a_stopped_trial_gives_its_slot_back(client, tmp_path):
     slow, quick = noted(tmp_path, sleep=60), {"x": 0.5, "k": 0}
 
@@ -356,6 +357,7 @@ def test_two_searches_share_a_cluster(client, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.smoke
 @pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 def test_an_estimator_searches_on_a_cluster(client, tiny_space, wave):
     X, y = wave

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from slots import inline
 
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSkipSpace
 from skuq.search import AgEBOOracle, OracleProposer, run_search
-from skuq.search._slots import InlineSlots
 
 
 def build(hp):
@@ -71,7 +71,7 @@ def test_any_oracle_drives_our_search(make):
     oracle = make()
     decisions = DenseSkipSpace(n_nodes=1).decisions()
     proposer = OracleProposer(oracle, decisions)
-    with InlineSlots(evaluate) as slots:
+    with inline(evaluate) as slots:
         records = run_search(proposer, slots, 15, entropy=1)
     assert len(records) == 15
     both = decisions.architecture + decisions.hyperparameters
@@ -90,6 +90,6 @@ def test_an_oracle_that_has_nothing_left_says_so():
     with pytest.raises(ValueError, match="max_trials is 2.*at least n_trials, 5"):
         OracleProposer(oracle, decisions, 5)
     proposer = OracleProposer(oracle, decisions)
-    with InlineSlots(evaluate) as slots, pytest.raises(SearchFailedError) as error:
+    with inline(evaluate) as slots, pytest.raises(SearchFailedError) as error:
         run_search(proposer, slots, 5, entropy=1)
     assert "could not propose trial 2" in str(error.value) and len(error.value.records) == 2

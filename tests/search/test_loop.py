@@ -11,12 +11,14 @@ from pathlib import Path
 
 import joblib
 import pytest
+from slots import inline, processes, threads
+from tiers import slow
 
 import skuq
 from skuq._space import Integer, Real, Space
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
 from skuq.search import Limits, RandomProposer, RunOptions, open_slots, run_search
-from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
+from skuq.search._slots import InlineSlots
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
@@ -44,10 +46,10 @@ class Evaluate:
         return Result(configuration["x"], os.getpid(), threads)
 
 
-@pytest.fixture(params=[InlineSlots, ThreadSlots, ProcessSlots], ids=lambda kind: kind.__name__)
+@pytest.fixture(params=[inline, threads, processes], ids=lambda kind: kind.__name__)
 def slots_of(request):
     kind = request.param
-    return lambda evaluate: kind(evaluate) if kind is InlineSlots else kind(evaluate, 2)
+    return lambda evaluate: kind(evaluate) if kind is inline else kind(evaluate, 2)
 
 
 def run(slots, n_trials=12, proposer=None, entropy=3):
@@ -62,10 +64,10 @@ def search_within(limits, slots, n_trials, entropy=1, **kwargs):
 
 def test_all_slots_give_the_same_random_search(slots_of):
     records = sorted(run(slots_of(Evaluate())), key=lambda r: r.trial_number)
-    inline = run(InlineSlots(Evaluate()))
+    expected = run(inline(Evaluate()))
     assert [r.trial_number for r in records] == list(range(12))
     assert [(r.configuration, r.seed, r.score) for r in records] == [
-        (r.configuration, r.seed, r.score) for r in inline
+        (r.configuration, r.seed, r.score) for r in expected
     ]
     assert len({r.seed for r in records}) == 12 and min(r.seed for r in records) >= 1
 
@@ -80,8 +82,10 @@ def test_failed_trials_are_recorded_with_their_reason(slots_of):
     assert all(r.configuration["k"] not in (1, 2, 3) for r in records if r.completed)
 
 
+@slow
+@pytest.mark.smoke
 def test_a_killed_worker_costs_its_own_trial_only():
-    records = run(ProcessSlots(Evaluate(kill=(4,)), 2), n_trials=24)
+    records = run(processes(Evaluate(kill=(4,)), 2), n_trials=24)
     killed = [r for r in records if not r.completed]
     assert len(records) == 24 and killed
     assert {r.configuration["k"] for r in killed} == {4}
@@ -89,8 +93,8 @@ def test_a_killed_worker_costs_its_own_trial_only():
 
 
 def test_processes_share_the_cores_and_stay_warm():
-    first = run(ProcessSlots(Evaluate(sleep=0.05), 2), n_trials=6)
-    again = run(ProcessSlots(Evaluate(), 2), n_trials=6)
+    first = run(processes(Evaluate(sleep=0.05), 2), n_trials=6)
+    again = run(processes(Evaluate(), 2), n_trials=6)
     pids = {r.result.pid for r in first}
     assert len(pids) == 2 and os.getpid() not in pids
     assert {r.result.pid for r in again} <= pids
@@ -101,7 +105,7 @@ def test_processes_share_the_cores_and_stay_warm():
 def test_a_process_is_replaced_after_many_trials(monkeypatch):
     monkeypatch.setattr("skuq.search._process_slots._MAX_TRIALS", 4)
     monkeypatch.setattr("skuq.search._process_slots._idle", [])
-    records = run(ProcessSlots(Evaluate(), 1), n_trials=9)
+    records = run(processes(Evaluate(), 1), n_trials=9)
     assert all(r.completed for r in records)
     assert len({r.result.pid for r in records}) == 3
 
@@ -139,7 +143,7 @@ def test_slots_are_asynchronous():
             self.n += 1
             return {"n": self.n}
 
-    records = run(ThreadSlots(Slow(), 2), n_trials=10, proposer=Counting())
+    records = run(threads(Slow(), 2), n_trials=10, proposer=Counting())
     assert records[-1].trial_number == 0
 
 
@@ -160,7 +164,7 @@ def test_an_interrupt_keeps_what_has_finished():
             return Result(1.0)
 
     with pytest.warns(UserWarning, match="interrupted: going on with 3 of 20"):
-        records = run(InlineSlots(Interrupted()), n_trials=20)
+        records = run(inline(Interrupted()), n_trials=20)
     assert len(records) == 3
 
 
@@ -169,41 +173,43 @@ def test_an_interrupt_with_nothing_finished_is_an_interrupt():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(InlineSlots(evaluate))
+        run(inline(evaluate))
+
+
+def kind_of(n_jobs, n_trials):
+    return type(open_slots(Evaluate(), n_jobs, n_trials)).__name__
 
 
 def test_n_jobs_and_joblib_choose_the_slots():
-    evaluate = Evaluate()
-    assert isinstance(open_slots(evaluate, None, 10), InlineSlots)
-    assert isinstance(open_slots(evaluate, 2, 10), ProcessSlots)
-    assert open_slots(evaluate, 2, 1).n_slots == 1
-    assert isinstance(open_slots(evaluate, 1, 500), ProcessSlots)
+    assert kind_of(None, 10) == "InlineSlots"
+    assert kind_of(2, 10) == "ProcessSlots"
+    assert open_slots(Evaluate(), 2, 1).n_slots == 1
+    assert kind_of(1, 500) == "ProcessSlots"
     with joblib.parallel_config(backend="threading", n_jobs=3):
-        slots = open_slots(evaluate, None, 10)
-        assert isinstance(slots, ThreadSlots) and slots.n_slots == 3
+        assert kind_of(None, 10) == "ThreadSlots"
+        assert open_slots(Evaluate(), None, 10).n_slots == 3
     with joblib.parallel_config(backend="loky", n_jobs=2):
-        assert isinstance(open_slots(evaluate, None, 10), ProcessSlots)
+        assert kind_of(None, 10) == "ProcessSlots"
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_inside_a_joblib_worker_trials_run_inline(backend):
-    def kind():
-        return type(open_slots(Evaluate(), 4, 10)).__name__
-
-    kinds = joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(kind)() for _ in range(2))
+    delayed = joblib.delayed(kind_of)
+    kinds = joblib.Parallel(n_jobs=2, backend=backend)(delayed(4, 10) for _ in range(2))
     assert kinds == ["InlineSlots"] * 2
 
 
+@slow
 def test_workers_end_with_the_process_that_started_them(tmp_path):
     """Killed without a chance to clean up: its workers follow."""
     script = tmp_path / "search.py"
     script.write_text(
         "import os, sys, time\n"
-        "from skuq.search._slots import ProcessSlots\n"
+        "from skuq.search import open_slots\n"
         "def evaluate(configuration, seed):\n"
         "    print(os.getpid(), flush=True)\n"
         "    time.sleep(600)\n"
-        "with ProcessSlots(evaluate, 1) as slots:\n"
+        "with open_slots(evaluate, 1, 1000) as slots:\n"
         "    slots.submit(0, {}, 1).result()\n"
     )
     path = os.pathsep.join(p for p in [str(Path(skuq.__file__).parents[1]), *sys.path] if p)
@@ -228,7 +234,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
 
 
 def test_progress_is_shown_on_request(capsys):
-    with InlineSlots(Evaluate()) as slots:
+    with inline(Evaluate()) as slots:
         run_search(RandomProposer(SPACE), slots, 3, 1, options=RunOptions(verbose=1))
     assert "3/3" in capsys.readouterr().err
     assert threading.active_count() < 50
@@ -244,25 +250,28 @@ class Interrupting(RandomProposer):
 
 
 class Sleepy:
+    def __init__(self, seconds):
+        self.seconds = seconds
+
     def __call__(self, configuration, seed):
-        time.sleep(30 if configuration["k"] == 2 else 0.01)
+        time.sleep(self.seconds if configuration["k"] == 2 else 0.01)
         return Result(1.0)
 
 
-@pytest.mark.parametrize("kind", [ThreadSlots, ProcessSlots])
-def test_an_interrupt_does_not_wait_for_what_is_running(kind, monkeypatch):
-    """Busy processes once went back to the pool, and the next search queued behind them."""
-    if kind is ThreadSlots:
-        monkeypatch.setattr(Sleepy, "__call__", lambda self, c, seed: (
-            time.sleep(3 if c["k"] == 2 else 0.01), Result(1.0))[1])  # fmt: skip
+def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
     started = time.monotonic()
     with pytest.warns(UserWarning, match="interrupted"):
-        run(kind(Sleepy(), 2), n_trials=20, proposer=Interrupting(SPACE))
-    if kind is ThreadSlots:
-        assert time.monotonic() - started < 2.5
-    else:
-        run(kind(Evaluate(), 2), n_trials=4)
-        assert time.monotonic() - started < 25
+        run(threads(Sleepy(3), 2), n_trials=20, proposer=Interrupting(SPACE))
+    assert time.monotonic() - started < 2.5
+
+
+def test_processes_that_are_busy_at_an_interrupt_are_replaced():
+    """They once went back to the pool, and the next search queued behind them."""
+    started = time.monotonic()
+    with pytest.warns(UserWarning, match="interrupted"):
+        run(processes(Sleepy(30), 2), n_trials=20, proposer=Interrupting(SPACE))
+    run(processes(Evaluate(), 2), n_trials=4)
+    assert time.monotonic() - started < 25
 
 
 class NotHere:
@@ -275,19 +284,19 @@ class NotHere:
 
 def test_what_a_worker_cannot_load_is_not_called_a_dead_worker():
     with pytest.raises(SearchFailedError, match="ModuleNotFoundError.*no_such_module"):
-        run(ProcessSlots(NotHere(), 1), n_trials=2)
+        run(processes(NotHere(), 1), n_trials=2)
 
 
 def test_what_cannot_be_sent_says_so():
     evaluate = Evaluate()
     evaluate.lock = threading.Lock()
     with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes.*n_jobs=1"):
-        run(ProcessSlots(evaluate, 2))
+        run(processes(evaluate, 2))
 
 
 def test_a_full_process_hands_its_trials_to_others(monkeypatch):
     monkeypatch.setattr("skuq.search._slots._MAX_BYTES", 1)
-    assert isinstance(open_slots(Evaluate(), 1, 3), ProcessSlots)
+    assert kind_of(1, 3) == "ProcessSlots"
 
 
 def test_a_proposer_that_raises_does_not_lose_what_has_finished():
@@ -298,7 +307,7 @@ def test_a_proposer_that_raises_does_not_lose_what_has_finished():
             return super().ask(history, running, rng)
 
     with pytest.raises(SearchFailedError, match="propose trial 3: nothing left") as error:
-        run(InlineSlots(Evaluate()), proposer=Fails(SPACE))
+        run(inline(Evaluate()), proposer=Fails(SPACE))
     assert len(error.value.records) == 3
 
 
@@ -327,7 +336,7 @@ def contents(records):
 @pytest.mark.parametrize("n_first", [0, 1, 5, 12])
 def test_a_search_goes_on_where_a_store_ends(n_first):
     evaluate = Evaluate(fail=(1, 2))
-    with InlineSlots(evaluate) as slots:
+    with inline(evaluate) as slots:
         whole = run_search(Learning(SPACE), slots, 12, 3)
         kept = Kept(whole[:n_first])
         again = run_search(Learning(SPACE), slots, 12, 3, store=kept)
@@ -337,7 +346,7 @@ def test_a_search_goes_on_where_a_store_ends(n_first):
 
 
 def test_a_store_may_hold_more_trials_than_are_asked_for_or_have_gaps():
-    with InlineSlots(Evaluate()) as slots:
+    with inline(Evaluate()) as slots:
         whole = run_search(RandomProposer(SPACE), slots, 8, 3)
         fewer = run_search(RandomProposer(SPACE), slots, 5, 3, store=Kept(whole))
         gaps = Kept([whole[6], whole[1]])
@@ -354,14 +363,14 @@ def test_each_trial_is_kept_before_the_next_is_asked_for():
             return super().ask(history, running, rng)
 
     kept = Kept()
-    with InlineSlots(Evaluate()) as slots:
+    with inline(Evaluate()) as slots:
         run_search(Watching(SPACE), slots, 5, 3, store=kept)
     assert len(kept.added) == 5
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
 def test_scores_that_are_no_numbers_are_failures(score):
-    with InlineSlots(lambda configuration, seed: Result(score if seed % 2 else 1.0)) as slots:
+    with inline(lambda configuration, seed: Result(score if seed % 2 else 1.0)) as slots:
         records = run_search(RandomProposer(SPACE), slots, 20, 1)
     failed = [r for r in records if not r.completed]
     assert 0 < len(failed) < 20
@@ -370,7 +379,7 @@ def test_scores_that_are_no_numbers_are_failures(score):
 
 
 def test_too_many_failures_end_a_search():
-    with InlineSlots(Evaluate(fail=range(5))) as slots:
+    with inline(Evaluate(fail=range(5))) as slots:
         with pytest.raises(
             SearchFailedError, match="3 of .* trials failed.*max_failures=2"
         ) as error:
@@ -391,7 +400,7 @@ def test_time_ends_a_search_with_the_trial_that_is_running(slots_of):
 
 
 def test_no_time_at_all_still_gives_one_success():
-    with InlineSlots(Evaluate(fail=range(5))) as slots:
+    with inline(Evaluate(fail=range(5))) as slots:
         records = search_within(Limits(max_time=1e-9), slots, 40)
     assert [r.completed for r in records] == [False] * (len(records) - 1) + [True]
 
@@ -405,9 +414,10 @@ class Stuck(Evaluate):
         return super().__call__(configuration, seed)
 
 
+@slow
 def test_a_trial_that_does_not_end_costs_itself_only():
     started = time.monotonic()
-    with ProcessSlots(Stuck(), 2) as slots:
+    with processes(Stuck(), 2) as slots:
         # A new process takes a while to start, hence the grace.
         records = search_within(Limits(trial_timeout=1.0, grace=9.0), slots, 12, entropy=3)
     stuck = [r for r in records if r.configuration["k"] == 4]
@@ -463,19 +473,19 @@ def test_an_interrupt_while_a_trial_is_written_loses_nothing():
         interrupted = False
 
     store = Interrupted()
-    with InlineSlots(Evaluate()) as slots, pytest.warns(UserWarning, match="with 3 of 9 trials"):
+    with inline(Evaluate()) as slots, pytest.warns(UserWarning, match="with 3 of 9 trials"):
         history = run_search(RandomProposer(SPACE), slots, 9, 3, store=store)
     assert [r.trial_number for r in history] == [0, 1, 2] and store.added == history
 
 
 def test_failures_of_an_earlier_search_do_not_end_this_one():
-    with InlineSlots(Evaluate(fail=range(10))) as slots:
+    with inline(Evaluate(fail=range(10))) as slots:
         with pytest.raises(SearchFailedError) as error:
             run_search(RandomProposer(SPACE), slots, 40, 3)
         assert len(error.value.records) == 10
         with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are of an earlier"):
             run_search(RandomProposer(SPACE), slots, 40, 3, store=Kept(error.value.records))
-    with InlineSlots(Evaluate()) as slots:  # mended
+    with inline(Evaluate()) as slots:  # mended
         limits = Limits(max_failures=0)
         records = search_within(limits, slots, 40, entropy=3, store=Kept(error.value.records))
     assert len(records) == 40 and sum(r.completed for r in records) == 30

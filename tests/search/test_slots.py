@@ -22,6 +22,9 @@ from types import SimpleNamespace
 import joblib
 import numpy as np
 import pytest
+from slots import inline, processes, threads
+from small_models import TinySpace
+from tiers import slow
 
 from skuq._space import Integer, Space
 from skuq.networks import GaussianHead
@@ -29,7 +32,6 @@ from skuq.search import RandomProposer, open_slots, run_search
 from skuq.search._gpus import gpu_of_slot
 from skuq.search._payload import EvaluationPayload, unpack_outcome
 from skuq.search._process_slots import _remove_folder
-from skuq.search._slots import InlineSlots, ProcessSlots, ThreadSlots
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer
 
@@ -65,7 +67,7 @@ def wait_for_lines(path, n=1):
 
 
 def test_a_stopped_process_gives_its_slot_back(tmp_path):
-    with ProcessSlots(sleeper(tmp_path / "started"), 2) as slots:
+    with processes(sleeper(tmp_path / "started"), 2) as slots:
         other = slots.submit(1, {"k": 1}, 1)
         slots.submit(0, {"k": 60}, 1)
         pids = wait_for_lines(tmp_path / "started", 2)
@@ -78,12 +80,12 @@ def test_a_stopped_process_gives_its_slot_back(tmp_path):
 
 
 def test_a_slot_can_be_stopped_before_its_first_trial_and_twice(tmp_path):
-    with ProcessSlots(sleeper(tmp_path / "started"), 1) as slots:
+    with processes(sleeper(tmp_path / "started"), 1) as slots:
         assert slots.stop(0) and slots.stop(0)
         assert slots.result(0, slots.submit(0, {"k": 0}, 1)).score == 0
 
 
-@pytest.mark.parametrize("make", [InlineSlots, lambda evaluate: ThreadSlots(evaluate, 1)])
+@pytest.mark.parametrize("make", [inline, lambda evaluate: threads(evaluate, 1)])
 def test_what_runs_in_the_caller_cannot_be_stopped(make, tmp_path):
     with make(sleeper(tmp_path / "started")) as slots:
         future = slots.submit(0, {"k": 0}, 1)
@@ -91,6 +93,7 @@ def test_what_runs_in_the_caller_cannot_be_stopped(make, tmp_path):
         assert slots.result(0, future).score == 0
 
 
+@slow
 def test_ten_killed_processes_cost_ten_trials_at_most(tmp_path):
     started, rng = tmp_path / "started", np.random.default_rng(0)
 
@@ -116,7 +119,7 @@ def test_ten_killed_processes_cost_ten_trials_at_most(tmp_path):
     killer = threading.Thread(target=kill_ten)
     killer.start()
     try:
-        with ProcessSlots(evaluate, 2) as slots:
+        with processes(evaluate, 2) as slots:
             records = run_search(RandomProposer(SPACE), slots, 60, 1)
     finally:
         over.set()
@@ -155,7 +158,7 @@ def fault(configuration, seed):
 
 @pytest.fixture(scope="module")
 def one_process():
-    with ProcessSlots(fault, 1) as slots:
+    with processes(fault, 1) as slots:
         yield slots
 
 
@@ -177,7 +180,7 @@ def test_faults_are_reported_and_the_slot_goes_on(kind, error, message, one_proc
 
 
 def test_sys_exit_in_a_thread_does_not_end_the_caller():
-    with ThreadSlots(fault, 1) as slots, pytest.raises(RuntimeError, match="SystemExit: 3"):
+    with threads(fault, 1) as slots, pytest.raises(RuntimeError, match="SystemExit: 3"):
         slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
 
 
@@ -191,6 +194,7 @@ def test_huge_results_arrive_and_not_through_the_pipe(one_process):
     assert left == ["evaluate.pkl"]
 
 
+@slow
 def test_a_process_that_is_killed_while_it_hands_over_a_large_result(tmp_path):
     started = tmp_path / "started"
 
@@ -199,7 +203,7 @@ def test_a_process_that_is_killed_while_it_hands_over_a_large_result(tmp_path):
             file.write(f"{os.getpid()}\n")
         return SimpleNamespace(score=0.0, array=np.zeros(int(3e7)))  # 240 MB
 
-    with ProcessSlots(evaluate, 1) as slots:
+    with processes(evaluate, 1) as slots:
         for n, delay in enumerate((0.1, 0.2, 0.3), start=1):
             future = slots.submit(0, {}, 1)
             pid = wait_for_lines(started, n)[-1]
@@ -227,14 +231,14 @@ def test_an_error_that_cannot_be_read_here_is_told_in_words():
 
 
 class Counted:
-    """Says where it is unpickled, and to whom it listens."""
+    """Says how often it was unpickled, and whether it was cancelled."""
 
     n_loaded = 0
     cancelled = False
 
     def __setstate__(self, state):
         time.sleep(0.05)  # other threads get here
-        type(self).n_loaded += 1
+        Counted.n_loaded += 1
 
     def __getstate__(self):
         return {"something": 1}
@@ -243,12 +247,16 @@ class Counted:
         return seed
 
     def cancel(self):
-        type(self).cancelled = True
+        Counted.cancelled = True
 
 
-def test_threads_of_one_process_unpickle_once(monkeypatch):
-    monkeypatch.setattr(Counted, "n_loaded", 0)
-    payload = pickle.loads(pickle.dumps(EvaluationPayload(Counted())))
+@pytest.fixture
+def payload():
+    Counted.n_loaded, Counted.cancelled = 0, False
+    return pickle.loads(pickle.dumps(EvaluationPayload(Counted())))
+
+
+def test_threads_of_one_process_unpickle_once(payload):
     assert Counted.n_loaded == 0  # not before it is needed
     results = [None] * 4
 
@@ -264,9 +272,7 @@ def test_threads_of_one_process_unpickle_once(monkeypatch):
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-def test_a_payload_passes_cancellation_on(loaded, monkeypatch):
-    monkeypatch.setattr(Counted, "cancelled", False)
-    payload = pickle.loads(pickle.dumps(EvaluationPayload(Counted())))
+def test_a_payload_passes_cancellation_on(loaded, payload):
     if loaded:
         payload.run({}, 1)
     payload.cancel()
@@ -275,17 +281,21 @@ def test_a_payload_passes_cancellation_on(loaded, monkeypatch):
     assert Counted.cancelled
 
 
+class NeverStops(TinySpace):
+    """Trains until its last epoch."""
+
+    def recipe(self, configuration):
+        return {"early_stopping_patience": None}
+
+
 @pytest.fixture
-def long_training(tiny_space, monkeypatch):
+def long_training():
     """Hours of it: a trainer, a configuration."""
-    monkeypatch.setattr(
-        type(tiny_space), "recipe", lambda self, configuration: {"early_stopping_patience": None}
-    )
     rng = np.random.default_rng(0)
     x = rng.normal(size=(64, 2))
     parts = [x[:48], x[:48, :1], np.ones(48), x[48:], x[48:, :1], np.ones(16)]
     trainer = MemberTrainer(
-        tiny_space, TrainingData(*parts), GaussianHead(), epochs=10**7, timeout=1.0
+        NeverStops(), TrainingData(*parts), GaussianHead(), epochs=10**7, timeout=1.0
     )
     return trainer, {"units": 8, "activation": "tanh"}
 
@@ -337,7 +347,7 @@ def test_a_backend_without_slots_is_refused():
 
 
 def test_a_stopped_process_is_gone():
-    with ProcessSlots(fault, 1) as slots:
+    with processes(fault, 1) as slots:
         slots.result(0, slots.submit(0, {"kind": "none"}, 1))
         (process,) = slots._workers[0]._executor._processes.values()
         assert process.is_alive()
@@ -351,14 +361,14 @@ def test_a_stopped_process_is_gone():
 def test_a_killed_search_leaves_no_data(name, tmp_path):
     script = """
         import time
-        from skuq.search._slots import ProcessSlots
+        from skuq.search import open_slots
 
         def evaluate(configuration, seed):
             open("started", "w").close()
             time.sleep(configuration["k"])
 
         if __name__ == "__main__":
-            with ProcessSlots(evaluate, 2) as slots:
+            with open_slots(evaluate, 2, 2) as slots:
                 slots.submit(0, {"k": 60}, 1)
                 slots.result(1, slots.submit(1, {"k": 0}, 1))  # one process that is idle
                 time.sleep(60)
@@ -397,16 +407,16 @@ def test_an_interrupted_search_leaves_no_data(tmp_path, monkeypatch):
             with contextlib.suppress(OSError):
                 (folder / f"{seed} {k}.pkl").touch()
 
-    slots = ProcessSlots(evaluate, 2)
+    slots = processes(evaluate, 2)
     with pytest.raises(KeyboardInterrupt), slots:
         for slot in range(2):
             slots.submit(slot, {}, slot)
-        processes = [p for w in slots._workers for p in w._executor._processes.values()]
+        started = [p for w in slots._workers for p in w._executor._processes.values()]
         wait_until((tmp_path / "started 0").exists)
         wait_until((tmp_path / "started 1").exists)
         raise KeyboardInterrupt
     assert not Path(slots._folder.name).exists()
-    assert not any(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in started)
 
 
 def test_a_folder_is_removed_while_others_write_to_it(tmp_path):
@@ -455,10 +465,10 @@ def test_processes_see_their_own_gpu(monkeypatch):
         return SimpleNamespace(score=0.0, gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    with ProcessSlots(evaluate, 2) as slots:
+    with processes(evaluate, 2) as slots:
         futures = [slots.submit(slot, {}, 0) for slot in range(2)]
         assert [slots.result(k, future).gpu for k, future in enumerate(futures)] == ["3", "5"]
     for seen in ("", "1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
-        with ProcessSlots(evaluate, 2) as slots:  # warm ones of before see something else
+        with processes(evaluate, 2) as slots:  # warm ones of before see something else
             assert slots.result(0, slots.submit(0, {}, 0)).gpu == seen
