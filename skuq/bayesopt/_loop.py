@@ -6,12 +6,13 @@ import logging
 import time
 import warnings
 from dataclasses import asdict, dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from tqdm.auto import tqdm
 
 from skuq import _archive
+from skuq._checks import check_count
 from skuq._seeds import draw_entropy, generator
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._domain import Domain
@@ -306,7 +307,7 @@ class BayesianOptimizer:
             Of a model, if `q` is above 20: so many points are hard to place well together. If
             no model could be fitted, twice: the points are uniform ones then.
         """
-        _check_count("q", q)
+        check_count("q", q)
         left = self._log.n_left
         if q > left:
             raise ValueError(
@@ -487,8 +488,8 @@ class BayesianOptimizer:
     def _run(self, func, n_calls, q, x0, sign):
         if not callable(func):
             raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
-        _check_count("n_calls", n_calls)
-        _check_count("q", q)
+        check_count("n_calls", n_calls)
+        check_count("q", q)
         given = self._log.x[:0] if x0 is None else self.domain.check(x0)
         if len(given) > n_calls:
             raise ValueError(f"`x0` has {len(given)} points, more than `n_calls`={n_calls}.")
@@ -661,7 +662,7 @@ class BayesianOptimizer:
     def _check_settings(self):
         name = self.acquisition.name
         for parameter in ("n_restarts", "n_draws", "n_initial"):
-            _check_count(parameter, getattr(self, parameter))
+            check_count(parameter, getattr(self, parameter))
         check_surrogate(self.estimator)
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"`callback` must be a function. Got {self.callback!r}.")
@@ -704,8 +705,3 @@ _KIND = "Bayesian optimisation"
 # Parameters that are kept as they are, and what else a state's settings hold.
 _PLAIN = ("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial")
 _OF_A_RUN = ("has_objective", "entropy", "sign", "n_steps", "beta_", "messages", "history")
-
-
-def _check_count(name, value):
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"`{name}` must be a whole number of at least 1. Got {value!r}.")

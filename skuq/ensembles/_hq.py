@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import check_random_state
 
+from skuq._checks import class_codes
 from skuq.ensembles._likelihood import class_log_likelihood, likelihood_statistics
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
 from skuq.ensembles._selection import (
@@ -184,10 +185,8 @@ def _probability_codes(proba, y, classes):
             f"{'`y`' if classes is None else '`classes`'} has {len(known)} classes. Give as many "
             "`classes`, in the order of the columns."
         )
-    column = {label: k for k, label in enumerate(known.tolist())}
-    if unknown := set(y.tolist()) - column.keys():
-        raise ValueError(f"`y` has labels that are not in `classes`: {sorted(unknown, key=repr)}.")
-    return proba.argmax(axis=2), np.array([column[label] for label in y.tolist()])
+    problem = "`y` has labels that are not in `classes`"
+    return proba.argmax(axis=2), class_codes(y, known, problem)
 
 
 def _label_codes(labels, y):

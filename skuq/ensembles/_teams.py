@@ -13,6 +13,8 @@ from math import comb
 
 import numpy as np
 
+from skuq._checks import check_weights
+
 __all__ = [
     "all_teams",
     "check_teams",
@@ -111,16 +113,7 @@ def row_weights(sample_weight, n: int) -> np.ndarray:
     ValueError
         If they are not n finite numbers >= 0, one at least positive.
     """
-    if sample_weight is None:
-        return np.ones(n)
-    weight = np.asarray(sample_weight, dtype=float)
-    if weight.shape != (n,) or not np.isfinite(weight).all() or not (weight >= 0).all():
-        raise ValueError(
-            f"`sample_weight` must be {n} finite, non-negative numbers. Got {sample_weight!r}."
-        )
-    if n and not weight.max() > 0:
-        raise ValueError("All `sample_weight` are zero.")
-    return weight / weight.max(initial=1e-300)
+    return check_weights(sample_weight, np.empty(n), relative=True) if n else np.empty(0)
 
 
 def tie_weights(accuracy: np.ndarray) -> np.ndarray:

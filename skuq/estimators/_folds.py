@@ -8,6 +8,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import check_cv
 from sklearn.utils.validation import has_fit_parameter
 
+from skuq._checks import class_codes
 from skuq._params import safe_split
 
 __all__ = [
@@ -80,25 +81,6 @@ def fit_fold(estimator, X, y, sample_weight, train, test=None):
     else:
         model.fit(X_train, y_train, sample_weight=sample_weight[train])
     return model, None if test is None else safe_split(model, X, y, test, train)[0]
-
-
-def class_codes(labels, classes: np.ndarray) -> np.ndarray:
-    """Positions in `classes` (n,) of labels (n,) or (n, 1).
-
-    Raises
-    ------
-    ValueError
-        If a label is none of them.
-    """
-    # Python's equality, since NumPy's searches would take 1 for the class "1".
-    code = {label: k for k, label in enumerate(classes.tolist())}
-    labels = np.asarray(labels).ravel().tolist()
-    if unknown := set(labels) - code.keys():
-        raise ValueError(
-            f"y has labels that were not seen in fit: {sorted(unknown, key=repr)}. "
-            f"Known are {classes.tolist()}."
-        )
-    return np.array([code[label] for label in labels], dtype=int)
 
 
 def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:

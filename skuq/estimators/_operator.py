@@ -16,6 +16,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from skuq._checks import check_count
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator
 from skuq.estimators._base import UncertaintyRegressorMixin
@@ -329,7 +330,7 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
             With loss="nll" every value has noise of its own.
         """
         check_is_fitted(self)
-        _check_count("n_samples", n_samples)
+        check_count("n_samples", n_samples)
         X = self._check_inputs(X)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
         draws, scale = self._values(X, self._drawn(n_samples, rng), query_points)
@@ -397,7 +398,7 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
             Without noise. Its `key` is equal for fits of equal networks and shapes.
         """
         check_is_fitted(self)
-        _check_count("n_draws", n_draws)
+        check_count("n_draws", n_draws)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
         return self._posterior(self._index(n_draws, rng), query_points)
 
@@ -435,11 +436,6 @@ class OperatorRegressor(UncertaintyRegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def _check_count(name, given):
-    if not isinstance(given, Integral) or given < 1:
-        raise ValueError(f"`{name}` must be a positive whole number. Got {given!r}.")
 
 
 def _check_output_map(output_map, n_components):

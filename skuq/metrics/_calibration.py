@@ -10,13 +10,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from skuq.metrics._checks import (
-    average,
-    check_choice,
-    check_members,
-    check_same_shape,
-    check_weights,
-)
+from skuq._checks import check_weights
+from skuq.metrics._checks import average, check_choice, check_members, check_same_shape
 
 __all__ = [
     "calibration_error",

@@ -9,19 +9,17 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from skuq._params import check_sample_weight
+from skuq._checks import check_member_weights, check_weights
 
 __all__ = [
     "average",
     "check_arrays",
     "check_choice",
-    "check_member_weights",
     "check_members",
     "check_ordered",
     "check_positive",
     "check_proba",
     "check_same_shape",
-    "check_weights",
     "group_sums",
 ]
 
@@ -82,15 +80,6 @@ def check_choice(name: str, value, choices) -> None:
         raise ValueError(f"`{name}` must be one of {list(choices)}. Got {value!r}.")
 
 
-def check_weights(sample_weight, rows) -> np.ndarray:
-    """Non-negative weights (n,), not all 0; ones by default."""
-    weight = check_sample_weight(sample_weight, rows, dtype="float64", ensure_non_negative=True)
-    if not weight.any():
-        raise ValueError("`sample_weight` must be positive for one row at least. All are 0.")
-    # Only ratios count, and sums of huge ones overflow; counts stay counts.
-    return weight if weight.max() < 1e150 else weight / weight.max()
-
-
 def average(values: np.ndarray, sample_weight) -> np.ndarray:
     """Weighted mean over rows, output by output."""
     weight = check_weights(sample_weight, values)
@@ -102,20 +91,6 @@ def group_sums(keys, *values):
     """Distinct keys ascending, the place of each row's key there, and sums over its rows."""
     distinct, group = np.unique(keys, return_inverse=True)
     return distinct, group, *(np.bincount(group, weights=column) for column in values)
-
-
-def check_member_weights(weights, n_members: int) -> np.ndarray:
-    """Weights (K,) of the members; equal by default."""
-    if weights is None:
-        return np.full(n_members, 1 / n_members)
-    weights = np.asarray(weights, dtype=float)
-    # Written so that NaN fails.
-    sound = weights.shape == (n_members,) and (weights >= 0).all() and abs(weights.sum() - 1) < 1e-6
-    if not sound:
-        raise ValueError(
-            f"`weights` must be {n_members} non-negative numbers that sum to 1. Got {weights}."
-        )
-    return weights
 
 
 def check_members(y_true, loc, scale, weights):

@@ -9,7 +9,8 @@ import numpy as np
 from scipy import special
 from sklearn.utils.validation import column_or_1d
 
-from skuq.metrics._checks import check_choice, check_proba, check_weights, group_sums
+from skuq._checks import check_weights, class_codes
+from skuq.metrics._checks import check_choice, check_proba, group_sums
 
 __all__ = [
     "brier_loss",
@@ -54,7 +55,7 @@ def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
     0.04
     """
     proba = check_proba(proba)
-    codes = class_codes(y_true, proba, labels)
+    codes = label_columns(y_true, proba, labels)
     weight = check_weights(sample_weight, codes)
     # (p - 1)**2 of the true class and p**2 of all others.
     losses = np.einsum("nc,nc->n", proba, proba) + 1 - 2 * proba[np.arange(len(codes)), codes]
@@ -160,7 +161,7 @@ def reliability_curve(
 def _predicted_class(y_true, proba, labels, sample_weight):
     """Confidence in the predicted class, whether it is right, and weight, each (n,)."""
     proba = check_proba(proba)
-    codes = class_codes(y_true, proba, labels)
+    codes = label_columns(y_true, proba, labels)
     predicted = proba.argmax(axis=1)
     confidence = proba[np.arange(len(codes)), predicted]
     return confidence, predicted == codes, check_weights(sample_weight, codes)
@@ -205,7 +206,7 @@ def classwise_ece_loss(
     0.2
     """
     proba = check_proba(proba)
-    codes = class_codes(y_true, proba, labels)
+    codes = label_columns(y_true, proba, labels)
     weight = check_weights(sample_weight, codes)
     gaps = [
         _binned_gap(column, codes == k, weight, n_bins, strategy)
@@ -241,7 +242,7 @@ def predictive_entropy(proba):
     return np.maximum(special.entr(check_proba(proba)).sum(axis=1), 0.0)
 
 
-def class_codes(y_true, proba: np.ndarray, labels) -> np.ndarray:
+def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
     """Column (n,) of each row's label among the last axis of proba (.., n, C).
 
     Raises
@@ -261,16 +262,7 @@ def class_codes(y_true, proba: np.ndarray, labels) -> np.ndarray:
             f"`labels` must name the {n_classes} columns of the probabilities. "
             f"Got {labels.tolist()}.{hint}"
         )
-    order = np.argsort(labels)
-    place = np.searchsorted(labels, y, sorter=order)
-    codes = order[np.minimum(place, n_classes - 1)]
-    unknown = np.asarray(labels[codes] != y)
-    if unknown.any():
-        raise ValueError(
-            f"`y_true` has labels that are not in `labels`: {np.unique(y[unknown]).tolist()}. "
-            f"Known are {labels.tolist()}."
-        )
-    return codes
+    return class_codes(y, labels, problem="`y_true` has labels that are not in `labels`")
 
 
 def _binned_gap(confidence, correct, weight, n_bins, strategy):

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.metrics import mean_pinball_loss
 
-from skuq.metrics._checks import (
-    average,
-    check_arrays,
-    check_ordered,
-    check_same_shape,
-    check_weights,
-)
+from skuq._checks import check_weights
+from skuq.metrics._checks import average, check_arrays, check_ordered, check_same_shape
 
 __all__ = ["coverage_score", "interval_loss", "mean_width", "quantile_loss"]
 

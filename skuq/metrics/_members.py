@@ -10,8 +10,9 @@ from itertools import combinations
 import numpy as np
 from scipy import special
 
-from skuq.metrics._checks import average, check_member_weights, check_proba, check_weights
-from skuq.metrics._classification import class_codes
+from skuq._checks import check_member_weights, check_weights
+from skuq.metrics._checks import average, check_proba
+from skuq.metrics._classification import label_columns
 
 __all__ = [
     "average_member_nll_loss",
@@ -234,7 +235,7 @@ def mutual_information(member_proba, weights=None):
 def _true_probabilities(y_true, member_proba, labels, weights=None):
     """What each member gives to the true class, (K, n), and weights (K,)."""
     proba = check_proba(member_proba, name="member_proba", members=True)
-    codes = class_codes(y_true, proba, labels)
+    codes = label_columns(y_true, proba, labels)
     # Cut off before averaging, so that oracle <= ensemble <= average member always holds.
     p = np.maximum(proba[:, np.arange(len(codes)), codes], _SMALLEST)
     return p, check_member_weights(weights, len(p))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from skuq._checks import check_weights
 from skuq._constants import LOG_SQRT_2PI
-from skuq.metrics._checks import average, check_same_shape, check_weights
+from skuq.metrics._checks import average, check_same_shape
 
 __all__ = ["coverage_width_auc", "coverage_width_curve", "nll_min_loss"]
 

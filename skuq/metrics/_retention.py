@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from skuq.metrics._checks import check_same_shape, check_weights, group_sums
+from skuq._checks import check_weights
+from skuq.metrics._checks import check_same_shape, group_sums
 
 __all__ = ["aurc_loss", "error_retention_curve", "ood_auroc_score", "retention_auc"]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from skuq._checks import check_member_weights
 from skuq.predictive._uncertainty import ClassUncertainty
 
 __all__ = ["CategoricalMixture"]
@@ -71,12 +72,7 @@ class CategoricalMixture:
                 "Each row of proba must be non-negative and sum to 1. The smallest probability "
                 f"is {proba.min()}, the sums are between {sums.min()} and {sums.max()}."
             )
-        k = len(proba)
-        weights = np.full(k, 1 / k) if self.weights is None else np.asarray(self.weights, float)
-        # Written so that NaN fails.
-        sound = weights.shape == (k,) and (weights > 0).all() and abs(weights.sum() - 1) <= 1e-9
-        if not sound:
-            raise ValueError(f"weights must be {k} positive numbers that sum to 1. Got {weights}.")
+        weights = check_member_weights(self.weights, len(proba), positive=True, tolerance=1e-9)
         for name, value in (("proba", proba), ("weights", weights)):
             object.__setattr__(self, name, value)
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from skuq._checks import check_member_weights
 from skuq._constants import LOG_SQRT_2PI
-from skuq.predictive._mixture import Mixture, check_locations_and_scales, check_weights
+from skuq.predictive._mixture import Mixture, check_locations_and_scales
 
 __all__ = ["GaussianMixture"]
 
@@ -52,7 +53,7 @@ class GaussianMixture(Mixture):
 
     def __post_init__(self):
         loc, scale = check_locations_and_scales(self.loc, self.scale)
-        weights = check_weights(self.weights, len(loc))
+        weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         for name, value in (("loc", loc), ("scale", scale), ("weights", weights)):
             object.__setattr__(self, name, value)
 

@@ -18,7 +18,6 @@ from skuq.predictive._uncertainty import Uncertainty
 __all__ = [
     "Mixture",
     "check_locations_and_scales",
-    "check_weights",
     "epistemic_factor",
     "find_roots",
 ]
@@ -32,26 +31,6 @@ _SCORE_WEIGHTS = np.exp(-0.5 * _SCORES**2)
 _SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
 
 _CHUNK = 2**20  # members' numbers that are gathered at a time for roots
-
-
-def check_weights(weights, n_members: int) -> np.ndarray:
-    """Weights (K,) as floats; equal ones for None.
-
-    Raises
-    ------
-    ValueError
-        If they are not K positive numbers that sum to 1.
-    """
-    if weights is None:
-        return np.full(n_members, 1 / n_members)
-    checked = np.asarray(weights, dtype=float)
-    # Written so that NaN fails.
-    sound = checked.shape == (n_members,) and (checked > 0).all()
-    if not (sound and abs(checked.sum() - 1) <= 1e-9):
-        raise ValueError(
-            f"weights must be {n_members} positive numbers that sum to 1. Got {checked}."
-        )
-    return checked
 
 
 def epistemic_factor(weights, ddof: int) -> float:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from skuq._checks import check_member_weights
 from skuq._constants import LOG_SQRT_2PI
 from skuq.predictive._gaussian_mixture import GaussianMixture
-from skuq.predictive._mixture import Mixture, check_weights
+from skuq.predictive._mixture import Mixture
 
 __all__ = ["NestedGaussianMixture"]
 
@@ -86,7 +87,7 @@ class NestedGaussianMixture(Mixture):
                 "probabilities must be non-negative and sum to 1 over components. The smallest "
                 f"is {probabilities.min()}, the sums are between {sums.min()} and {sums.max()}."
             )
-        weights = check_weights(self.weights, len(loc))
+        weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         values = loc, scale, probabilities / sums[:, None], weights
         for name, value in zip((*names, "weights"), values):
             object.__setattr__(self, name, value)

@@ -10,8 +10,9 @@ from functools import cached_property
 
 import numpy as np
 
+from skuq._checks import check_member_weights
 from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
-from skuq.predictive._mixture import Mixture, check_weights, find_roots
+from skuq.predictive._mixture import Mixture, find_roots
 
 __all__ = ["QuantileMixture"]
 
@@ -79,7 +80,7 @@ class QuantileMixture(Mixture):
                 f"values must not decrease with the level; one falls by {-steps.min()}. "
                 "np.sort(values, axis=1) puts crossing quantiles in order."
             )
-        weights = check_weights(self.weights, len(values))
+        weights = check_member_weights(self.weights, len(values), positive=True, tolerance=1e-9)
         for name, value in (("levels", levels), ("values", values), ("weights", weights)):
             object.__setattr__(self, name, value)
 

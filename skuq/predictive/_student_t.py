@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from skuq.predictive._mixture import Mixture, check_locations_and_scales, check_weights
+from skuq._checks import check_member_weights
+from skuq.predictive._mixture import Mixture, check_locations_and_scales
 
 __all__ = ["StudentTMixture"]
 
@@ -71,7 +72,7 @@ class StudentTMixture(Mixture):
             raise ValueError(
                 f"df must be finite and above 2, or there is no variance. Got {df[wrong][0]}."
             )
-        weights = check_weights(self.weights, len(loc))
+        weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         found = {"loc": loc, "scale": scale, "df": df, "weights": weights}
         for name, value in found.items():
             object.__setattr__(self, name, value)

@@ -162,5 +162,5 @@ def test_quantiles_are_finite_where_scales_are_below_rounding():
 
 
 def test_weights_that_are_no_numbers_are_refused():
-    with pytest.raises(ValueError, match="weights must be 2 positive numbers"):
+    with pytest.raises(ValueError, match="`weights` must be 2 positive numbers"):
         GaussianMixture(np.zeros((2, 1)), np.ones((2, 1)), np.array([np.nan, 1.0]))

@@ -361,7 +361,7 @@ def test_weights_must_sum_to_1(kind):
     m = make(kind)
     levels = [LEVELS] if hasattr(m, "levels") else []
     for wrong in ([0.5, 0.5], [0.5, 0.5, 0.5], [1.0, 0.0, 0.0], [np.nan, 0.5, 0.5]):
-        with pytest.raises(ValueError, match="weights must be 3 positive numbers"):
+        with pytest.raises(ValueError, match="`weights` must be 3 positive numbers"):
             type(m)(*levels, *m._parameters, wrong)
 
 

@@ -1,0 +1,92 @@
+"""Checks of arguments that several packages share."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from skuq._params import check_sample_weight
+
+__all__ = ["check_count", "check_member_weights", "check_weights", "class_codes"]
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is a whole number of at least 1."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
+        raise ValueError(f"`{name}` must be a positive whole number. Got {value!r}.")
+
+
+def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:
+    """Validate weights of rows.
+
+    Parameters
+    ----------
+    sample_weight : array-like of shape (n,), float or None
+        Non-negative and not all 0; ones by default.
+    rows : array-like of shape (n, ...)
+        The rows, of which only the number counts.
+    relative : bool, default=False
+        Divide weights by the largest. Otherwise only huge ones are, whose sums overflow, so
+        that counts stay counts.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+
+    Raises
+    ------
+    ValueError
+        If weights are not as described.
+    """
+    weight: np.ndarray = check_sample_weight(
+        sample_weight, rows, dtype="float64", ensure_non_negative=True
+    )
+    if not weight.any():
+        raise ValueError("`sample_weight` must be positive for one row at least. All are 0.")
+    largest = weight.max()
+    return weight / largest if relative or largest >= 1e150 else weight
+
+
+def check_member_weights(
+    weights: Any, n_members: int, *, positive: bool = False, tolerance: float = 1e-6
+) -> np.ndarray:
+    """Validate weights (K,) of an ensemble's members; equal ones for None.
+
+    Raises
+    ------
+    ValueError
+        If they are not K non-negative numbers, or `positive` ones, that sum to 1 within the
+        tolerance.
+    """
+    if weights is None:
+        return np.full(n_members, 1 / n_members)
+    checked = np.asarray(weights, dtype=float)
+    # Written so that NaN fails.
+    sound = checked.shape == (n_members,) and (checked >= 0).all()
+    sound = sound and not (positive and (checked == 0).any())
+    if not (sound and abs(checked.sum() - 1) <= tolerance):
+        raise ValueError(
+            f"`weights` must be {n_members} {'positive' if positive else 'non-negative'} numbers "
+            f"that sum to 1. Got {checked}."
+        )
+    return checked
+
+
+def class_codes(
+    labels: Any, classes: np.ndarray, problem: str = "y has labels that were not seen in fit"
+) -> np.ndarray:
+    """Positions in `classes` of labels (n,) or (n, 1).
+
+    Raises
+    ------
+    ValueError
+        If a label is none of them; the message begins with `problem`.
+    """
+    # Python's equality, since NumPy's searches would take 1 for the class "1".
+    code = {label: k for k, label in enumerate(classes.tolist())}
+    labels = np.asarray(labels).ravel().tolist()
+    if unknown := set(labels) - code.keys():
+        raise ValueError(f"{problem}: {sorted(unknown, key=repr)}. Known are {classes.tolist()}.")
+    return np.array([code[label] for label in labels], dtype=int)
