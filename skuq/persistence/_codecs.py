@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from sklearn.utils import Bunch
 
 from skuq._npy import checked_dtype
@@ -33,11 +34,6 @@ def encode(value, where):
     return None
 
 
-def _is_frame(value):
-    # By name, so that pandas is not imported only to find out.
-    return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pandas")
-
-
 def _encode_frame(frame, where):
     columns = {}
     for position, label in enumerate(frame.columns):
@@ -55,8 +51,6 @@ _FRAME_DTYPES = ("object", "str", "string")
 
 
 def _decode_frame(state):
-    import pandas as pd
-
     labels, series = [], []
     for column in state["columns"].values():
         values, dtype = column["values"], column["dtype"]
@@ -159,7 +153,9 @@ _CODECS = (
         lambda bunch, where: dict(bunch),
         lambda state: Bunch(**state),
     ),
-    _Codec("pandas.DataFrame", _is_frame, _encode_frame, _decode_frame),
+    _Codec(
+        "pandas.DataFrame", lambda value: type(value) is pd.DataFrame, _encode_frame, _decode_frame
+    ),
     _Codec(
         "pathlib.Path",
         lambda value: isinstance(value, Path),
