@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from numbers import Integral
 
@@ -104,7 +105,7 @@ def _row_column(layers, x, strides, name):
     return layers.norm(x, f"{name}_norm")
 
 
-_APPLY = {
+_APPLY: dict[str, Callable] = {
     "max_pool_3x3": partial(_pool, "MaxPooling2D"),
     "avg_pool_3x3": partial(_pool, "AveragePooling2D"),
     "skip_connect": _skip,

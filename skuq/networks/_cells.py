@@ -132,17 +132,19 @@ class CellSpace:
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """Architecture and training decisions; they do not depend on the data."""
         cells = Space() if self.genotype else _CELLS
-        sizes = Space(
+        sizes = [
             # The middle one is the default: 16 channels and 8 cells of NES C.4.
             Categorical(name, choices, default=choices[len(choices) // 2])
             for name in ("channels", "n_cells")
             if isinstance(choices := getattr(self, name), tuple)
-        )
-        return Decisions(cells + sizes, cell_hyperparameters())
+        ]
+        return Decisions(cells + Space(tuple(sizes)), cell_hyperparameters())
 
     def cells(self, configuration: Mapping) -> Genotype:
         """The two cells that a configuration describes."""
-        return self.genotype or Genotype(*(_cell_of(configuration, kind) for kind in KINDS))
+        if isinstance(self.genotype, Genotype):
+            return self.genotype
+        return Genotype(*(_cell_of(configuration, kind) for kind in KINDS))
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """The Keras model of one decision vector, with `n_outputs` linear outputs."""
@@ -184,7 +186,7 @@ class CellSpace:
         -------
         dict
         """
-        sizes = Space(d for d in self.decisions().architecture.decisions if d.name in _SIZES)
+        sizes = Space(tuple(d for d in self.decisions().architecture.decisions if d.name in _SIZES))
         n_cells = 0 if self.genotype else len(KINDS)
         drawn = rng.integers(n_cells + len(sizes)) if n_cells + len(sizes) else 0
         if drawn >= n_cells:
@@ -230,7 +232,7 @@ def _decided(kind, k, edges) -> dict:
 
 
 def _cell_of(configuration, kind) -> Cell:
-    return Cell([_edges(configuration, kind, k) for k in NODES], NODES)
+    return Cell(tuple(_edges(configuration, kind, k) for k in NODES), NODES)
 
 
 def _cell_decisions() -> Space:
@@ -239,13 +241,13 @@ def _cell_decisions() -> Space:
         for k, edges in zip(NODES, cell.nodes):
             pairs = [f"{i}-{j}" for i, j in itertools.combinations(range(k), 2)]
             for name, default in _decided(kind, k, edges).items():
-                choices = pairs if name.endswith("inputs") else DARTS_OPERATIONS
+                choices = tuple(pairs) if name.endswith("inputs") else DARTS_OPERATIONS
                 decisions.append(Categorical(name, choices, default=default))
-    return Space(decisions)
+    return Space(tuple(decisions))
 
 
 _CELLS = _cell_decisions()
 _OPERATIONS = {
-    kind: Space(d for d in _CELLS.decisions if d.name.startswith(kind) and "_op_" in d.name)
+    kind: Space(tuple(d for d in _CELLS.decisions if d.name.startswith(kind) and "_op_" in d.name))
     for kind in KINDS
 }

@@ -88,7 +88,7 @@ class DenseSkipSpace:
             for k in range(1, self.n_nodes + 1)
         ]
         skips = [Categorical(_skip(*edge), (0, 1)) for edge in self.skips()]
-        return Decisions(Space(nodes + skips), training_hyperparameters(self.max_batch_size))
+        return Decisions(Space((*nodes, *skips)), training_hyperparameters(self.max_batch_size))
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """The Keras model of one decision vector, with `n_outputs` linear outputs."""

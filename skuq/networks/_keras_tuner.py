@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from skuq._registry import users_part
 from skuq._space import Categorical, Integer, Real, Space
@@ -103,11 +104,11 @@ def _filled(configuration):
 
 def space_from_keras_tuner(declared) -> Space:
     """Our decisions from Keras-Tuner's; stepped numbers become choices."""
-    decisions = {}
+    decisions: dict[str, Any] = {}
     for hp in declared:
         # The same name may be declared under several conditions: one decision.
         decisions.setdefault(hp.name, _from_keras_tuner(hp))
-    return Space(decisions.values())
+    return Space(tuple(decisions.values()))
 
 
 def _from_keras_tuner(hp):

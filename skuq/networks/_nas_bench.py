@@ -70,8 +70,8 @@ class NASBench201Space:
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """Architecture and training decisions; they do not depend on the data."""
-        edges = [Categorical(_edge(*edge), OPERATIONS, default="conv_3x3") for edge in EDGES]
-        return Decisions(Space(edges), cell_hyperparameters())
+        edges = (Categorical(_edge(*edge), OPERATIONS, default="conv_3x3") for edge in EDGES)
+        return Decisions(Space(tuple(edges)), cell_hyperparameters())
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """The Keras model of one decision vector, with `n_outputs` linear outputs."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -178,7 +179,8 @@ def build_nomu(
     if given is None:
         mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, build_f)
     elif given != "apart" and connect_layers:
-        hidden = _given_features(*given, inputs, sample)
+        model, scale, offset = given
+        hidden = _given_features(model, scale, offset, inputs, sample)
     n_joins = 1 if build_r is not None else 1 + len(side_hidden_units)
     joins = _layers_to_join(hidden, n_joins, 0 if given == "apart" else connect_layers)
     n_r = n_sides * n_outputs
@@ -401,7 +403,8 @@ def _given_features(model, scale, offset, inputs, sample):
 
 def entering(output) -> list:
     """What enters the last layers with weights before an output; empty if there are none."""
-    found, waiting = {}, [output]
+    found: dict[int, Any] = {}
+    waiting = [output]
     while waiting:
         operation, position, _ = waiting.pop()._keras_history
         sources = operation._inbound_nodes[position].input_tensors

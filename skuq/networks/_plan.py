@@ -99,7 +99,7 @@ class Plan:
 @functools.lru_cache(maxsize=256)
 def without_names(network: str) -> str:
     """A model's JSON configuration with its layers numbered: equal for equal networks."""
-    names = {}
+    names: dict[str, str] = {}
 
     def collect(item):
         if isinstance(item, dict) and "class_name" in item and isinstance(item["config"], dict):
@@ -155,7 +155,7 @@ def _read(model) -> Plan:
 
     reader = _Reader()
     values = {}  # position of a layer -> number of its value
-    shapes = []
+    shapes: list = []
     for i, layer in enumerate(layers):
         if layer["class_name"] == "InputLayer":
             if shapes or _policy(layer["config"]) != "float32":

@@ -1,10 +1,15 @@
-"""From what a user may give as a search space to a search space."""
+"""Search spaces from the forms in which users may give them."""
 
 from __future__ import annotations
 
+from skuq.networks._cells import CellSpace
 from skuq.networks._dense import DenseSkipSpace
+from skuq.networks._keras_tuner import KerasTunerSpace
+from skuq.networks._nas_bench import NASBench201Space
 from skuq.networks._search_space import SearchSpace
 from skuq.networks._tabular_space import TabularSpace
+from skuq.networks._width_depth import WidthDepthSpace
+from skuq.networks._with_training import table_training
 
 __all__ = ["NES_SPACES", "resolve_nes_space", "resolve_search_space"]
 
@@ -16,7 +21,7 @@ _PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
 
 
 def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> SearchSpace:
-    """The search space meant by None, a preset's name, an object, a callable or a pair.
+    """Return the search space meant by None, a name, an object, a callable or a pair.
 
     Parameters
     ----------
@@ -49,13 +54,12 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
             "`search_space` must be an object with `decisions`, `build` and `recipe`, a "
             f"callable, or a pair (build, training) of callables. Got {space!r}."
         )
-    from skuq.networks._keras_tuner import KerasTunerSpace
-
-    return KerasTunerSpace(*callables, max_batch_size=max_batch_size)
+    build, training = callables if len(callables) == 2 else (*callables, None)
+    return KerasTunerSpace(build, training, max_batch_size)
 
 
 def resolve_nes_space(space, images: bool, n_rows: int) -> SearchSpace:
-    """The search space meant by None, one of `NES_SPACES`, or all that is one anyway.
+    """Return the search space meant by None, a name in `NES_SPACES` or another form of a space.
 
     Parameters
     ----------
@@ -64,18 +68,13 @@ def resolve_nes_space(space, images: bool, n_rows: int) -> SearchSpace:
     images : bool
         Whether the inputs are images.
     n_rows : int
-        Of the table, on which the size of batches depends.
+        Number of rows of a table; batch sizes depend on it.
 
     Raises
     ------
     ValueError
         If it is none of these.
     """
-    from skuq.networks._cells import CellSpace
-    from skuq.networks._nas_bench import NASBench201Space
-    from skuq.networks._width_depth import WidthDepthSpace
-    from skuq.networks._with_training import table_training
-
     if space is None:
         space = "darts" if images else "dense"
     if space == "dense":

@@ -29,12 +29,11 @@ __all__ = [
     "SameRows",
 ]
 
-initializers = keras.initializers
 _registered = keras.saving.register_keras_serializable(package="skuq")
 
 
 @_registered
-class RandomSigns(initializers.RandomUniform):
+class RandomSigns(keras.initializers.RandomUniform):
     """Minus one or one, equally likely."""
 
     def __init__(self, seed=None):
@@ -49,7 +48,7 @@ class RandomSigns(initializers.RandomUniform):
 
 
 @_registered
-class SameRows(initializers.RandomUniform):
+class SameRows(keras.initializers.RandomUniform):
     """Uniform numbers that are the same for each entry of the first axis."""
 
     def __call__(self, shape, dtype=None):
@@ -57,7 +56,7 @@ class SameRows(initializers.RandomUniform):
 
 
 @_registered
-class FirstRowZero(initializers.RandomNormal):
+class FirstRowZero(keras.initializers.RandomNormal):
     """Normal numbers, and zeros in the first entry of the first axis."""
 
     def __call__(self, shape, dtype=None):
@@ -126,7 +125,7 @@ class FeatureScale(_TabularLayer):
     """
 
     _names = ("scale",)
-    scale_initializer = initializers.Ones()
+    scale_initializer = keras.initializers.Ones()
 
     def _read(self, shapes):
         return operations.FeatureScale.read({}, shapes)
@@ -147,7 +146,7 @@ class ParametricActivation(_TabularLayer):
     """
 
     _names = ("alpha",)
-    alpha_initializer = initializers.Ones()
+    alpha_initializer = keras.initializers.Ones()
 
     def __init__(self, activation, **kwargs):
         super().__init__(**kwargs)
@@ -197,9 +196,9 @@ class NTKDense(_TabularLayer):
         self.units = _positive("units", units)
         self.activation = keras.activations.serialize(keras.activations.get(activation))
         self.use_bias = use_bias
-        normal = initializers.RandomNormal(stddev=1.0)
-        self.kernel_initializer = initializers.get(kernel_initializer or normal)
-        self.bias_initializer = initializers.get(bias_initializer or normal.clone())
+        normal = keras.initializers.RandomNormal(stddev=1.0)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer or normal)
+        self.bias_initializer = keras.initializers.get(bias_initializer or normal.clone())
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
         self._names = ("kernel", "bias") if use_bias else ("kernel",)
@@ -213,8 +212,8 @@ class NTKDense(_TabularLayer):
             "units": self.units,
             "activation": self.activation,
             "use_bias": self.use_bias,
-            "kernel_initializer": initializers.serialize(self.kernel_initializer),
-            "bias_initializer": initializers.serialize(self.bias_initializer),
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
         }
@@ -292,13 +291,13 @@ class NumericEmbedding(_TabularLayer):
     def _set_initializers(self, weights):
         if self.kind == "plr":
             # As its authors do: nothing far out.
-            self.frequencies_initializer = initializers.TruncatedNormal(stddev=self.scale)
+            self.frequencies_initializer = keras.initializers.TruncatedNormal(stddev=self.scale)
         else:
-            self.frequencies_initializer = initializers.RandomNormal(stddev=self.scale)
-        self.phases_initializer = initializers.RandomUniform(-math.pi, math.pi)
+            self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
+        self.phases_initializer = keras.initializers.RandomUniform(-math.pi, math.pi)
         limit = weights[-2].shape[1] ** -0.5
-        self.kernel_initializer = initializers.RandomUniform(-limit, limit)
-        self.bias_initializer = initializers.RandomUniform(-limit, limit)
+        self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
+        self.bias_initializer = keras.initializers.RandomUniform(-limit, limit)
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -437,16 +436,16 @@ class EnsembleDense(_TabularLayer):
         self.ntk, self.zero = ntk, zero
         self.input_initializer = input_initializer
         first = {
-            "ones": initializers.Ones,
+            "ones": keras.initializers.Ones,
             "random-signs": RandomSigns,
-            "normal": lambda: initializers.RandomNormal(stddev=1.0),
+            "normal": lambda: keras.initializers.RandomNormal(stddev=1.0),
         }
         if input_initializer not in first:
             raise ValueError(
                 f"`input_initializer` must be one of {tuple(first)}. Got {input_initializer!r}."
             )
         self.inputs_initializer = first[input_initializer]()
-        self.outputs_initializer = initializers.Ones()
+        self.outputs_initializer = keras.initializers.Ones()
         between = ("inputs", "outputs") if shared and adapters else ()
         self._names = ("kernel", *between, *["bias"] * use_bias)
 
@@ -457,14 +456,16 @@ class EnsembleDense(_TabularLayer):
         limit = weights[0].shape[-2] ** -0.5  # as TabM
         # One bias for all copies at first where they share the kernel: copies then differ by
         # the first factors only.
-        bias = SameRows if self.shared else initializers.RandomUniform
-        self.kernel_initializer = initializers.RandomUniform(-limit, limit)
+        bias = SameRows if self.shared else keras.initializers.RandomUniform
+        self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
         self.bias_initializer = bias(-limit, limit)
         if self.ntk:
-            self.kernel_initializer = initializers.RandomNormal(stddev=1.0)
+            self.kernel_initializer = keras.initializers.RandomNormal(stddev=1.0)
             self.bias_initializer = bias(-math.sqrt(3), math.sqrt(3))
         if self.zero:
-            self.kernel_initializer, self.bias_initializer = (initializers.Zeros() for _ in "kb")
+            self.kernel_initializer, self.bias_initializer = (
+                keras.initializers.Zeros() for _ in "kb"
+            )
 
     def get_config(self):
         names = ("units", "n_copies", "activation", "shared", "adapters", "input_initializer")

@@ -136,7 +136,7 @@ def decision_importances(
         ranks = pd.Series(np.asarray(scores, dtype=float)).rank().to_numpy()
         rng = check_random_state(random_state)
         folds = KFold(_N_FOLDS, shuffle=True, random_state=rng).split(X)
-        falls, scores = zip(*(_falls(X, ranks, *fold, rng) for fold in folds))
+        falls, scores = zip(*(_falls(X, ranks, train, test, rng) for train, test in folds))
         r2 = float(np.mean(scores))
         importances.loc[names, "mean"] = np.mean(falls, axis=0)
         importances.loc[names, "error"] = np.std(falls, axis=0, ddof=1) / np.sqrt(_N_FOLDS)

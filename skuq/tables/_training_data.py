@@ -44,7 +44,7 @@ class TrainingData:
 
     @classmethod
     def without_validation(cls, x, y, weight) -> TrainingData:
-        """Rows to train on, and none beside them."""
+        """Rows to train on, and none to validate on."""
         return cls(x, y, weight, x[:0], y[:0], weight[:0])
 
     def with_empty_row(self) -> TrainingData:
@@ -54,14 +54,15 @@ class TrainingData:
         return TrainingData(*padded, *arrays[3:])
 
     def divided(self, train, valid) -> TrainingData:
-        """Some rows to train on, and others of the same to validate on."""
+        """Select rows to train on and rows to validate on from the rows to train on."""
         rows = self.x, self.y, self.weight
         return TrainingData(*(a[train] for a in rows), *(a[valid] for a in rows))
 
     def all_rows(self) -> TrainingData:
-        """Both kinds of rows to train on, none to validate on; weights as they were given here."""
+        """All rows to train on and none to validate on, with the weights given here."""
+        factors = vars(self)["_factors"]
         weights = [
-            getattr(self, name).astype("float64") * self._factors.get(name, 1.0)
+            getattr(self, name).astype("float64") * factors.get(name, 1.0)
             for name in ("weight", "weight_valid")
         ]
         return TrainingData.without_validation(
