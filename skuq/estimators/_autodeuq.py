@@ -166,95 +166,95 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     Parameters
     ----------
     n_trials : int, default=50
-        Networks trained, hence the size of the catalog; 500 in the paper.
+        Number of trials, hence the size of the catalog; 500 in the paper.
     n_members : int, default=5
-        Most distinct members kept (K).
+        Maximum number of distinct members (K).
     min_members : int, default=2
-        Fewest distinct members; with one there is no epistemic part. 1 is the paper's
-        greedy rule to the letter.
+        Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
+        greedy rule.
     n_nodes : int, default=5
-        Variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy task.
+        Number of variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy
+        task.
     epochs : int, default=100
-        Most epochs of one network; training stops early and keeps the best epoch.
+        Maximum number of epochs of one network; training stops early and keeps the best epoch.
     validation_fraction : float, default=0.25
-        Share of the rows that networks are not trained on: early stopping, the search
-        and the selection see them. Ignored with `cv` or `validation_data`.
+        Share of the rows that is held out for early stopping, the search and the selection.
+        Ignored with `cv` or `validation_data`.
     cv : int, cross-validation generator, iterable or None, default=None
-        With a number k every trial is k networks, each trained without another of k parts of the
-        rows (of positive weight). Search and selection see predictions of all rows, each by a
-        network that was not trained on it, and all networks of the trials chosen predict. Better
-        for small tables, at k times the work. Splitters must test every row once. None holds
-        `validation_fraction` out.
+        Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
+        one network per fold of the rows of positive weight, each without the rows of its fold.
+        Search and selection use the out-of-fold predictions of all rows, and all networks of the
+        selected trials predict. Better for small tables, at as many times the cost as there are
+        folds. A splitter must test every row once. None holds out `validation_fraction`.
     refit : bool, default=False
-        Whether the networks of the ensemble are trained anew on all rows, `validation_data` among
-        them, each for as many epochs as were best in the search; with `cv` one for each trial, not
-        one for each fold. So many more trainings follow the search, whatever `max_time` is; where
-        one fails, the networks of the search stay.
+        Whether to train the members again on all rows, `validation_data` among them, after the
+        search. Each trains for as many epochs as were best in the search; with `cv` one network
+        replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
+        the networks of the search stay.
     search : str or keras_tuner.Oracle, default="agebo"
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
         "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
     search_space : None, "tabular", "benchmark", "toy", SearchSpace, callable or pair, default=None
-        None is the paper's space of fully connected networks with skips, with `n_nodes`
-        and `max_batch_size`; "benchmark" and "toy" are the paper's presets. "tabular" is
-        `skuq.networks.TabularSpace`, which embeds numbers and categories and decides the number
-        of epochs itself. A callable
-        ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
-        ``training(hp) -> dict``, is a space in Keras-Tuner's language; see
-        `skuq.networks.KerasTunerSpace`.
+        Space of networks. None is the paper's: fully connected networks with skip connections,
+        with `n_nodes` and `max_batch_size`; "benchmark" and "toy" are the paper's presets.
+        "tabular" is `skuq.networks.TabularSpace`, which embeds numbers and categories and decides
+        the number of epochs itself. A callable ``build(hp, input_shape, n_outputs) ->
+        keras.Model``, alone or in a pair with ``training(hp) -> dict``, is a space in
+        Keras-Tuner's language, see `skuq.networks.KerasTunerSpace`.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
-        Decisions that are not searched, by name. Where `search` leaves a whole half
-        fixed, what is not named has the space's default value.
+        Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
+        those not named have the space's default value.
     population_size, sample_size : int or None, default=None
         P and S of ageing evolution. None is the paper's 100 and 10 for large budgets,
         and a quarter of `n_trials` and a third of that for small ones.
     kappa : float, default=0.001
-        Exploration of the Bayesian optimisation.
+        Weight of the standard deviation in the Bayesian optimisation; larger explores more.
     max_batch_size : int, default=256
-        Upper end of the batch sizes; larger than the data means full batches.
+        Largest batch size of the space; one larger than the data means full batches.
     selection : {"greedy", "top", "hq"} or callable, default="greedy"
-        How members are picked. "top" takes those with the lowest NLL each; "hq" prunes
-        teams by diversity (`skuq.ensembles.select_hq`) and weighs members equally. A callable
-        gets ``(y, loc, scale, n_members, sample_weight=...)`` and returns a
-        `skuq.ensembles.Selection`.
+        How members are selected. "greedy" adds them one by one, "top" takes those with the lowest
+        `selection_loss` each, and "hq" prunes teams by diversity (`skuq.ensembles.select_hq`) and
+        weights members equally. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``
+        and returns a `skuq.ensembles.Selection`.
     selection_loss : {"nll", "crps", "mse"}, default="nll"
-        What "greedy" and "top" minimise: the NLL (the paper's) or CRPS of the normal with the
-        mixture's mean and variance, or the squared error of the mean. "hq" has losses of its
-        own.
+        Loss that "greedy" and "top" minimise: the NLL (the paper's) or CRPS of the normal with the
+        mixture's mean and variance, or the squared error of the mean. "hq" has losses of its own.
     epistemic_ddof : {0, 1}, default=0
-        0 is the mixture's own variance of the means; 1 is the paper's Eq. 4 (K - 1),
-        used by `predict` and `predict_uncertainty` but not by quantiles.
+        Degrees of freedom of the epistemic variance: 0 is the mixture's own variance of the means;
+        1 is the paper's Eq. 4 (K - 1), used by `predict` and `predict_uncertainty` but not by
+        quantiles.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
-        The scale of y on which its noise is taken for normal, see
-        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
-        are in units of y all the same.
+        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
+        "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
+        case.
     n_jobs : int or None, default=None
-        Networks trained at the same time, each in a process with its share of the
-        cores. With more than one, what is proposed depends on the order in which trials
-        finish, so that only "rs-mixed" and "init" repeat exactly.
+        Number of networks trained in parallel, each in a process with its share of the cores. With
+        more than one, proposals depend on the order in which trials finish, so that only
+        "rs-mixed" and "init" repeat exactly.
     catalog_dir : str, path or None, default=None
-        Where the search is kept: each finished trial is on disk when it ends, and `fit` with
-        the same data and settings goes on with what is there. Each search has a folder of its
-        own in it, so that folds and clones can share it. See `from_catalog`.
+        Folder that stores the search: each trial is on disk when it finishes, and `fit` with the
+        same data and settings continues with the stored trials. Each search has a subfolder of its
+        own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
         Seconds after which the search ends with the first trial that finishes.
     trial_timeout : float or None, default=None
-        Seconds after which a trial is given up and recorded as failed.
+        Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
-        Most failed trials; one more ends the search with an error that shows the reasons.
-        None ends it only if the first ten all fail.
+        Maximum number of failed trials; one more ends the search with an error that shows the
+        reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` of the same data and settings, with an integer `random_state` or
-        None, keeps the trials of the one before and adds those that a larger `n_trials` asks
-        for. Where the search is another one, a new one starts, with a warning. For a
-        `catalog_dir` it is always so.
+        Whether another `fit` with the same data and settings, and with an integer `random_state`
+        or None, keeps the trials of the one before and adds those that a larger `n_trials` asks
+        for. If data or settings differ, a new search starts, with a warning. With `catalog_dir` it
+        is always so.
     random_state : int, RandomState instance or None, default=None
-        With an integer and ``n_jobs=1`` everything repeats exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar; messages also go to the logger "skuq".
 
@@ -415,91 +415,91 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
     Parameters
     ----------
     n_trials : int, default=50
-        Networks trained, hence the size of the catalog; 500 in the paper.
+        Number of trials, hence the size of the catalog; 500 in the paper.
     n_members : int, default=5
-        Most distinct members kept (K).
+        Maximum number of distinct members (K).
     min_members : int, default=2
-        Fewest distinct members; with one there is no epistemic part. 1 is the paper's
-        greedy rule to the letter.
+        Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
+        greedy rule.
     n_nodes : int, default=5
-        Variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy task.
+        Number of variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy
+        task.
     epochs : int, default=100
-        Most epochs of one network; training stops early and keeps the best epoch.
+        Maximum number of epochs of one network; training stops early and keeps the best epoch.
     validation_fraction : float, default=0.25
-        Share of the rows that networks are not trained on: early stopping, the search
-        and the selection see them. Ignored with `cv` or `validation_data`.
+        Share of the rows that is held out for early stopping, the search and the selection.
+        Ignored with `cv` or `validation_data`.
     cv : int, cross-validation generator, iterable or None, default=None
-        With a number k every trial is k networks, each trained without another of k parts of the
-        rows (of positive weight). Search and selection see predictions of all rows, each by a
-        network that was not trained on it, and all networks of the trials chosen predict. Better
-        for small tables, at k times the work. Splitters must test every row once. None holds
-        `validation_fraction` out.
+        Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
+        one network per fold of the rows of positive weight, each without the rows of its fold.
+        Search and selection use the out-of-fold predictions of all rows, and all networks of the
+        selected trials predict. Better for small tables, at as many times the cost as there are
+        folds. A splitter must test every row once. None holds out `validation_fraction`.
     refit : bool, default=False
-        Whether the networks of the ensemble are trained anew on all rows, `validation_data` among
-        them, each for as many epochs as were best in the search; with `cv` one for each trial, not
-        one for each fold. So many more trainings follow the search, whatever `max_time` is; where
-        one fails, the networks of the search stay.
+        Whether to train the members again on all rows, `validation_data` among them, after the
+        search. Each trains for as many epochs as were best in the search; with `cv` one network
+        replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
+        the networks of the search stay.
     search : str or keras_tuner.Oracle, default="agebo"
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
         "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
     search_space : None, "tabular", "benchmark", "toy", SearchSpace, callable or pair, default=None
-        None is the paper's space of fully connected networks with skips, with `n_nodes`
-        and `max_batch_size`; "benchmark" and "toy" are the paper's presets. "tabular" is
-        `skuq.networks.TabularSpace`, which embeds numbers and categories and decides the number
-        of epochs itself. A callable
-        ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
-        ``training(hp) -> dict``, is a space in Keras-Tuner's language; see
-        `skuq.networks.KerasTunerSpace`.
+        Space of networks. None is the paper's: fully connected networks with skip connections,
+        with `n_nodes` and `max_batch_size`; "benchmark" and "toy" are the paper's presets.
+        "tabular" is `skuq.networks.TabularSpace`, which embeds numbers and categories and decides
+        the number of epochs itself. A callable ``build(hp, input_shape, n_outputs) ->
+        keras.Model``, alone or in a pair with ``training(hp) -> dict``, is a space in
+        Keras-Tuner's language, see `skuq.networks.KerasTunerSpace`.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
-        Decisions that are not searched, by name. Where `search` leaves a whole half
-        fixed, what is not named has the space's default value.
+        Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
+        those not named have the space's default value.
     population_size, sample_size : int or None, default=None
         P and S of ageing evolution. None is the paper's 100 and 10 for large budgets,
         and a quarter of `n_trials` and a third of that for small ones.
     kappa : float, default=0.001
-        Exploration of the Bayesian optimisation.
+        Weight of the standard deviation in the Bayesian optimisation; larger explores more.
     max_batch_size : int, default=256
-        Upper end of the batch sizes; larger than the data means full batches.
+        Largest batch size of the space; one larger than the data means full batches.
     selection : {"greedy", "top", "hq"} or callable, default="greedy"
-        How members are picked. "top" takes those with the lowest NLL each; "hq" prunes
-        teams by diversity (`skuq.ensembles.select_hq_proba`) and weighs members equally. A
-        callable gets ``(y, proba, n_members, sample_weight=...)``, codes (n_rows,) and
-        probabilities (n_trials, n_rows, n_classes), and returns a
-        `skuq.ensembles.Selection`.
+        How members are selected. "greedy" adds them one by one, "top" takes those with the lowest
+        `selection_loss` each, and "hq" prunes teams by diversity
+        (`skuq.ensembles.select_hq_proba`) and weights members equally. A callable gets ``(y,
+        proba, n_members, sample_weight=...)``, class codes (n_rows,) and probabilities (n_trials,
+        n_rows, n_classes), and returns a `skuq.ensembles.Selection`.
     selection_loss : {"nll", "brier"}, default="nll"
-        What "greedy" and "top" minimise: minus log of the averaged probability of the true
+        Loss that "greedy" and "top" minimise: minus log of the averaged probability of the true
         class, or the Brier score. "hq" has losses of its own.
     class_weight : dict, "balanced" or None, default=None
-        Weights of classes, by label: in the training loss as in the selection, like sample
-        weights. "balanced" is inversely proportional to their frequencies in y.
+        Weights of classes, by label, in the training loss and in the selection; they multiply
+        sample weights. "balanced" is inversely proportional to their frequencies in y.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     n_jobs : int or None, default=None
-        Networks trained at the same time, each in a process with its share of the
-        cores. With more than one, what is proposed depends on the order in which trials
-        finish, so that only "rs-mixed" and "init" repeat exactly.
+        Number of networks trained in parallel, each in a process with its share of the cores. With
+        more than one, proposals depend on the order in which trials finish, so that only
+        "rs-mixed" and "init" repeat exactly.
     catalog_dir : str, path or None, default=None
-        Where the search is kept: each finished trial is on disk when it ends, and `fit` with
-        the same data and settings goes on with what is there. Each search has a folder of its
-        own in it, so that folds and clones can share it. See `from_catalog`.
+        Folder that stores the search: each trial is on disk when it finishes, and `fit` with the
+        same data and settings continues with the stored trials. Each search has a subfolder of its
+        own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
         Seconds after which the search ends with the first trial that finishes.
     trial_timeout : float or None, default=None
-        Seconds after which a trial is given up and recorded as failed.
+        Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
-        Most failed trials; one more ends the search with an error that shows the reasons.
-        None ends it only if the first ten all fail.
+        Maximum number of failed trials; one more ends the search with an error that shows the
+        reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` of the same data and settings, with an integer `random_state` or
-        None, keeps the trials of the one before and adds those that a larger `n_trials` asks
-        for. Where the search is another one, a new one starts, with a warning. For a
-        `catalog_dir` it is always so.
+        Whether another `fit` with the same data and settings, and with an integer `random_state`
+        or None, keeps the trials of the one before and adds those that a larger `n_trials` asks
+        for. If data or settings differ, a new search starts, with a warning. With `catalog_dir` it
+        is always so.
     random_state : int, RandomState instance or None, default=None
-        With an integer and ``n_jobs=1`` everything repeats exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar; messages also go to the logger "skuq".
 

@@ -131,20 +131,20 @@ class CalibratedUncertaintyRegressor(
     Parameters
     ----------
     estimator : regressor
-        With `predict_distribution` (all of skuq), or ``predict(X, return_std=True)``, as
-        scikit-learn's Gaussian process; also at the end of a pipeline or a search.
+        Regressor with `predict_distribution` (all of skuq's) or ``predict(X, return_std=True)``,
+        such as scikit-learn's Gaussian process; also the last step of a pipeline or the estimator
+        of a search.
     method : {"scale", "isotonic", "conformal"}, default="scale"
-        "scale" multiplies all standard deviations by the number under which the rows are
-        most likely: one parameter, hence right for little data. "isotonic" maps in addition
-        predicted levels to observed ones, so that every quantile is met, skewed or not.
-        "conformal" takes intervals, in addition to the scale, from the standardised
-        errors: they hold at least their share of new rows whatever the distribution, as
-        long as these come from it.
+        "scale" multiplies all standard deviations by the factor that maximises the likelihood of
+        the rows: one parameter, which suits little data. "isotonic" also maps predicted levels to
+        observed ones, which corrects every quantile, also of skewed errors. "conformal" also takes
+        intervals from the standardised errors: they cover at least their share of new rows
+        whatever the distribution, as long as these rows come from it.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        How rows are predicted out of fold; None is 5 folds. "prefit" takes the estimator
-        as it is: give `fit` rows it has not seen.
+        How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the
+        estimator is fitted already and stays as it is: give `fit` rows that it has not seen.
     n_jobs : int or None, default=None
-        Folds at the same time.
+        Number of folds that are fitted in parallel.
 
     Attributes
     ----------
@@ -309,13 +309,13 @@ class CalibratedUncertaintyClassifier(
     Parameters
     ----------
     estimator : classifier
-        With `predict_distribution` (all of skuq) or `predict_proba`; also at the end of a
-        pipeline or a search.
+        Classifier with `predict_distribution` (all of skuq's) or `predict_proba`; also the last
+        step of a pipeline or the estimator of a search.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        How rows are predicted out of fold; None is 5 folds. "prefit" takes the estimator
-        as it is: give `fit` rows it has not seen.
+        How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the
+        estimator is fitted already and stays as it is: give `fit` rows that it has not seen.
     n_jobs : int or None, default=None
-        Folds at the same time.
+        Number of folds that are fitted in parallel.
 
     Attributes
     ----------

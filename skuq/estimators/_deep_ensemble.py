@@ -198,79 +198,82 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     Parameters
     ----------
     n_members : int, default=5
-        M of the paper.
+        Number of members (M in the paper).
     hidden_units : int or sequence of int, default=(50,)
-        Units of each hidden layer; one layer of 50 is the literature's benchmark.
+        Number of units of each hidden layer.
     activation : str, default="relu"
-        Of the hidden layers, by Keras' name.
+        Activation of the hidden layers, by its Keras name.
     dropout : float, default=0.0
-        Share of hidden units dropped while training; predictions drop none.
+        Share of hidden units dropped in training; predictions drop none.
     network : "tabular" or callable, optional
-        "tabular" is a modern network for tables with a recipe of its own (see
-        `skuq.networks.TabularSpace`): ahead of the plain one on all five UCI sets measured, slower
-        to train. Or ``network(input_shape, n_outputs) -> keras.Model``, where `n_outputs`
-        raw numbers are the means, then numbers that a softplus makes standard deviations. With
-        either `hidden_units`, `activation`, `dropout` and `scale_l2` have no effect.
+        "tabular" is a modern network for tables with its own training settings (see
+        `skuq.networks.TabularSpace`): better than the plain one on all five UCI sets measured, and
+        slower to train. Or ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs`
+        linear outputs: the means, then numbers that a softplus turns into standard deviations.
+        With either, `hidden_units`, `activation`, `dropout` and `scale_l2` have no effect.
     network_settings : dict, optional
-        With ``network="tabular"``: decisions of `skuq.networks.TabularSpace` by name that are to
-        differ from its defaults, as in ``{"width": 128, "embedding": "piecewise-linear"}``.
+        With ``network="tabular"``, values of the decisions of `skuq.networks.TabularSpace` that
+        differ from its defaults, by name, for example ``{"width": 128, "embedding":
+        "piecewise-linear"}``.
     n_copies : int, default=1
-        With ``network="tabular"``: members that share the weights of one network but for a few
-        of their own (TabM, BatchEnsemble), so that there are ``n_members * n_copies`` in all.
+        With ``network="tabular"``, number of copies of each network that share all but a few of
+        their weights (TabM, BatchEnsemble). There are ``n_members * n_copies`` members in all.
     loss : str, default="auto"
-        What each network predicts and learns by: "nll" is a normal's mean and standard deviation
-        by the likelihood; "beta-nll" the same with the likelihood's gradient weighted by the
-        standard deviation predicted (Seitzer et al. 2022, beta 0.5), so that rows taken for
-        noisy are learnt from, too; "student-t" and "gaussian-mixture" (three components) have
-        heavier tails or several modes; "quantiles" are 19 of them that do not cross; "mse" is
-        means only, for noise that is known or the same everywhere. "auto" is "beta-nll" for
-        ``network="tabular"`` and "nll" for others.
+        What each network predicts, and its loss. "nll": mean and standard deviation of a normal,
+        by likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
+        predicted standard deviation (Seitzer et al. 2022, beta 0.5), so that rows believed to be
+        noisy are learnt from, too. "student-t" and "gaussian-mixture" (three components): heavier
+        tails or several modes. "quantiles": 19 quantiles that do not cross. "mse": means only, for
+        noise that is known or the same everywhere. "auto" is "beta-nll" for ``network="tabular"``
+        and "nll" otherwise.
     noise_std : float or array-like of shape (n_outputs,), optional
-        With ``loss="mse"`` the noise's standard deviation, in units of y. None estimates
-        it from held-out rows, or from training rows where none are held out.
+        With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
+        held-out rows, or from training rows if none are held out.
     scale_l2 : float, default=1e-2
-        L2 penalty on the last layer of the standard deviations: without it small data
-        teach networks to be far too sure (see the documentation's figures).
+        L2 penalty on the last layer of the standard deviations. Without it, networks of small data
+        are far too sure.
     optimizer : str, default="adam"
-        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float or "auto", default="auto"
-        Here and below "auto" is what ``network="tabular"`` was tuned with, and for other
-        networks 0.01, batches of 100, 1000 epochs, a patience of 50, a constant schedule and no
-        weight decay.
+        Learning rate of the optimiser. "auto", here and below, is the setting that
+        ``network="tabular"`` was tuned with; for other networks it is 0.01, batches of 100, 1000
+        epochs, a patience of 50, a constant schedule and no weight decay.
     batch_size : int or "auto", default="auto"
+        Number of rows of a batch.
     epochs : int or "auto", default="auto"
-        Most epochs.
+        Maximum number of epochs of one network.
     early_stopping_patience : int, None or "auto", default="auto"
-        Epochs without a better validation loss before a member stops; its best epoch is
-        kept. None never stops, and still keeps the best epoch.
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
     validation_fraction : float, None or "auto", default="auto"
-        Share of the rows that a member validates on, others for each member. None trains
+        Share of the rows that is held out for validation, other rows for each member. None trains
         on all rows for all `epochs`. "auto" is 0.1 with ``network="tabular"``, otherwise 0.2.
     schedule : {"auto", "constant", "cosine", "exponential", "flat-cosine", "coslog4"}, \
             default="auto"
-        How the learning rate goes over `epochs`, see `skuq.training.Recipe`.
+        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
-        Penalty ``l2 * sum(w**2)`` on all weights and biases.
+        Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases.
     weight_decay : float or "auto", default="auto"
-        Decoupled weight decay.
+        Factor of decoupled weight decay.
     clip_norm : float or None, default=None
-        Largest norm of a gradient.
+        Maximum norm of a gradient; None does not clip.
     adversarial_epsilon : float, default=0.0
-        Adversarial training (0.01 in the paper): half of the loss on inputs moved by this
-        share of each feature's range against the network.
+        Adversarial training: half of the loss is taken on inputs that are moved by this share of
+        each feature's range in the direction that increases the loss. 0 disables it; the paper's
+        regressions have 0.01.
     bootstrap : bool, default=False
-        Train each member on rows drawn with replacement.
+        Whether to train each member on rows drawn with replacement.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
-        The scale of y on which its noise is taken for normal, see
-        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
-        are in units of y all the same.
+        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
+        "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
+        case.
     random_state : int, RandomState instance or None, default=None
-        With an integer everything repeats exactly.
+        Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar.
 
@@ -405,62 +408,65 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
     Parameters
     ----------
     n_members : int, default=5
-        M of the paper.
+        Number of members (M in the paper).
     hidden_units : int or sequence of int, default=(50,)
-        Units of each hidden layer.
+        Number of units of each hidden layer.
     activation : str, default="relu"
-        Of the hidden layers, by Keras' name.
+        Activation of the hidden layers, by its Keras name.
     dropout : float, default=0.0
-        Share of hidden units dropped while training; predictions drop none.
+        Share of hidden units dropped in training; predictions drop none.
     network : "tabular" or callable, optional
-        "tabular" is a modern network for tables with a recipe of its own (see
-        `skuq.networks.TabularSpace`): ahead of the plain one on three of the four sets measured,
-        slower to train. Or ``network(input_shape, n_outputs) -> keras.Model`` with as many linear
-        outputs, the classes' logits. With either `hidden_units`, `activation` and `dropout`
-        have no effect.
+        "tabular" is a modern network for tables with its own training settings (see
+        `skuq.networks.TabularSpace`): better than the plain one on three of the four sets
+        measured, and slower to train. Or ``network(input_shape, n_outputs) -> keras.Model`` with
+        `n_outputs` linear outputs, the classes' logits. With either, `hidden_units`, `activation`
+        and `dropout` have no effect.
     network_settings : dict, optional
-        With ``network="tabular"``: decisions of `skuq.networks.TabularSpace` by name that are to
-        differ from its defaults, as in ``{"width": 128, "embedding": "piecewise-linear"}``.
+        With ``network="tabular"``, values of the decisions of `skuq.networks.TabularSpace` that
+        differ from its defaults, by name, for example ``{"width": 128, "embedding":
+        "piecewise-linear"}``.
     n_copies : int, default=1
-        With ``network="tabular"``: members that share the weights of one network but for a few
-        of their own (TabM, BatchEnsemble), so that there are ``n_members * n_copies`` in all.
+        With ``network="tabular"``, number of copies of each network that share all but a few of
+        their weights (TabM, BatchEnsemble). There are ``n_members * n_copies`` members in all.
     optimizer : str, default="adam"
-        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float or "auto", default="auto"
-        Here and below "auto" is what ``network="tabular"`` was tuned with, and for other
-        networks 0.01, batches of 100, 1000 epochs, a patience of 50, a constant schedule and no
-        weight decay.
+        Learning rate of the optimiser. "auto", here and below, is the setting that
+        ``network="tabular"`` was tuned with; for other networks it is 0.01, batches of 100, 1000
+        epochs, a patience of 50, a constant schedule and no weight decay.
     batch_size : int or "auto", default="auto"
+        Number of rows of a batch.
     epochs : int or "auto", default="auto"
-        Most epochs.
+        Maximum number of epochs of one network.
     early_stopping_patience : int, None or "auto", default="auto"
-        Epochs without a better validation loss before a member stops; its best epoch is
-        kept. None never stops, and still keeps the best epoch.
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
     validation_fraction : float, None or "auto", default="auto"
-        Share of the rows that a member validates on, others for each member and of each
-        class in proportion. None trains on all rows for all `epochs`. "auto" is 0.1 with
+        Share of the rows, of each class in proportion, that is held out for validation, other rows
+        for each member. None trains on all rows for all `epochs`. "auto" is 0.1 with
         ``network="tabular"``, otherwise 0.2.
     schedule : {"auto", "constant", "cosine", "exponential", "flat-cosine", "coslog4"}, \
             default="auto"
-        How the learning rate goes over `epochs`, see `skuq.training.Recipe`.
+        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
-        Penalty ``l2 * sum(w**2)`` on all weights and biases.
+        Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases.
     weight_decay : float or "auto", default="auto"
-        Decoupled weight decay.
+        Factor of decoupled weight decay.
     clip_norm : float or None, default=None
-        Largest norm of a gradient.
+        Maximum norm of a gradient; None does not clip.
     adversarial_epsilon : float, default=0.0
-        Adversarial training: half of the loss on inputs moved by this share of each
-        feature's range against the network.
+        Adversarial training: half of the loss is taken on inputs that are moved by this share of
+        each feature's range in the direction that increases the loss. 0 disables it; the paper's
+        regressions have 0.01.
     bootstrap : bool, default=False
-        Train each member on rows drawn with replacement.
+        Whether to train each member on rows drawn with replacement.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     random_state : int, RandomState instance or None, default=None
-        With an integer everything repeats exactly.
+        Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar.
 

@@ -60,52 +60,53 @@ class HQEnsembleSelector(
     Parameters
     ----------
     estimators : list of (str, classifier) tuples
-        The pool, two or more. A `sklearn.frozen.FrozenEstimator` is taken as it is;
+        Pool of two or more classifiers. A `sklearn.frozen.FrozenEstimator` is not fitted again;
         "drop" leaves one out. For the members of a fitted ensemble of skuq see its
         `member_estimators`.
     metric : {"ck", "qs", "bd", "fk", "kw", "gd"} or list of these, default="gd"
-        What diversity means: Cohen's kappa, Q statistics, binary disagreement, Fleiss'
-        kappa, Kohavi-Wolpert variance, generalised diversity. Generalised diversity gave
-        the paper's best shares of strong teams on CIFAR-10. The scores of several metrics
-        are averaged (the paper takes one at a time).
+        Measure of diversity: Cohen's kappa, Q statistics, binary disagreement, Fleiss' kappa,
+        Kohavi-Wolpert variance or generalised diversity. Generalised diversity gave the paper's
+        best shares of strong teams on CIFAR-10. The scores of several metrics are averaged (the
+        paper uses one at a time).
     diversity : {"hq", "q"}, default="hq"
-        How a team is scored. "q" measures it once, on the rows that any model of the pool
+        How a team is scored. "q" measures diversity once, on the rows that any model of the pool
         gets wrong: the paper's baseline, with ``filters=("mean",)``.
     filters : sequence of {"alpha", "kmeans", "mean"}, default=("alpha", "kmeans")
-        "alpha" decides what is scored and so comes first; the others follow in the order
-        given. "mean" keeps what scores below the mean. A filter that would leave nothing
-        is skipped, and `teams_` says so. An empty sequence keeps all teams.
+        Filters, in the order in which they apply. "alpha" decides which teams are scored and must
+        come first. "mean" keeps the teams that score below the mean. A filter that would leave no
+        team is skipped, and `teams_` says so. An empty sequence keeps all teams.
     beta : float, default=0.1
         Share of the teams of each size that the alpha filter prunes.
     max_team_size : int or None, default=None
-        None is the whole pool, for pools of at most 25.
+        Maximum number of members of a team. None is the size of the pool, for pools of at most 25.
     voting : {"soft", "hard"}, default="soft"
-        Average of probabilities, or plurality of labels. With "hard" the probabilities
-        are shares of votes, tilted by less than 1e-6 towards the more accurate members:
-        so the most accurate of the tied members decides a tie.
+        How members vote: "soft" averages probabilities, "hard" takes the most frequent label. With
+        "hard" the probabilities are shares of votes, tilted by less than 1e-6 towards the more
+        accurate members, so that the most accurate of the tied members decides a tie.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        How predictions come about on rows a model was not trained on. None is 5-fold
-        cross-validation, after which the chosen members are fitted on all rows; every row
-        must be in exactly one test fold. "prefit" takes the estimators as they are: give
-        `fit` rows they have not seen.
+        How predictions of rows not trained on are made. None is 5-fold cross-validation, after
+        which the chosen members are fitted on all rows; every row must be in exactly one test
+        fold. With "prefit" the estimators are fitted already and stay as they are: give `fit` rows
+        that they have not seen.
     choose : "accuracy" or callable, default="accuracy"
-        Which survivor is served. "accuracy": the most accurate on these rows, then the
-        smaller, then the more diverse. A callable gets the survivors, a frame like
+        Which of the remaining teams predicts. "accuracy": the most accurate on these rows, then
+        the smaller, then the more diverse. A callable gets the remaining teams, a frame like
         `teams_`, and returns a label of its index.
     n_negatives : int or None, default=None
-        Draw so many of the rows a model gets wrong, instead of all, to measure on.
+        Number of rows drawn from those a model gets wrong, on which diversity is measured. None
+        takes all of them.
     rank_base : {0, 1}, default=1
-        Members of a team weigh in its HQ score by their rank in accuracy, the lowest
-        being `rank_base`. 0 is what the paper's released code intends.
+        Rank of the least accurate member of a team. Members are weighted in its HQ score by their
+        rank in accuracy. 0 is what the paper's released code intends.
     on : {"correctness", "labels"}, default="correctness"
-        What the two kappas are taken on: being right or wrong, or the labels themselves
-        as in the released code. The other metrics know correctness only.
+        What the two kappas compare: whether members are right ("correctness"), or their labels as
+        in the released code. The other metrics use correctness only.
     n_jobs : int or None, default=None
-        Estimators fitted at the same time.
+        Number of estimators that are fitted in parallel.
     random_state : int, RandomState instance or None, default=None
-        Draws the negatives if `n_negatives` is given; nothing else is random here.
+        Seed of the draw of negatives; used only with `n_negatives`.
     verbose : int, default=0
-        1 shows a bar while estimators are cross-validated.
+        1 shows a progress bar while estimators are cross-validated.
 
     Attributes
     ----------

@@ -221,63 +221,68 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
     Parameters
     ----------
     n_members : int, default=5
-        Most distinct members; also the seeds that each chosen setting is trained with.
+        Maximum number of distinct members, and number of seeds with which each selected setting is
+        trained.
     n_search : int, default=50
-        Random settings tried (kappa of NOMU's Algorithm 2).
+        Number of random settings that are tried (kappa in NOMU's Algorithm 2).
     min_members : int, default=2
-        Fewest distinct members kept; 1 is the paper's greedy rule to the letter.
+        Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
+        greedy rule.
     hidden_units : int or sequence of int, default=(50,)
-        Units of each hidden layer.
+        Number of units of each hidden layer.
     activation : str, default="relu"
-        Of the hidden layers, by Keras' name.
+        Activation of the hidden layers, by its Keras name.
     dropout_range : pair of float, default=(1e-3, 0.9)
-        The settings' dropout rates are drawn log-uniformly between these.
+        Range from which the settings' dropout rates are drawn log-uniformly.
     l2_range : pair of float, default=(1e-7, 1e-1)
-        So are their penalties ``l2 * sum(w**2)``: six powers of ten, as in the paper.
+        Range from which the settings' penalties ``l2 * sum(w**2)`` are drawn log-uniformly; six
+        powers of ten, as in the paper.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, whose rates
-        the settings replace; parameters that describe layers then have no effect. Its
-        `n_outputs` raw numbers are the means, then numbers that a softplus makes
-        standard deviations.
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, whose rates the
+        settings replace, and `n_outputs` linear outputs: the means, then numbers that a softplus
+        turns into standard deviations. Parameters that describe layers then have no effect.
     loss : {"nll", "mse"}, default="nll"
-        "nll" has each network predict mean and standard deviation; "mse" trains means
-        only, for noise that is known or the same everywhere.
+        What each network predicts, and its loss. "nll": mean and standard deviation of a normal,
+        by likelihood. "mse": means only, for noise that is known or the same everywhere.
     noise_std : float or array-like of shape (n_outputs,), optional
-        With ``loss="mse"`` the noise's standard deviation, in units of y. None estimates
-        it from held-out rows, or from training rows where none are held out.
+        With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
+        held-out rows, or from training rows if none are held out.
     scale_l2 : float, default=1e-2
-        L2 penalty on the last layer of the standard deviations: without it small data
-        teach networks to be far too sure.
+        L2 penalty on the last layer of the standard deviations. Without it, networks of small data
+        are far too sure.
     optimizer : str, default="adam"
-        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
+        Learning rate of the optimiser.
     batch_size : int, default=100
+        Number of rows of a batch.
     epochs : int, default=1000
-        Most epochs.
+        Maximum number of epochs of one network.
     early_stopping_patience : int or None, default=50
-        Epochs without a better validation loss before a network stops; its best epoch is
-        kept. None never stops, and still keeps the best epoch.
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
     validation_fraction : float, default=0.2
-        Share of the rows that all members validate and are selected on.
+        Share of the rows that is held out for validation and selection, the same rows for all
+        members.
     refit : bool, default=False
-        Train the members on, on all rows, after their selection (HDE* in NOMU).
+        Whether to continue training the members on all rows after their selection (HDE* in NOMU).
     schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate falls over `epochs`.
+        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
     weight_decay : float, default=0.0
-        Decoupled weight decay.
+        Factor of decoupled weight decay.
     clip_norm : float or None, default=None
-        Largest norm of a gradient.
+        Maximum norm of a gradient; None does not clip.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
-        The scale of y on which its noise is taken for normal, see
-        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
-        are in units of y all the same.
+        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
+        "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
+        case.
     random_state : int, RandomState instance or None, default=None
-        With an integer everything repeats exactly.
+        Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar.
 
@@ -407,49 +412,55 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
     Parameters
     ----------
     n_members : int, default=5
-        Most distinct members; also the seeds that each chosen setting is trained with.
+        Maximum number of distinct members, and number of seeds with which each selected setting is
+        trained.
     n_search : int, default=50
-        Random settings tried (kappa of NOMU's Algorithm 2).
+        Number of random settings that are tried (kappa in NOMU's Algorithm 2).
     min_members : int, default=2
-        Fewest distinct members kept; 1 is the paper's greedy rule to the letter.
+        Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
+        greedy rule.
     hidden_units : int or sequence of int, default=(50,)
-        Units of each hidden layer.
+        Number of units of each hidden layer.
     activation : str, default="relu"
-        Of the hidden layers, by Keras' name.
+        Activation of the hidden layers, by its Keras name.
     dropout_range : pair of float, default=(1e-3, 0.9)
-        The settings' dropout rates are drawn log-uniformly between these.
+        Range from which the settings' dropout rates are drawn log-uniformly.
     l2_range : pair of float, default=(1e-7, 1e-1)
-        So are their penalties ``l2 * sum(w**2)``: six powers of ten, as in the paper.
+        Range from which the settings' penalties ``l2 * sum(w**2)`` are drawn log-uniformly; six
+        powers of ten, as in the paper.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, whose rates
-        the settings replace; parameters that describe layers then have no effect. Its
-        `n_outputs` linear outputs are the classes' logits.
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers, whose rates the
+        settings replace, and `n_outputs` linear outputs, the classes' logits. Parameters that
+        describe layers then have no effect.
     optimizer : str, default="adam"
-        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
+        Learning rate of the optimiser.
     batch_size : int, default=100
+        Number of rows of a batch.
     epochs : int, default=1000
-        Most epochs.
+        Maximum number of epochs of one network.
     early_stopping_patience : int or None, default=50
-        Epochs without a better validation loss before a network stops; its best epoch is
-        kept. None never stops, and still keeps the best epoch.
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
     validation_fraction : float, default=0.2
-        Share of the rows that all members validate and are selected on.
+        Share of the rows that is held out for validation and selection, the same rows for all
+        members.
     refit : bool, default=False
-        Train the members on, on all rows, after their selection (HDE* in NOMU).
+        Whether to continue training the members on all rows after their selection (HDE* in NOMU).
     schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate falls over `epochs`.
+        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
     weight_decay : float, default=0.0
-        Decoupled weight decay.
+        Factor of decoupled weight decay.
     clip_norm : float or None, default=None
-        Largest norm of a gradient.
+        Maximum norm of a gradient; None does not clip.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     random_state : int, RandomState instance or None, default=None
-        With an integer everything repeats exactly.
+        Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar.
 

@@ -117,57 +117,60 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
     Parameters
     ----------
     n_passes : int, default=100
-        Passes with random units dropped, T of the paper; all are predicted in one call.
+        Number of prediction passes with random units dropped (T in the paper); one call computes
+        them all.
     hidden_units : int or sequence of int, default=(50,)
-        Units of each hidden layer.
+        Number of units of each hidden layer.
     activation : str, default="relu"
-        Of the hidden layers, by Keras' name.
+        Activation of the hidden layers, by its Keras name.
     dropout : float, default=0.1
-        Share of the units that each hidden layer drops, in training and in every pass.
+        Share of hidden units dropped in training and in every prediction pass.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers; parameters
-        that describe layers and their rates then have no effect. Its
-        `n_outputs` raw numbers are the means, then numbers that a softplus makes
-        standard deviations.
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers and `n_outputs`
+        linear outputs: the means, then numbers that a softplus turns into standard deviations.
+        Parameters that describe layers and their rates then have no effect.
     loss : {"nll", "mse"}, default="nll"
-        "nll" has each network predict mean and standard deviation; "mse" trains means
-        only, for noise that is known or the same everywhere.
+        What each network predicts, and its loss. "nll": mean and standard deviation of a normal,
+        by likelihood. "mse": means only, for noise that is known or the same everywhere.
     noise_std : float or array-like of shape (n_outputs,), optional
-        With ``loss="mse"`` the noise's standard deviation, in units of y. None estimates
-        it from held-out rows, or from training rows where none are held out.
+        With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
+        held-out rows, or from training rows if none are held out.
     scale_l2 : float, default=1e-2
-        L2 penalty on the last layer of the standard deviations: without it small data
-        teach networks to be far too sure.
+        L2 penalty on the last layer of the standard deviations. Without it, networks of small data
+        are far too sure.
     optimizer : str, default="adam"
-        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
+        Learning rate of the optimiser.
     batch_size : int, default=100
+        Number of rows of a batch.
     epochs : int, default=1000
-        Most epochs.
+        Maximum number of epochs of one network.
     early_stopping_patience : int or None, default=50
-        Epochs without a better validation loss before a network stops; its best epoch is
-        kept. None never stops, and still keeps the best epoch.
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
     validation_fraction : float or None, default=0.2
-        Share of the rows that validate. None trains on all rows for all `epochs`.
+        Share of the rows that is held out for validation. None trains on all rows for all
+        `epochs`.
     schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate falls over `epochs`.
+        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
-        Penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
+        Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
     weight_decay : float, default=0.0
-        Decoupled weight decay.
+        Factor of decoupled weight decay.
     clip_norm : float or None, default=None
-        Largest norm of a gradient.
+        Maximum norm of a gradient; None does not clip.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
-        The scale of y on which its noise is taken for normal, see
-        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
-        are in units of y all the same.
+        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
+        "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
+        case.
     random_state : int, RandomState instance or None, default=None
-        With an integer everything repeats exactly.
+        Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar.
 
@@ -279,43 +282,47 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
     Parameters
     ----------
     n_passes : int, default=100
-        Passes with random units dropped, T of the paper; all are predicted in one call.
+        Number of prediction passes with random units dropped (T in the paper); one call computes
+        them all.
     hidden_units : int or sequence of int, default=(50,)
-        Units of each hidden layer.
+        Number of units of each hidden layer.
     activation : str, default="relu"
-        Of the hidden layers, by Keras' name.
+        Activation of the hidden layers, by its Keras name.
     dropout : float, default=0.1
-        Share of the units that each hidden layer drops, in training and in every pass.
+        Share of hidden units dropped in training and in every prediction pass.
     network : callable, optional
-        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers; parameters
-        that describe layers and their rates then have no effect. Its
-        `n_outputs` linear outputs are the classes' logits.
+        ``network(input_shape, n_outputs) -> keras.Model`` with Dropout layers and `n_outputs`
+        linear outputs, the classes' logits. Parameters that describe layers and their rates then
+        have no effect.
     optimizer : str, default="adam"
-        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
+        Learning rate of the optimiser.
     batch_size : int, default=100
+        Number of rows of a batch.
     epochs : int, default=1000
-        Most epochs.
+        Maximum number of epochs of one network.
     early_stopping_patience : int or None, default=50
-        Epochs without a better validation loss before a network stops; its best epoch is
-        kept. None never stops, and still keeps the best epoch.
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
     validation_fraction : float or None, default=0.2
-        Share of the rows that validate. None trains on all rows for all `epochs`.
+        Share of the rows that is held out for validation. None trains on all rows for all
+        `epochs`.
     schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate falls over `epochs`.
+        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
-        Penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
+        Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
     weight_decay : float, default=0.0
-        Decoupled weight decay.
+        Factor of decoupled weight decay.
     clip_norm : float or None, default=None
-        Largest norm of a gradient.
+        Maximum norm of a gradient; None does not clip.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
     random_state : int, RandomState instance or None, default=None
-        With an integer everything repeats exactly.
+        Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar.
 

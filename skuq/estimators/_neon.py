@@ -38,71 +38,79 @@ class NEONRegressor(OperatorRegressor):
     Parameters
     ----------
     query_points : array-like of shape (q, d_y) or (q,), optional
-        Where the columns of Y are. By default columns are numbered from 0 to 1 and
+        Points at which the columns of Y are given. By default columns are numbered from 0 to 1 and
         standardised one by one, and there are no points between them.
     encoder_units : int or sequence of int, default=(64, 64)
-        Hidden layers of the encoder of u.
+        Number of units of each hidden layer of the encoder of u.
     latent : int, default=64
-        Length of what the encoder gives.
+        Length of the latent vector, the output of the encoder.
     decoder : {"split", "concat"}, default="split"
-        "split" hands each hidden layer of the decoder a part of the latent vector, "concat" all
-        of it to the first (section 2.4.1).
+        "split" gives each hidden layer of the decoder a part of the latent vector, "concat" gives
+        all of it to the first (section 2.4.1).
     decoder_units : int or sequence of int, default=(64, 64)
+        Number of units of each hidden layer of the decoder.
     fourier_scale : float, optional
-        Fourier features of the (standardised) query points, with frequencies normal with this
-        standard deviation at first; for functions that vary fast: 5 to 15 in the paper. By
-        default the points themselves.
+        Standard deviation of the initial frequencies of Fourier features of the (standardised)
+        query points, for functions that vary fast; 5 to 15 in the paper. By default the points
+        themselves are used.
     activation : str, default="gelu"
-        Of all hidden layers, by Keras' name.
+        Activation of the hidden layers, by its Keras name.
     factorize : bool, default=True
-        Random weight factorisation of all trained layers, as the paper's code has it.
+        Whether to factorise the weights of all trained layers at random, as the paper's code does.
     build_base : callable, optional
-        ``build_base(d_u, d_y, n_outputs) -> keras.Model`` with inputs u and y, in place of
-        encoder and decoder. The EpiNet then sees its last hidden layer, u and y.
+        ``build_base(d_u, d_y, n_outputs) -> keras.Model`` with inputs u and y, which replaces
+        encoder and decoder. An EpiNet then sees its last hidden layer, u and y.
     pretrained : keras.Model or fitted regressor, optional
-        Whose prediction is kept as it is, to the bit; only an EpiNet is trained, on what it
-        leaves. A Keras model with inputs u and y (in your units) shows its last hidden
-        layer and predicts at any query points; anything else has ``predict(X)`` in the shape
-        of Y.
+        Fitted model whose predictions are reproduced exactly; only an EpiNet is trained, on the
+        residuals. Of a Keras model with inputs u and y (in your units) the EpiNet sees the last
+        hidden layer, and it predicts at any query points; any other model has ``predict(X)`` in
+        the shape of Y.
     epinet_units : int or sequence of int, default=(32, 32)
-        Hidden layers of the EpiNet's trained part.
+        Number of units of each hidden layer of the EpiNet's trained part.
     prior_units : int or sequence of int, default=(5, 5)
-        Of each of the `n_index` networks of its prior.
+        Number of units of each hidden layer of the `n_index` networks of its prior.
     prior_scale : float, default=0.75
-        Weight of the prior (alpha in Eq. 4). Larger is less sure away from data.
+        Scale of the random prior (alpha in Eq. 4); 0 disables it. A larger one is less sure away
+        from data.
     n_index : int, default=16
-        Length of z.
+        Length of the random index z.
     n_index_samples : int, default=16
-        Indices drawn for every step; all see the same rows.
+        Number of indices drawn for every step; all see the same rows.
     n_draws : int, default=128
-        Indices that predictions average over, the same for all of them.
+        Number of indices that predictions average over, the same for all predictions.
     output_map : {"decaying", "bounded"} or callable, optional
-        Last step from the network to values: ``a * exp(-softplus(b))``,
-        ``sigmoid(a) * exp(-softplus(b))`` of two numbers each, or a function of `keras.ops`
-        from (.., m) to (.., m). On standardised values.
+        Last step from the network to (standardised) values: "decaying" is ``a *
+        exp(-softplus(b))`` and "bounded" ``sigmoid(a) * exp(-softplus(b))``, of two numbers each,
+        or a function of `keras.ops` from (.., m) to (.., m).
     loss : {"auto", "relative", "squared", "huber", "nll"}, default="auto"
-        "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it
-        for functions and "squared" for single numbers, whose size may be 0. "nll" learns
-        noise too: a mixture of normals, one a z (Eq. 5).
+        "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
+        functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,
+        too: predictions are mixtures of normals (Eq. 5).
     steps : int, default=12000
-        Of training, rounded up to whole epochs.
+        Number of training steps, rounded up to whole epochs.
     batch_size : int or None, default=64
-        Pairs of input and query, or functions; None takes all.
+        Number of pairs of input and query point, or of functions, of a batch; None takes all.
     batch_over : {"pairs", "functions"}, default="pairs"
+        Whether a batch holds pairs of input and query point, or whole functions.
     optimizer : str, default="adam"
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=1e-3
+        Learning rate of the optimiser.
     schedule : {"constant", "cosine", "exponential"}, default="cosine"
-        How the learning rate falls over all steps.
+        How the learning rate changes over `steps`, see `skuq.training.Recipe`.
     final_lr_factor : float, default=0.001
-        Where it ends, as a share of `learning_rate`. What has no noise is learnt the more
-        exactly the lower that is.
+        Last learning rate, as a share of `learning_rate`. For data without noise, a lower one
+        gives smaller errors.
     warmup : float, default=0.0
-        Share of the steps in which it rises first.
+        Share of the steps in which the learning rate first rises.
     clip_norm : float or None, default=1.0
+        Maximum norm of a gradient; None does not clip.
     standardize : bool, default=True
-        Inputs, query points and values, each component by itself.
+        Whether to standardise inputs, query points and values, each component by itself.
     random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
+        1 shows a progress bar.
 
     Attributes
     ----------
@@ -116,8 +124,10 @@ class NEONRegressor(OperatorRegressor):
     scaling_ : FunctionScaling
     entropy_ : int
         What all random numbers came from.
-    n_features_in_, feature_names_in_ :
-        As in scikit-learn.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
 
     See Also
     --------

@@ -31,88 +31,90 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
     Parameters
     ----------
     n_trials : int, default=50
-        Networks trained (K), hence the size of the pool; 400 in the paper.
+        Number of trials (K), hence the size of the catalog; 400 in the paper.
     n_members : int, default=5
-        Networks of the ensemble (M); 3 to 30 in the paper.
+        Number of members of the ensemble (M); 3 to 30 in the paper.
     strategy : {"re", "rs"}, default="re"
         "re" evolves (NES-RE, Algorithm 2), "rs" draws at random (NES-RS, Algorithm 1).
     vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
-        What members may differ in; the other half has `fixed_...` or the space's default
-        values. With "initialisation" only seeds differ.
+        Decisions in which members may differ; the others have their values in `fixed_...` or the
+        space's defaults. With "initialisation" only seeds differ.
     search_space : None, str, SearchSpace, callable or pair, default=None
-        "dense" (default for tables): fully connected networks with skips, three variable
-        nodes; "width-depth": equally wide layers; "darts" (default for images): normal and
-        reduction cells; "nas-bench-201": its cells; "tabular": `skuq.networks.TabularSpace`,
-        which decides the number of epochs itself. Or an object such as
-        `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
+        Space of networks. "dense" (default for tables): fully connected networks with skip
+        connections, three variable nodes; "width-depth": layers of equal width; "darts" (default
+        for images): normal and reduction cells; "nas-bench-201": its cells; "tabular":
+        `skuq.networks.TabularSpace`, which decides the number of epochs itself. Or an object such
+        as `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
         language, see `skuq.networks.KerasTunerSpace`.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
-        Decisions that do not vary, by name.
+        Decisions that are not searched, by name. If `vary` fixes all decisions of one kind, those
+        not named have the space's default value.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
-        Of images that come as flat rows; (n, h, w, c) needs none.
+        Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     population_size, n_parents : int or None, default=None
         P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
         smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half
         of P, at most 10. A larger m than P means P.
     evolve_on : {"both", "clean", "shift"}, default="both"
-        With `shift_validation`, what evolution judges parents on: the clean rows or those of
-        the highest severity, drawn anew each time (NES-RE); "clean" is NES-RE-0.
+        With `shift_validation`, the rows on which evolution selects parents: "both" draws for each
+        proposal either the clean rows or those of the highest severity (NES-RE); "clean" is
+        NES-RE-0.
     selection : {"forward", "replacement", "quick", "top", "hq"} or callable, default="forward"
-        How members are picked, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams
-        of the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
+        How members are selected, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams of
+        the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
         sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
         `skuq.ensembles.Selection`.
     use_best : bool, default=False
-        Take fewer than `n_members`, but at least 2 (repeats counted), if that does better on
-        held-out rows that had no part in the selection. Not for "hq" and callables.
+        Whether to take fewer than `n_members`, but at least 2 (repeats counted), if that does
+        better on held-out rows that the selection did not use. Not for "hq" and callables.
     class_weight : dict, "balanced" or None, default=None
-        Weights of classes, by label: in the training loss as in the selection, like sample
-        weights. "balanced" is inversely proportional to their frequencies in y.
+        Weights of classes, by label, in the training loss and in the selection; they multiply
+        sample weights. "balanced" is inversely proportional to their frequencies in y.
     epochs : int or None, default=None
-        Epochs of one network, along a cosine schedule. None is enough for 500 steps of the
-        optimiser, but 30 at least and 100 at most, for tables, and the paper's 100 for images
-        (it has 15 on Fashion-MNIST).
+        Number of epochs of one network, over which its learning rate follows a cosine schedule.
+        None takes the paper's 100 for images (it has 15 on Fashion-MNIST), and for tables as many
+        as make 500 steps of the optimiser, at least 30 and at most 100.
     validation_fraction : float, default=0.25
-        Share of the rows that networks are not trained on: evolution and selection see
-        them. Ignored with `cv` or `validation_data`.
+        Share of the rows that is held out for the search and the selection. Ignored with `cv` or
+        `validation_data`.
     cv : int, cross-validation generator, iterable or None, default=None
-        With a number k every trial is k networks, each trained without another of k parts of the
-        rows (of positive weight). Search and selection see predictions of all rows, each by a
-        network that was not trained on it, and all networks of the trials chosen predict. Better
-        for small tables, at k times the work. Splitters must test every row once. None holds
-        `validation_fraction` out.
+        Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
+        one network per fold of the rows of positive weight, each without the rows of its fold.
+        Search and selection use the out-of-fold predictions of all rows, and all networks of the
+        selected trials predict. Better for small tables, at as many times the cost as there are
+        folds. A splitter must test every row once. None holds out `validation_fraction`.
     refit : bool, default=False
-        Whether the networks of the ensemble are trained anew on all rows, `validation_data` among
-        them, each for as many epochs as were best in the search; with `cv` one for each trial, not
-        one for each fold. So many more trainings follow the search, whatever `max_time` is; where
-        one fails, the networks of the search stay.
+        Whether to train the members again on all rows, `validation_data` among them, after the
+        search. Each trains for as many epochs as were best in the search; with `cv` one network
+        replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
+        the networks of the search stay.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only, as do images.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only; so do images.
     n_jobs : int or None, default=None
-        Networks trained at the same time, each in a process with its share of the cores.
-        With more than one, what evolution proposes depends on the order in which trials
-        finish, so that only "rs" repeats exactly.
+        Number of networks trained in parallel, each in a process with its share of the cores. With
+        more than one, proposals of the evolution depend on the order in which trials finish, so
+        that only "rs" repeats exactly.
     catalog_dir : str, path or None, default=None
-        Where the search is kept: each finished trial is on disk when it ends, and `fit` with
-        the same data and settings goes on with what is there. Each search has a folder of its
-        own in it, so that folds and clones can share it. See `from_catalog`.
+        Folder that stores the search: each trial is on disk when it finishes, and `fit` with the
+        same data and settings continues with the stored trials. Each search has a subfolder of its
+        own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
         Seconds after which the search ends with the first trial that finishes.
     trial_timeout : float or None, default=None
-        Seconds after which a trial is given up and recorded as failed.
+        Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
-        Most failed trials; one more ends the search with an error that shows the reasons.
-        None ends it only if the first ten all fail.
+        Maximum number of failed trials; one more ends the search with an error that shows the
+        reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` of the same data and settings, with an integer `random_state` or
-        None, keeps the trials of the one before and adds those that a larger `n_trials` asks
-        for. Where the search is another one, a new one starts, with a warning. For a
-        `catalog_dir` it is always so.
+        Whether another `fit` with the same data and settings, and with an integer `random_state`
+        or None, keeps the trials of the one before and adds those that a larger `n_trials` asks
+        for. If data or settings differ, a new search starts, with a warning. With `catalog_dir` it
+        is always so.
     random_state : int, RandomState instance or None, default=None
-        With an integer and ``n_jobs=1`` everything repeats exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar; messages also go to the logger "skuq".
 
@@ -261,92 +263,95 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     Parameters
     ----------
     n_trials : int, default=50
-        Networks trained (K), hence the size of the pool; 400 in the paper.
+        Number of trials (K), hence the size of the catalog; 400 in the paper.
     n_members : int, default=5
-        Networks of the ensemble (M); 3 to 30 in the paper.
+        Number of members of the ensemble (M); 3 to 30 in the paper.
     strategy : {"re", "rs"}, default="re"
         "re" evolves (NES-RE, Algorithm 2), "rs" draws at random (NES-RS, Algorithm 1).
     vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
-        What members may differ in; the other half has `fixed_...` or the space's default
-        values. With "initialisation" only seeds differ.
+        Decisions in which members may differ; the others have their values in `fixed_...` or the
+        space's defaults. With "initialisation" only seeds differ.
     search_space : None, str, SearchSpace, callable or pair, default=None
-        "dense" (default for tables): fully connected networks with skips, three variable
-        nodes; "width-depth": equally wide layers; "darts" (default for images): normal and
-        reduction cells; "nas-bench-201": its cells; "tabular": `skuq.networks.TabularSpace`,
-        which decides the number of epochs itself. Or an object such as
-        `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
+        Space of networks. "dense" (default for tables): fully connected networks with skip
+        connections, three variable nodes; "width-depth": layers of equal width; "darts" (default
+        for images): normal and reduction cells; "nas-bench-201": its cells; "tabular":
+        `skuq.networks.TabularSpace`, which decides the number of epochs itself. Or an object such
+        as `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
         language, see `skuq.networks.KerasTunerSpace`.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
-        Decisions that do not vary, by name.
+        Decisions that are not searched, by name. If `vary` fixes all decisions of one kind, those
+        not named have the space's default value.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
-        Of images that come as flat rows; (n, h, w, c) needs none.
+        Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     population_size, n_parents : int or None, default=None
         P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
         smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half
         of P, at most 10. A larger m than P means P.
     evolve_on : {"both", "clean", "shift"}, default="both"
-        With `shift_validation`, what evolution judges parents on: the clean rows or those of
-        the highest severity, drawn anew each time (NES-RE); "clean" is NES-RE-0.
+        With `shift_validation`, the rows on which evolution selects parents: "both" draws for each
+        proposal either the clean rows or those of the highest severity (NES-RE); "clean" is
+        NES-RE-0.
     selection : {"forward", "replacement", "quick", "top", "hq"} or callable, default="forward"
-        How members are picked, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams
-        of the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
+        How members are selected, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams of
+        the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
         sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
         `skuq.ensembles.Selection`.
     use_best : bool, default=False
-        Take fewer than `n_members`, but at least 2 (repeats counted), if that does better on
-        held-out rows that had no part in the selection. Not for "hq" and callables.
+        Whether to take fewer than `n_members`, but at least 2 (repeats counted), if that does
+        better on held-out rows that the selection did not use. Not for "hq" and callables.
     selection_loss : {"mixture", "normal"}, default="mixture"
-        What selections minimise: minus log of the averaged densities, for which the paper's
-        Proposition 3.1 holds, or the NLL of the normal with the mixture's mean and variance.
+        Loss that the selection minimises: minus log of the averaged densities, for which the
+        paper's Proposition 3.1 holds, or the NLL of the normal with the mixture's mean and
+        variance.
     epochs : int or None, default=None
-        Epochs of one network, along a cosine schedule. None is enough for 500 steps of the
-        optimiser, but 30 at least and 100 at most, for tables, and the paper's 100 for images
-        (it has 15 on Fashion-MNIST).
+        Number of epochs of one network, over which its learning rate follows a cosine schedule.
+        None takes the paper's 100 for images (it has 15 on Fashion-MNIST), and for tables as many
+        as make 500 steps of the optimiser, at least 30 and at most 100.
     validation_fraction : float, default=0.25
-        Share of the rows that networks are not trained on: evolution and selection see
-        them. Ignored with `cv` or `validation_data`.
+        Share of the rows that is held out for the search and the selection. Ignored with `cv` or
+        `validation_data`.
     cv : int, cross-validation generator, iterable or None, default=None
-        With a number k every trial is k networks, each trained without another of k parts of the
-        rows (of positive weight). Search and selection see predictions of all rows, each by a
-        network that was not trained on it, and all networks of the trials chosen predict. Better
-        for small tables, at k times the work. Splitters must test every row once. None holds
-        `validation_fraction` out.
+        Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
+        one network per fold of the rows of positive weight, each without the rows of its fold.
+        Search and selection use the out-of-fold predictions of all rows, and all networks of the
+        selected trials predict. Better for small tables, at as many times the cost as there are
+        folds. A splitter must test every row once. None holds out `validation_fraction`.
     refit : bool, default=False
-        Whether the networks of the ensemble are trained anew on all rows, `validation_data` among
-        them, each for as many epochs as were best in the search; with `cv` one for each trial, not
-        one for each fold. So many more trainings follow the search, whatever `max_time` is; where
-        one fails, the networks of the search stay.
+        Whether to train the members again on all rows, `validation_data` among them, after the
+        search. Each trains for as many epochs as were best in the search; with `cv` one network
+        replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
+        the networks of the search stay.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only, as do images.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only; so do images.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
-        The scale of y on which its noise is taken for normal, see
-        `skuq.tables.TargetTransform`. The latter two are for skewed targets; predictions
-        are in units of y all the same.
+        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
+        "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
+        case.
     n_jobs : int or None, default=None
-        Networks trained at the same time, each in a process with its share of the cores.
-        With more than one, what evolution proposes depends on the order in which trials
-        finish, so that only "rs" repeats exactly.
+        Number of networks trained in parallel, each in a process with its share of the cores. With
+        more than one, proposals of the evolution depend on the order in which trials finish, so
+        that only "rs" repeats exactly.
     catalog_dir : str, path or None, default=None
-        Where the search is kept: each finished trial is on disk when it ends, and `fit` with
-        the same data and settings goes on with what is there. Each search has a folder of its
-        own in it, so that folds and clones can share it. See `from_catalog`.
+        Folder that stores the search: each trial is on disk when it finishes, and `fit` with the
+        same data and settings continues with the stored trials. Each search has a subfolder of its
+        own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
         Seconds after which the search ends with the first trial that finishes.
     trial_timeout : float or None, default=None
-        Seconds after which a trial is given up and recorded as failed.
+        Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
-        Most failed trials; one more ends the search with an error that shows the reasons.
-        None ends it only if the first ten all fail.
+        Maximum number of failed trials; one more ends the search with an error that shows the
+        reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` of the same data and settings, with an integer `random_state` or
-        None, keeps the trials of the one before and adds those that a larger `n_trials` asks
-        for. Where the search is another one, a new one starts, with a warning. For a
-        `catalog_dir` it is always so.
+        Whether another `fit` with the same data and settings, and with an integer `random_state`
+        or None, keeps the trials of the one before and adds those that a larger `n_trials` asks
+        for. If data or settings differ, a new search starts, with a warning. With `catalog_dir` it
+        is always so.
     random_state : int, RandomState instance or None, default=None
-        With an integer and ``n_jobs=1`` everything repeats exactly.
+        Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar; messages also go to the logger "skuq".
 

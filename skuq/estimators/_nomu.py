@@ -62,108 +62,116 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
     Parameters
     ----------
     hidden_units : int or sequence of int, default=(50,)
-        Units of each hidden layer of the prediction's part, f.
+        Number of units of each hidden layer of f, the part that predicts.
     side_hidden_units : int or sequence of int, optional
-        Of the uncertainty's part, r; as many as f's by default.
+        Number of units of each hidden layer of r, the part for the uncertainty; by default those
+        of f.
     activation : str, default="relu"
-        Of the hidden layers, by Keras' name.
+        Activation of the hidden layers, by its Keras name.
     connect_layers : int, default=1
-        How many of f's last hidden layers r sees. 1 is the paper's architecture: the last one
-        joins r's output layer, the one before it r's last hidden layer, and so on (Remark
-        3.1). 0 leaves the two apart, so that distances are Euclidean.
+        Number of f's last hidden layers that r sees. 1 is the paper's architecture: the last one
+        joins r's output layer, the one before it r's last hidden layer, and so on (Remark 3.1). 0
+        separates the two, so that distances are Euclidean.
     connect_gradient : bool, default=False
-        Whether the uncertainty's loss also moves the weights of f. The paper says no
-        (footnote 5), its code does. Without effect where f is trained before r, or given;
-        "auto" early stopping gives way to it.
+        Whether the uncertainty's loss also trains the weights of f. It does not in the paper
+        (footnote 5), but in its code. No effect if f is trained before r, or given; "auto" early
+        stopping is then off.
     initial_range : float, optional
-        Weights and biases begin uniform in plus and minus this, 0.05 in the paper. By default
-        in the range that Glorot and Bengio give for each layer's weights, which fits tables
+        Initial weights and biases are uniform between minus and plus this; 0.05 in the paper. By
+        default the range is Glorot and Bengio's for each layer's weights, which suits tables
         better.
     build_f : callable, optional
-        ``build_f(input_shape, n_outputs) -> keras.Model`` in place of `hidden_units`.
+        ``build_f(input_shape, n_outputs) -> keras.Model``, which replaces `hidden_units`.
     build_r : callable, optional
-        The same in place of `side_hidden_units`; its last layer of weights gives way to one
-        that sees f's last hidden layer too.
+        The same for `side_hidden_units`; its last layer of weights is replaced by one that also
+        sees f's last hidden layer.
     pretrained : keras.Model or fitted regressor, optional
-        Whose prediction is kept as it is, to the bit; only r is trained. Give `fit` the rows
-        that it was trained on. r sees the last hidden layer of a Keras model, and of
-        any other regressor nothing but X. `clone` forgets what an estimator has learnt:
-        for cross-validation and searches wrap it in `sklearn.frozen.FrozenEstimator`.
+        Fitted model whose predictions are reproduced exactly; only r is trained. Give `fit` the
+        rows that it was trained on. r sees the last hidden layer of a Keras model, and only X with
+        any other regressor. `clone` forgets what an estimator has learnt: for cross-validation and
+        searches wrap it in `sklearn.frozen.FrozenEstimator`.
     noise : {"learned"}, float or callable, optional
-        The standard deviation of the data's noise, in units of y: a number, or a function
-        ``noise(X) -> (n,)`` of an array. "learned" trains f with a Gaussian likelihood first, and r
-        on top of it (appendix C.1). By default the data have none worth modelling.
+        Standard deviation of the noise, in units of y: a number, or a function ``noise(X) ->
+        (n,)`` of an array. "learned" first trains f with a Gaussian likelihood, then r on top of
+        it (appendix C.1). By default the data are taken to have no noise worth modelling.
     bounds : {"symmetric", "asymmetric"}, default="symmetric"
-        "asymmetric" trains an r upwards and another downwards (appendix C.2).
+        "asymmetric" trains one r upwards and another downwards (appendix C.2).
     pi_sqr : float, default=0.1
-        Weight of the loss that keeps r small at the rows; larger is narrower there.
+        Weight of the loss that keeps r small at the rows; a larger one makes bounds narrower
+        there.
     pi_exp : float, default=0.01
-        Weight of the loss that lifts r everywhere; larger is wider.
+        Weight of the loss that raises r everywhere; a larger one makes bounds wider.
     c_exp : float, default=30.0
-        Larger makes wide places narrower, and narrow ones wider.
+        Factor in the exponent of that loss; a larger one makes wide bounds narrower, and narrow
+        ones wider.
     stable_loss : bool, default=True
-        The form of the loss whose gradients are bounded (Eq. 53-55); the same as the
-        other one within reasonable values.
+        Whether to use the form of the loss with bounded gradients (Eq. 53-55); for reasonable
+        values both forms are the same.
     artificial_inputs : {"uniform", "grid"}, callable or array-like, default="uniform"
-        Where r is lifted: drawn anew for every step from the box, on a grid in it, by a
-        function ``(n, rng) -> (n, n_features)`` called for every step, or from the rows of a
-        table without targets, as when data lie near a manifold (Remark 3.4). All in units of X.
+        Inputs at which r is raised, in units of X: "uniform" draws them in the box for every step,
+        "grid" places them on a grid in it, a function ``(n, rng) -> (n, n_features)`` is called
+        for every step, and a table without targets gives its rows, for example when data lie near
+        a manifold (Remark 3.4).
     n_artificial : int, default=100
-        Of each step. A grid has at most as many.
+        Number of artificial inputs of each step; the maximum number for a grid.
     box : array-like of shape (n_features, 2), optional
-        Lowest and highest artificial inputs, in units of X, where they are uniform or on a
-        grid. By default the range of the rows,
-        widened by `box_margin`.
+        Bounds of artificial inputs that are uniform or on a grid, in units of X. By default the
+        range of the rows, widened by `box_margin`.
     box_margin : float, default=0.05
-        Share of each range added on either side.
+        Share of each range that is added on either side.
     l2 : float, default=1e-9
-        Penalty ``l2 * sum(w**2)`` on weights and biases, but for r's hidden layers.
+        Factor of the penalty ``l2 * sum(w**2)`` on weights and biases, except those of r's hidden
+        layers.
     side_l2 : float, default=1e-4
-        On r's hidden layers. Larger makes r depend more on f's features (D4), most of all
-        with the paper's first weights.
+        Factor of the penalty on r's hidden layers. A larger one makes r depend more on f's
+        features (D4), most of all with the paper's initial weights.
     optimizer : str, default="adam"
-        One of Keras' sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam.
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
+        Learning rate of the optimiser.
     batch_size : int or None, default=100
-        None takes all rows at once. The loss is a sum over rows: with larger batches the
-        rows count more against the artificial inputs.
+        Number of rows of a batch; None takes all rows. The loss is a sum over rows: with larger
+        batches the rows count more against the artificial inputs.
     epochs : int, optional
-        All are run, but for `early_stopping`; the weights kept are those of the smallest
-        training loss. By default 400, or as many as make 2000 steps.
+        Number of epochs; all are run unless `early_stopping` ends them, and the weights of the
+        smallest training loss are kept. By default 400, or as many as make 2000 steps.
     early_stopping : bool or "auto", default="auto"
-        Where rows are held out, train f first, for as long as these are better for it, and r
-        on top of it, frozen, for all `epochs`: noisy tables need it. f stops after an eighth
-        of `epochs` without gain, and trains on all rows in the end for as many epochs as were
-        best. "auto" does so from 100 rows on; False, as in the paper, trains both parts together
+        Whether to train f first, for as long as held-out rows improve, and then r on top of it,
+        with f frozen, for all `epochs`: noisy tables need it. f stops after an eighth of `epochs`
+        without improvement, and is finally trained on all rows for as many epochs as were best.
+        "auto" does so with 100 rows or more; False, as in the paper, trains both parts together
         for all epochs.
     clip_norm : float or None, default=1.0
-        Largest norm of a gradient.
+        Maximum norm of a gradient; None does not clip.
     readout : {"exponential", "linear"}, default="exponential"
-        From r to a standard deviation: Eq. 2, or Remark 3.2's, which mixed integer
-        programmes can hold.
+        Function from r to a standard deviation: Eq. 2, or that of Remark 3.2, which mixed-integer
+        programmes can represent.
     l_min, l_max : float or "nll", default="nll"
-        Smallest and largest standard deviation of the model before the factor c, in units of
-        the standardised y. "nll" chooses from a grid, on rows held out.
+        Minimum and maximum standard deviation of the model before the factor c, in units of the
+        standardised y. "nll" chooses them from a grid, on held-out rows.
     c : float or "nll", default="nll"
-        Factor of the model's standard deviation. "nll" makes rows held out most likely.
+        Factor of the model's standard deviation. "nll" chooses the one that maximises the
+        likelihood of held-out rows.
     validation_fraction : float, default=0.2
-        Share of the rows held out to choose c, l_min and l_max, if there is one to be chosen.
+        Share of the rows that is held out to choose c, l_min and l_max, if any of them is to be
+        chosen.
     cv : int, "auto" or None, default="auto"
-        So many folds in its place: every row is held out once. "auto" takes 5 folds below
-        500 rows, None always a share.
+        Number of folds that are held out in turn, in place of one share of the rows. "auto" takes
+        5 folds below 500 rows; None always holds out one share.
     refit : bool, default=True
-        Train once more on all rows when all is chosen.
+        Whether to train once more on all rows after everything has been chosen.
     standardize : bool, default=True
-        False leaves X and y in their units, for data that are in [-1, 1] as in the paper.
+        Whether to standardise X and y. False leaves them in their units, for data in [-1, 1] as in
+        the paper.
     preprocess : "auto", transformer or None, default="auto"
-        What makes numbers of X. "auto" is `skuq.tables.TablePreprocessor`: missing numbers
-        become medians, noted in columns of their own, and categories columns of 0 and 1, at
-        most 50 for a column of X. Or any scikit-learn transformer, of which a clone is fitted.
-        None takes finite numbers only. Artificial inputs are drawn among the columns that
-        come out, between 0 and 1 too; `box`, and functions for `artificial_inputs` and
-        `noise`, speak of these columns, as `pretrained` does.
+        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns,
+        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only. Artificial inputs are drawn in the preprocessed columns, and in
+        indicator columns between 0 and 1 too. `box`, `pretrained`, and functions for
+        `artificial_inputs` and `noise`, also use the preprocessed columns.
     random_state : int, RandomState instance or None, default=None
-        With an integer everything repeats exactly.
+        Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
         1 shows a progress bar.
 

@@ -31,19 +31,82 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     Parameters
     ----------
     n_members : int, default=16
+        Number of members.
     prior_scale : float, default=1.0
+        Scale of the random prior; 0 disables it. A larger one is less sure away from data.
     bootstrap : float or None, default=None
-        Share of the functions that each member sees, drawn without replacement.
-    query_points, encoder_units, latent, decoder, decoder_units, fourier_scale, activation, \
-factorize, build_base, output_map, loss, steps, batch_size, batch_over, optimizer, \
-learning_rate, schedule, final_lr_factor, warmup, clip_norm, standardize, random_state, verbose
-        As in `NEONRegressor`. With loss="nll" each member has its own noise.
+        Share of the functions that each member is trained on, drawn without replacement. None
+        takes all.
+    query_points : array-like of shape (q, d_y) or (q,), optional
+        Points at which the columns of Y are given. By default columns are numbered from 0 to 1 and
+        standardised one by one, and there are no points between them.
+    encoder_units : int or sequence of int, default=(64, 64)
+        Number of units of each hidden layer of the encoder of u.
+    latent : int, default=64
+        Length of the latent vector, the output of the encoder.
+    decoder : {"split", "concat"}, default="split"
+        "split" gives each hidden layer of the decoder a part of the latent vector, "concat" gives
+        all of it to the first (section 2.4.1).
+    decoder_units : int or sequence of int, default=(64, 64)
+        Number of units of each hidden layer of the decoder.
+    fourier_scale : float, optional
+        Standard deviation of the initial frequencies of Fourier features of the (standardised)
+        query points, for functions that vary fast; 5 to 15 in the paper. By default the points
+        themselves are used.
+    activation : str, default="gelu"
+        Activation of the hidden layers, by its Keras name.
+    factorize : bool, default=True
+        Whether to factorise the weights of all trained layers at random, as the paper's code does.
+    build_base : callable, optional
+        ``build_base(d_u, d_y, n_outputs) -> keras.Model`` with inputs u and y, which replaces
+        encoder and decoder. An EpiNet then sees its last hidden layer, u and y.
+    output_map : {"decaying", "bounded"} or callable, optional
+        Last step from the network to (standardised) values: "decaying" is ``a *
+        exp(-softplus(b))`` and "bounded" ``sigmoid(a) * exp(-softplus(b))``, of two numbers each,
+        or a function of `keras.ops` from (.., m) to (.., m).
+    loss : {"auto", "relative", "squared", "huber", "nll"}, default="auto"
+        "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
+        functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,
+        too: predictions are mixtures of normals (Eq. 5).
+    steps : int, default=12000
+        Number of training steps, rounded up to whole epochs.
+    batch_size : int or None, default=64
+        Number of pairs of input and query point, or of functions, of a batch; None takes all.
+    batch_over : {"pairs", "functions"}, default="pairs"
+        Whether a batch holds pairs of input and query point, or whole functions.
+    optimizer : str, default="adam"
+        Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
+    learning_rate : float, default=1e-3
+        Learning rate of the optimiser.
+    schedule : {"constant", "cosine", "exponential"}, default="cosine"
+        How the learning rate changes over `steps`, see `skuq.training.Recipe`.
+    final_lr_factor : float, default=0.001
+        Last learning rate, as a share of `learning_rate`. For data without noise, a lower one
+        gives smaller errors.
+    warmup : float, default=0.0
+        Share of the steps in which the learning rate first rises.
+    clip_norm : float or None, default=1.0
+        Maximum norm of a gradient; None does not clip.
+    standardize : bool, default=True
+        Whether to standardise inputs, query points and values, each component by itself.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int, default=0
+        1 shows a progress bar.
 
     Attributes
     ----------
     members_ : list of Member
-    query_points_, scaling_, entropy_, n_parameters_, n_features_in_, feature_names_in_ :
-        As in `NEONRegressor`; the parameters of all members together.
+    query_points_ : ndarray of shape (q, d_y)
+    scaling_ : FunctionScaling
+    entropy_ : int
+        What all random numbers came from.
+    n_parameters_ : int
+        Numbers that were trained.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
 
     See Also
     --------

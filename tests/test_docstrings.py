@@ -1,0 +1,154 @@
+"""Parameters of the same name are documented in the same words.
+
+Each class spells out its own parameters, for the reader; these tests keep the copies equal.
+"""
+
+import inspect
+from itertools import combinations
+
+import pytest
+from sklearn.utils._testing import assert_docstring_consistency
+
+import skuq
+
+numpydoc = pytest.importorskip("numpydoc.docscrape")
+
+ESTIMATORS = [value for name in skuq.__all__ if hasattr(value := getattr(skuq, name), "get_params")]
+SECTIONS = ("Parameters",)
+NEURAL = ("DeepEnsemble", "HyperDeepEnsemble", "MCDropout")
+
+
+def both(*names):
+    return [getattr(skuq, name + kind) for name in names for kind in ("Regressor", "Classifier")]
+
+
+GROUPS = {
+    "AutoDEUQ": both("AutoDEUQ"),
+    "NES": both("NES"),
+    "CalibratedUncertainty": both("CalibratedUncertainty"),
+    **{name: both(name) for name in NEURAL},
+    "neural": both(*NEURAL),
+    "searches": both("AutoDEUQ", "NES"),
+    "functions": [skuq.NEONRegressor, skuq.OperatorEnsembleRegressor],
+    "epistemic networks": [skuq.NEONRegressor, skuq.NOMURegressor],
+    "NOMU": [skuq.MCDropoutRegressor, skuq.NOMURegressor],
+}
+# What may differ in a group, and why.
+_OUTPUTS = {
+    "network": "outputs are means and standard deviations, or logits",
+}
+DIFFERENT = {
+    "AutoDEUQ": {
+        "selection": "a callable gets normals or probabilities",
+        "selection_loss": "losses of distributions or of probabilities",
+    },
+    "NES": {},
+    "CalibratedUncertainty": {"estimator": "what predicts is another method"},
+    "DeepEnsemble": {**_OUTPUTS, "validation_fraction": "classes are stratified"},
+    "HyperDeepEnsemble": _OUTPUTS,
+    "MCDropout": _OUTPUTS,
+    "neural": {
+        **_OUTPUTS,
+        "dropout": "Monte Carlo dropout drops in predictions too",
+        "l2": "in Monte Carlo dropout it is the prior",
+        "learning_rate": "deep ensembles explain their setting 'auto' there",
+        "loss": "deep ensembles have more losses",
+        "n_members": "hyper deep ensembles choose up to that many",
+        "validation_fraction": "hyper deep ensembles select on these rows",
+    },
+    "searches": {
+        "epochs": "NES trains all of them",
+        "fixed_architecture, fixed_hyperparameters": "`search` or `vary` fixes the others",
+        "n_jobs": "other strategies repeat exactly",
+        "n_members": "AutoDEUQ chooses up to that many",
+        "n_trials": "the papers' numbers",
+        "preprocess": "NES takes images",
+        "search_space": "the spaces by name",
+        "selection": "the selections by name",
+        "selection_loss": "the losses by name",
+        "validation_fraction": "NES does not stop early",
+    },
+    "functions": {"prior_scale": "alpha is NEON's"},
+    "epistemic networks": {
+        "batch_size": "pairs or rows",
+        "pretrained": "what is trained on top",
+        "standardize": "functions have query points",
+    },
+    "NOMU": {
+        "batch_size": "NOMU's loss is a sum over rows",
+        "epochs": "NOMU trains all of them",
+        "hidden_units": "NOMU has two networks",
+        "l2": "NOMU has two penalties",
+        "preprocess": "NOMU draws artificial inputs",
+        "validation_fraction": "NOMU chooses its readout on these rows",
+    },
+}
+# Where the type or default differs, but not the description.
+OTHER_TYPES = {
+    "neural": {
+        # Deep ensembles have a setting "auto" for each kind of network.
+        "batch_size",
+        "early_stopping_patience",
+        "epochs",
+        "schedule",
+        "weight_decay",
+    },
+    "epistemic networks": {"activation", "learning_rate"},
+    "NOMU": {"clip_norm"},
+}
+
+
+def entries(estimator):
+    """Documented parameters and attributes: ``{name: (type, description)}``."""
+    document = numpydoc.NumpyDocString(inspect.getdoc(estimator))
+    return {
+        section: {
+            entry.name: (entry.type, " ".join(entry.desc).strip()) for entry in document[section]
+        }
+        for section in SECTIONS
+    }
+
+
+def shared(one, other, section):
+    """Names documented by both."""
+    return [name for name in entries(one)[section] if name in entries(other)[section]]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_same_parameter_is_documented_in_the_same_words(group):
+    for pair in combinations(GROUPS[group], 2):
+        names = [
+            [name for name in shared(*pair, section) if name not in DIFFERENT[group]]
+            for section in SECTIONS
+        ]
+        assert_docstring_consistency(
+            pair,
+            include_params=names[0],
+            ignore_types=tuple(OTHER_TYPES.get(group, ())),
+        )
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_exception_is_needed(group):
+    needed = {"description": set(), "type": set()}
+    for pair in combinations(GROUPS[group], 2):
+        for section in SECTIONS:
+            for name in shared(*pair, section):
+                one, other = (entries(estimator)[section][name] for estimator in pair)
+                if one[1] != other[1]:
+                    needed["description"].add(name)
+                elif one[0] != other[0]:
+                    needed["type"].add(name)
+    assert set(DIFFERENT[group]) <= needed["description"] | needed["type"]
+    assert OTHER_TYPES.get(group, set()) <= needed["type"]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.__name__)
+def test_every_parameter_is_documented(estimator):
+    documented = [
+        (name.strip(), description)
+        for names, (_, description) in entries(estimator)["Parameters"].items()
+        for name in names.split(",")
+    ]
+    assert sorted(name for name, _ in documented) == sorted(inspect.signature(estimator).parameters)
+    assert all(description for _, description in documented)
