@@ -1,4 +1,4 @@
-"""Bayesian optimisation: what to ask next, from draws of a surrogate's function."""
+"""Bayesian optimisation with surrogates whose functions can be drawn."""
 
 import lazy_loader
 
@@ -9,9 +9,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ACQUISITIONS",
             "Acquisition",
         ],
-        "_loop": ["BayesianOptimizer", "OptimizationResult", "StepRecord"],
         "_maximize": ["maximize_acquisition"],
         "_milp": ["ReluReadout", "maximize_readout"],
+        "_optimizer": ["BayesianOptimizer"],
+        "_records": ["OptimizationResult", "StepRecord"],
         "_surrogate": ["OutputwiseRegressor", "posterior_of"],
     },
 )

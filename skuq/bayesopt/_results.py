@@ -1,7 +1,7 @@
-"""What a search has been told: points, outputs, values, and failures.
+"""The results of a search: points, outputs, values and failures.
 
-Notation: points (n, d) of the domain; outputs are what the function returns for a point, of
-one shape; values are the objective's of these, in the user's sign.
+Notation: points (n, d) lie in the domain. Outputs are what the function returns for a point, all
+of one shape. Values are those of the objective of the outputs, with the user's sign.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ResultLog", "Results"]
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a step knows.
+    """Results that a step fits its surrogate to.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class Results:
         Points with usable outputs.
     outputs : ndarray of shape (n, *output_shape)
     values : ndarray of shape (n,)
-        Of the objective, signed so that more is better.
+        Values of the objective, with the sign that makes more better.
     failed : ndarray of shape (m, d)
-        Points without.
+        Points without usable outputs.
     """
 
     X: np.ndarray
@@ -37,6 +37,7 @@ class Results:
     failed: np.ndarray
 
     def with_result(self, x, output, value) -> Results:
+        """Copy the results, with one more."""
         return replace(
             self,
             X=np.vstack([self.X, x]),
@@ -46,17 +47,17 @@ class Results:
 
 
 class _WrongShapeError(ValueError):
-    """An objective that is not one."""
+    """The objective does not give one number for each output."""
 
 
 class ResultLog:
-    """Results in the order in which they were told.
+    """All results in the order of their evaluation.
 
     Parameters
     ----------
     domain : Domain
     objective : callable or None
-        From outputs (k, ..) to values (k,).
+        Map from outputs (k, ..) to values (k,).
 
     Attributes
     ----------
@@ -64,9 +65,9 @@ class ResultLog:
     outputs : list of ndarray or None
         None where the evaluation failed.
     values : ndarray of shape (n,)
-        NaN where it failed.
+        NaN where the evaluation failed.
     messages : list of str
-        Why it failed; empty where it did not.
+        Reasons of failures; empty for successful evaluations.
     """
 
     def __init__(self, domain: Domain, objective: Callable | None):
@@ -80,16 +81,22 @@ class ResultLog:
 
     @property
     def usable(self) -> np.ndarray:
+        """Which evaluations succeeded: (n,)."""
         return np.array([output is not None for output in self.outputs], dtype=bool)
 
     @property
+    def has_value(self) -> bool:
+        """Whether any evaluation succeeded."""
+        return not np.isnan(self.values).all()
+
+    @property
     def output_shape(self):
-        """Of the first usable output; None before."""
+        """Shape of one output; None before the first usable one."""
         return next((y.shape for y in self.outputs if y is not None), None)
 
     @property
     def y(self) -> np.ndarray:
-        """Outputs (n, *output_shape), NaN where the evaluation failed."""
+        """All outputs (n, *output_shape), NaN where the evaluation failed."""
         shape = self.output_shape or ()
         missing = np.full(shape, np.nan)
         rows = [missing if output is None else output for output in self.outputs]
@@ -97,44 +104,45 @@ class ResultLog:
 
     @property
     def n_left(self) -> float:
-        """Points of the domain that are not known."""
+        """Number of points of the domain that are not known."""
         return self.domain.n_points - len({tuple(x) for x in self.x.tolist()})
 
     def best(self, sign: int) -> int | None:
-        """Position of the best value; None where no evaluation was usable."""
-        if np.isnan(self.values).all():
+        """Position of the best value; None if no evaluation succeeded."""
+        if not self.has_value:
             return None
         return int(np.nanargmax(sign * self.values))
 
     def results(self, sign: int) -> Results:
+        """Get the results as a step needs them, with values times `sign`."""
         usable = self.usable
         outputs = np.stack([y for y in self.outputs if y is not None])
         return Results(self.x[usable], outputs, sign * self.values[usable], self.x[~usable])
 
     def add(self, x, y) -> None:
-        """Points (d,) or (k, d) and what came of them, as `BayesianOptimizer.tell` has it."""
+        """Add points (d,) or (k, d) and their outputs; see `BayesianOptimizer.tell`."""
         points = self.domain.check(x)
         outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
         usable = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
         values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
         for k in np.flatnonzero(usable):
-            values[k], messages[k] = self._judged(outputs[k])
+            values[k], messages[k] = self._value_of(outputs[k])
         self._append(points, list(outputs), values, messages)
 
     def add_failures(self, x, message: str) -> None:
-        """Points (d,) or (k, d) whose evaluation gave nothing."""
+        """Add points (d,) or (k, d) whose evaluation failed."""
         points = self.domain.check(x)
         nothing = [None] * len(points)
         self._append(points, nothing, np.full(len(points), np.nan), [message] * len(points))
 
     def to_arrays(self) -> dict:
-        """All but the messages."""
+        """Get all but the messages as arrays."""
         known = [y for y in self.outputs if y is not None]
         outputs = np.stack(known) if known else np.empty(0)
         return {"x": self.x, "outputs": outputs, "usable": self.usable, "values": self.values}
 
     def restore(self, arrays, messages) -> None:
-        """Take the place of an empty log."""
+        """Fill an empty log with what `to_arrays` gave."""
         known = iter(np.asarray(arrays["outputs"], dtype="float64"))
         outputs = [next(known) if usable else None for usable in arrays["usable"]]
         self._append(np.asarray(arrays["x"]), outputs, np.asarray(arrays["values"]), messages)
@@ -146,13 +154,13 @@ class ResultLog:
         self.values = np.append(self.values, np.where(failed, np.nan, values))
         self.messages += messages
 
-    def _judged(self, output):
-        """The objective of one output, and why it has none if so."""
+    def _value_of(self, output):
+        """Evaluate the objective of one output; the message says why it fails."""
         try:
             value = self._evaluated(output[None])[0]
         except _WrongShapeError:
             raise
-        except Exception as error:  # nothing that was paid for is lost
+        except Exception as error:  # the evaluation was expensive: keep it
             return np.nan, f"the objective raised {type(error).__name__}: {error}"
         return value, "" if np.isfinite(value) else "the objective is NaN or inf"
 

@@ -1,0 +1,588 @@
+"""Bayesian optimisation: propose points of an expensive function and learn from its results."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from skuq import _archive
+from skuq._checks import check_count
+from skuq._seeds import draw_entropy, generator
+from skuq.bayesopt._acquisition import Acquisition
+from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._loop import run_loop
+from skuq.bayesopt._records import OptimizationResult, StepRecord
+from skuq.bayesopt._results import ResultLog
+from skuq.bayesopt._settings import check_changes, check_same_domain, check_settings
+from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
+
+__all__ = ["BayesianOptimizer"]
+
+_N_STEPS = 64  # steps of NOMU's protocol if the number of evaluations is not known
+_LARGE_BATCH = 20
+_ATTEMPTS = 2  # seeds that are tried if a fit fails
+_GRID = 4096  # points of a domain that is small enough to list
+
+
+class BayesianOptimizer:
+    """Find the best input of an expensive function by Bayesian optimisation.
+
+    Each step fits a clone of a regressor to all results and proposes the points that maximise an
+    acquisition function of the regressor's draws. `maximize` and `minimize` run the loop; with
+    `ask` and `tell` you run it yourself.
+
+    Parameters
+    ----------
+    estimator : regressor
+        Surrogate with ``posterior_fn`` (those of skuq) or ``predict(X, return_std=True)``
+        (scikit-learn's Gaussian process). Inputs come in your units: a Gaussian process needs a
+        pipeline with a scaler, our networks do not. Each `random_state` of a clone is replaced by
+        a seed of the step.
+    bounds : array-like of shape (d, 2)
+        Lowest and highest value of each column of x.
+    acquisition : {"lei", "ei", "pi", "ucb", "lcb", "mean", "uncertainty"}, default="lei"
+        Acquisition function, see `Acquisition`. "lcb" is another name of "ucb".
+    objective : callable, optional
+        Map from outputs (.., q) or (.., q, d_s) of the function to the values (..,) that are
+        optimised. The surrogate then learns the outputs, not the values. Written with operators
+        and `keras.ops` it has exact gradients.
+    delta : float, default=0.01
+        Slope of "lei" below the best value.
+    beta : float or callable, default=1.0
+        Weight of the standard deviation in "ucb"; a function gets the number of usable results.
+    deviation : {"std", "absolute"}, default="std"
+        Measure of deviation in "ucb", see `Acquisition`.
+    mean_width : float, optional
+        Scaling of NOMU, for "ucb": at the first step with a model beta is chosen such that the
+        bounds mean +- beta * std have this average width over the domain, in units of the
+        objective. `beta` is not used then. The paper has 0.05 and 0.5 for values in [-1, 1].
+    dynamic_c : bool, default=False
+        Protocol of NOMU, for "ucb": while a proposal is too close to a known point, double beta
+        for this proposal, up to 15 times. The threshold falls from 0.0625 to 0.01 over the steps,
+        in a box scaled to [-1, 1].
+    maximizer : {"auto", "lbfgs", "scipy", "direct", "milp"}, default="auto"
+        Method of `maximize_acquisition`. "milp" is exact, for "ucb" and "mean" with estimators
+        that have `readout_weights` (`NOMURegressor` with ``readout="linear"``).
+    n_restarts : int, default=500
+        Number of restarts of the maximiser.
+    n_draws : int, default=128
+        Number of functions drawn from the surrogate. An ensemble's draws are its members.
+    n_initial : int, optional
+        Number of usable results before a model is used. By default 2 d + 1, the number of
+        coefficients of a quadratic without mixed terms.
+    integer : sequence of int, optional
+        Numbers of the columns that hold whole numbers.
+    categories : sequence of int, optional
+        Numbers of the columns that hold unordered codes 0, 1, .., K - 1, with bounds (0, K - 1).
+        The surrogate gets them one-hot encoded.
+    random_state : int, RandomState instance or None, default=None
+        Seed. Together with the results it determines every proposal.
+    verbose : int, default=0
+        1 shows a progress bar.
+    callback : callable, optional
+        Called as ``callback(optimizer)`` after every batch of `maximize` and `minimize`. The
+        search stops if it returns True.
+
+    Attributes
+    ----------
+    x_ : ndarray of shape (n, d)
+        All evaluated points.
+    y_ : ndarray of shape ``(n, *output_shape)``
+        Their outputs, NaN where the evaluation failed.
+    values_ : ndarray of shape (n,)
+        Their values of the objective, NaN where the evaluation failed.
+    messages_ : tuple of str
+        Reasons of failures; empty for successful evaluations.
+    best_x_ : ndarray of shape (d,) or None
+        Best point; None before the first usable result.
+    best_value_ : float
+        Value of the best point; NaN before the first usable result.
+    beta_ : float or None
+        Value of beta that `mean_width` led to.
+    history_ : tuple of StepRecord
+        Record of each proposal by a model.
+    model_ : regressor or None
+        Fitted surrogate of the last step; None before the first.
+
+    Raises
+    ------
+    ValueError
+        If bounds are reversed, of zero width or not finite, or settings contradict each other.
+
+    See Also
+    --------
+    maximize_acquisition : One step without the loop.
+
+    Notes
+    -----
+    `ask` depends only on the results and on `random_state`. Called again without a `tell` it
+    gives the same points, also after `save` and `load`, bit by bit. Use q for several points at
+    once.
+
+    Failed evaluations (an exception, NaN, inf) are recorded, not fitted, and not proposed again:
+    in domains with continuous columns, proposals keep a distance of 0.05 sqrt(D) from them, in a
+    box scaled to [-1, 1]^D. A proposal that is already known is replaced by the best of 2000
+    points, half of them near it and half anywhere in the domain.
+
+    With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
+    the points of a batch are found one after the other. Before each, the surrogate is fitted with
+    its own mean predictions at the points before it as results.
+
+    References
+    ----------
+    L. S. Guilhoto and P. Perdikaris. "Composite Bayesian optimization in function spaces using
+    NEON", 2024. J. Heiss et al. "NOMU", ICML 2022, section 4.2 and appendix B.3.
+
+    Examples
+    --------
+    >>> from sklearn.gaussian_process import GaussianProcessRegressor
+    >>> from skuq.bayesopt import BayesianOptimizer
+    >>> surrogate = GaussianProcessRegressor(optimizer=None)
+    >>> search = BayesianOptimizer(surrogate, [(-2, 2)], random_state=0)
+    >>> result = search.minimize(lambda x: (x[0] - 0.5) ** 2, n_calls=8)
+    >>> bool(abs(result.x[0] - 0.5) < 0.1)
+    True
+    """
+
+    def __init__(
+        self,
+        estimator,
+        bounds,
+        acquisition="lei",
+        *,
+        objective=None,
+        delta=0.01,
+        beta=1.0,
+        deviation="std",
+        mean_width=None,
+        dynamic_c=False,
+        maximizer="auto",
+        n_restarts=500,
+        n_draws=128,
+        n_initial=None,
+        integer=None,
+        categories=None,
+        random_state=None,
+        verbose=0,
+        callback=None,
+    ):
+        self.domain = Domain(bounds, integer, categories)
+        self.estimator, self.objective, self.callback = estimator, objective, callback
+        self.acquisition = Acquisition(
+            acquisition, delta, 1.0 if callable(beta) else beta, deviation
+        )
+        self.beta, self.mean_width, self.dynamic_c = beta, mean_width, bool(dynamic_c)
+        self.maximizer, self.n_restarts, self.n_draws = maximizer, n_restarts, n_draws
+        self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
+        self.verbose = verbose
+        check_settings(
+            estimator=estimator,
+            acquisition=self.acquisition,
+            objective=objective,
+            mean_width=mean_width,
+            dynamic_c=self.dynamic_c,
+            maximizer=maximizer,
+            n_restarts=n_restarts,
+            n_draws=n_draws,
+            n_initial=self.n_initial,
+            callback=callback,
+        )
+        self._entropy = draw_entropy(random_state)
+        self._log = ResultLog(self.domain, objective)
+        self._history: dict[int, StepRecord] = {}
+        self._n_steps = _N_STEPS
+        self.beta_: float | None = None
+        self.model_: Any = None
+        self._set_sign(1)
+
+    # Results so far
+
+    @property
+    def x_(self):
+        return self._log.x.copy()
+
+    @property
+    def y_(self):
+        return self._log.y
+
+    @property
+    def values_(self):
+        return self._log.values.copy()
+
+    @property
+    def messages_(self):
+        return tuple(self._log.messages)
+
+    @property
+    def history_(self):
+        return tuple(self._history.values())
+
+    @property
+    def best_x_(self):
+        best = self._log.best(self._objective.sign)
+        return None if best is None else self._log.x[best].copy()
+
+    @property
+    def best_value_(self):
+        best = self._log.best(self._objective.sign)
+        return float("nan") if best is None else float(self._log.values[best])
+
+    # Proposals and results
+
+    def ask(self, q=1):
+        """Propose points to evaluate next.
+
+        The search is for the largest value, after a call of `minimize` for the smallest.
+
+        Parameters
+        ----------
+        q : int, default=1
+            Number of points that are evaluated at once.
+
+        Returns
+        -------
+        ndarray of shape (q, d)
+            Points of a Latin hypercube, followed by uniform ones, until there are `n_initial`
+            usable results. Later the points that maximise the acquisition.
+
+        Raises
+        ------
+        ValueError
+            If `q` is below 1, above the number of unknown points of the domain, or, once there is
+            a model, above the number of its draws.
+
+        Warns
+        -----
+        UserWarning
+            If `q` > 20 with a model: large batches are hard to optimise jointly. If the model
+            cannot be fitted in two attempts: the points are uniform ones then.
+        """
+        check_count("q", q)
+        left = self._log.n_left
+        if q > left:
+            raise ValueError(
+                f"All but {left} points of the domain are known. `q` must not be larger. Got {q}."
+            )
+        if self._log.usable.sum() < self.n_initial:
+            return self._initial(q)
+        step = self._fitted_step()
+        if step is None:
+            return self._initial(q)
+        self._check_batch(q, step)
+        start, fitted = time.perf_counter(), step.seconds_fit
+        if self.mean_width is not None and self.beta_ is None:
+            self.beta_ = step.beta_of_width(self.mean_width)
+        beta, threshold = self._current_beta(), self._threshold()
+        if step.takes_batches:
+            proposal = step.propose(q, beta, threshold)
+        else:
+            proposal = step.propose_one_by_one(q, self._step, beta, threshold)
+        seconds = time.perf_counter() - start - (step.seconds_fit - fitted)
+        self.model_, n = step.model, len(self._log)
+        self._history[n] = StepRecord(
+            n, proposal.value, proposal.beta, proposal.n_doublings, step.seconds_fit, seconds
+        )
+        return proposal.x
+
+    def tell(self, x, y):
+        """Add the results of evaluations.
+
+        Parameters
+        ----------
+        x : array-like of shape (d,) or (k, d)
+            Points within the bounds, proposed by `ask` or not.
+        y : array-like of shape () or (k,), or None
+            One number for each point. With an `objective` the function's outputs (q,) or
+            (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If x is outside of the bounds, y has another shape than expected or than before, or
+            the objective does not give one number for each point.
+        """
+        if y is None:
+            self._log.add_failures(x, "no result")
+        else:
+            self._log.add(x, y)
+        return self
+
+    # Steps
+
+    def _initial(self, q):
+        """Propose the remaining points of the initial design, then uniform ones."""
+        n = len(self._log)
+        design = self.domain.design(self.n_initial, generator(self._entropy, "initial"))
+        rng = generator(self._entropy, "uniform", n)
+        points = [design[n:], self.domain.sample(2 * q, rng)]
+        if self.domain.n_points <= _GRID:
+            points.append(rng.permutation(self.domain.grid()))
+        taken, chosen = {tuple(x) for x in self._log.x.tolist()}, []
+        for x in np.concatenate(points).tolist():
+            if tuple(x) not in taken:
+                taken.add(tuple(x))
+                chosen.append(x)
+        return np.array(chosen[:q])
+
+    def _fitted_step(self):
+        """Fit the surrogate, with another seed if it fails numerically; None if it fails again."""
+        results = self._log.results(self._objective.sign)
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._step(results, attempt)
+            except (FloatingPointError, np.linalg.LinAlgError) as error:
+                failure = error
+        warnings.warn(
+            f"The surrogate could not be fitted to {len(results.X)} results, with "
+            f"{_ATTEMPTS} seeds ({failure}): the next points are random ones.",
+            stacklevel=3,
+        )
+        return None
+
+    def _step(self, results, attempt=0):
+        entropy = self._entropy
+        if attempt:
+            entropy = int(generator(entropy, "attempt", attempt).integers(1, 2**31 - 1))
+        return Step(
+            self.estimator,
+            self.domain,
+            results,
+            self.acquisition,
+            self._objective,
+            maximizer=self.maximizer,
+            n_restarts=self.n_restarts,
+            n_draws=self.n_draws,
+            entropy=entropy,
+        )
+
+    def _current_beta(self):
+        if self.beta_ is not None:
+            return self.beta_
+        if not callable(self.beta):
+            return float(self.beta)
+        n = int(self._log.usable.sum())
+        beta = float(self.beta(n))
+        if not 0 <= beta < np.inf:
+            raise ValueError(f"`beta` must give finite numbers >= 0. Got {beta} for {n} results.")
+        return beta
+
+    def _threshold(self):
+        """Distance below which `dynamic_c` doubles beta; None without it."""
+        if not self.dynamic_c:
+            return None
+        return distance_threshold(max(0, len(self._log) - self.n_initial) / self._n_steps)
+
+    def _set_sign(self, sign):
+        self._objective = SignedObjective(self.objective, sign)
+
+    # Loops
+
+    def maximize(self, func, n_calls, q=1, x0=None):
+        """Find where a function is largest, with `n_calls` evaluations.
+
+        Parameters
+        ----------
+        func : callable
+            ``func(x)`` gets an array (d,) and returns a number, or with an `objective` the
+            outputs (q,) or (q, d_s). If it raises, or returns NaN or inf, this is recorded and
+            the search goes on.
+        n_calls : int
+            Number of evaluations, in addition to those told before.
+        q : int, default=1
+            Number of points proposed at once. They are evaluated one after the other; to evaluate
+            them in parallel use `ask` and `tell`.
+        x0 : array-like of shape (k, d), optional
+            Points to evaluate first. They count as initial ones.
+
+        Returns
+        -------
+        OptimizationResult
+            A keyboard interrupt gives the result so far, with a warning.
+
+        Raises
+        ------
+        SearchFailedError
+            If none of the first ten evaluations, or of all, was usable.
+        ValueError
+            If `n_calls` is below 1, or the function returns something else than before.
+
+        Warns
+        -----
+        UserWarning
+            If `n_calls` is too small to use a model.
+        """
+        return self._run(func, n_calls, q, x0, 1)
+
+    def minimize(self, func, n_calls, q=1, x0=None):
+        """Find where a function is smallest, with `n_calls` evaluations.
+
+        Values in the result are the function's own. Only acquisition values refer to the negated
+        objective, which is maximised internally.
+
+        Parameters
+        ----------
+        func : callable
+            See `maximize`.
+        n_calls : int
+            Number of evaluations, in addition to those told before.
+        q : int, default=1
+            Number of points proposed at once.
+        x0 : array-like of shape (k, d), optional
+            Points to evaluate first. They count as initial ones.
+
+        Returns
+        -------
+        OptimizationResult
+        """
+        return self._run(func, n_calls, q, x0, -1)
+
+    def _run(self, func, n_calls, q, x0, sign):
+        if not callable(func):
+            raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
+        check_count("n_calls", n_calls)
+        check_count("q", q)
+        given = self._log.x[:0] if x0 is None else self.domain.check(x0)
+        if len(given) > n_calls:
+            raise ValueError(f"`x0` has {len(given)} points, more than `n_calls`={n_calls}.")
+        self._set_sign(sign)
+        end = len(self._log) + n_calls
+        if end <= self.n_initial:
+            warnings.warn(
+                f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
+                "used. Lower `n_initial` or raise `n_calls`.",
+                stacklevel=3,
+            )
+        self._n_steps = max(1, end - self.n_initial)
+        message = run_loop(
+            func,
+            self._log,
+            self.ask,
+            n_calls=n_calls,
+            q=q,
+            first=given,
+            best=lambda: self.best_value_,
+            is_to_stop=self._is_to_stop,
+            verbose=self.verbose,
+        )
+        return OptimizationResult(
+            self.best_x_,
+            self.best_value_,
+            self.x_,
+            self.y_,
+            self.values_,
+            message,
+            self.history_,
+        )
+
+    def _is_to_stop(self):
+        answer = None if self.callback is None else self.callback(self)
+        return isinstance(answer, bool | np.bool_) and bool(answer)
+
+    # Saving
+
+    def to_state(self):
+        """Collect all that the next proposal depends on, except estimator and functions.
+
+        Returns
+        -------
+        dict
+            `settings`, a dict of JSON types, and arrays.
+        """
+        settings = {
+            "bounds": self.domain.bounds.tolist(),
+            "integer": list(self.domain.integer),
+            "categories": list(self.domain.categories),
+            "acquisition": self.acquisition.name,
+            "delta": self.acquisition.delta,
+            "deviation": self.acquisition.deviation,
+            **{name: getattr(self, name) for name in _PLAIN},
+            "beta": None if callable(self.beta) else self.beta,
+            "has_objective": self.objective is not None,
+            "entropy": self._entropy,
+            "sign": self._objective.sign,
+            "n_steps": self._n_steps,
+            "beta_": self.beta_,
+            "messages": list(self._log.messages),
+            "history": [asdict(record) for record in self.history_],
+        }
+        return {"settings": settings, **self._log.to_arrays()}
+
+    @classmethod
+    def from_state(cls, state, estimator, **changes):
+        """Continue a search from where `to_state` was called.
+
+        Parameters
+        ----------
+        state : dict
+            Result of `to_state`.
+        estimator : regressor
+            The surrogate.
+        **changes
+            Parameters that a state does not hold (`objective`, a callable `beta`, `callback`,
+            `verbose`), and new values of others.
+
+        Returns
+        -------
+        BayesianOptimizer
+            With the same estimator and objective, `ask` gives the same points, bit by bit.
+
+        Raises
+        ------
+        ValueError
+            If bounds, columns or `random_state` are changed, or the objective of a search that
+            had one is missing.
+        """
+        kept = dict(state["settings"])
+        own = {name: kept.pop(name) for name in _OF_A_RUN}
+        check_changes(
+            changes, had_objective=own["has_objective"], had_beta=kept["beta"] is not None
+        )
+        self = cls(estimator, **{**kept, **changes})
+        check_same_domain(self.domain, Domain(kept["bounds"], kept["integer"], kept["categories"]))
+        self._entropy, self._n_steps, self.beta_ = own["entropy"], own["n_steps"], own["beta_"]
+        self._set_sign(own["sign"])
+        self._log.restore(state, own["messages"])
+        self._history = {record["n_results"]: StepRecord(**record) for record in own["history"]}
+        return self
+
+    def save(self, path):
+        """Write `to_state` to a file that is safe to read; it is replaced as a whole."""
+        _archive.write(path, self.to_state(), kind=_KIND)
+
+    @classmethod
+    def load(cls, path, estimator, **changes):
+        """Continue a search from a file; see `from_state`.
+
+        Raises
+        ------
+        FileFormatError
+            If the file is broken, or was not written by `save`.
+        """
+        return cls.from_state(_archive.read(path, kind=_KIND), estimator, **changes)
+
+    def _check_batch(self, q, step):
+        if step.takes_batches and q > step.posterior.n_draws:
+            raise ValueError(
+                f"`q` must not be larger than the number of draws, {step.posterior.n_draws}, among "
+                f"which a batch shares the best. Got {q}."
+            )
+        if q > _LARGE_BATCH:
+            warnings.warn(
+                f"q={q} points at once are hard to place well together: above {_LARGE_BATCH} "
+                "consider several batches.",
+                stacklevel=3,
+            )
+
+
+_KIND = "Bayesian optimisation"
+# Parameters that are saved as they are, and settings that are not parameters.
+_PLAIN = ("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial")
+_OF_A_RUN = ("has_objective", "entropy", "sign", "n_steps", "beta_", "messages", "history")

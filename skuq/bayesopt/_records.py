@@ -1,0 +1,64 @@
+"""Records of a search: how each proposal was found, and the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+__all__ = ["OptimizationResult", "StepRecord"]
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """How one proposal was found.
+
+    Attributes
+    ----------
+    n_results : int
+        Number of results known before it.
+    acquisition_value : float
+        Acquisition at the proposed points; at the first of them if they were found one by one.
+    beta : float
+        Weight of the standard deviation, doublings included.
+    n_doublings : int
+        How often `dynamic_c` doubled beta.
+    seconds_fit, seconds_acquisition : float
+    """
+
+    n_results: int
+    acquisition_value: float
+    beta: float
+    n_doublings: int
+    seconds_fit: float
+    seconds_acquisition: float
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizationResult:
+    """Result of a search.
+
+    Attributes
+    ----------
+    x : ndarray of shape (d,)
+        The best evaluated point.
+    fun : float
+        Value of the objective there.
+    x_iters : ndarray of shape (n, d)
+        All points in the order of their evaluation, including those told before.
+    y_iters : ndarray of shape ``(n, *output_shape)``
+        Outputs of the function; NaN where it failed.
+    values : ndarray of shape (n,)
+        Values of the objective; NaN where the function failed.
+    message : str
+        Why the search ended.
+    history : tuple of StepRecord
+    """
+
+    x: np.ndarray
+    fun: float
+    x_iters: np.ndarray
+    y_iters: np.ndarray
+    values: np.ndarray
+    message: str
+    history: tuple[StepRecord, ...] = field(repr=False)

@@ -1,0 +1,105 @@
+"""Checks of a search's settings: when it is made, and when a saved one is continued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from skuq._checks import check_count
+from skuq.bayesopt._acquisition import Acquisition
+from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._maximize import METHODS
+from skuq.bayesopt._surrogate import check_surrogate
+
+__all__ = ["check_changes", "check_same_domain", "check_settings"]
+
+_BOUNDS = ("ucb", "lcb")  # acquisitions that use beta
+_IN_A_PROGRAMME = (*_BOUNDS, "mean")  # acquisitions that maximizer="milp" knows
+
+
+def check_settings(
+    *,
+    estimator: Any,
+    acquisition: Acquisition,
+    objective: Callable[..., Any] | None,
+    mean_width: Any,
+    dynamic_c: bool,
+    maximizer: str,
+    n_restarts: Any,
+    n_draws: Any,
+    n_initial: Any,
+    callback: Callable[..., Any] | None,
+) -> None:
+    """Check parameters of `BayesianOptimizer`, also that they go together.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they do not.
+    """
+    for parameter, value in (
+        ("n_restarts", n_restarts),
+        ("n_draws", n_draws),
+        ("n_initial", n_initial),
+    ):
+        check_count(parameter, value)
+    check_surrogate(estimator)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"`callback` must be a function. Got {callback!r}.")
+    if n_draws < 2:
+        raise ValueError("`n_draws` must be at least 2: one function shows no uncertainty.")
+    if objective is not None and not callable(objective):
+        raise TypeError(f"`objective` must be a function of outputs. Got {objective!r}.")
+    if maximizer not in (*METHODS, "milp"):
+        raise ValueError(
+            f"`maximizer` must be one of {', '.join((*METHODS, 'milp'))}. Got {maximizer!r}."
+        )
+    name = acquisition.name
+    for parameter, value in (("mean_width", mean_width), ("dynamic_c", dynamic_c)):
+        if value and name not in _BOUNDS:
+            raise ValueError(f'`{parameter}` is for acquisition="ucb". Got {name!r}.')
+    if mean_width is not None and not (isinstance(mean_width, Real) and 0 < mean_width < np.inf):
+        raise ValueError(f"`mean_width` must be a positive number. Got {mean_width!r}.")
+    if maximizer == "milp" and (name not in _IN_A_PROGRAMME or objective is not None):
+        raise ValueError(
+            'maximizer="milp" is for acquisition="ucb" or "mean" without an `objective`. '
+            f"Got {name!r}{'' if objective is None else ' with one'}."
+        )
+
+
+def check_changes(changes: dict[str, Any], *, had_objective: bool, had_beta: bool) -> None:
+    """Check the parameters that a saved search is given again.
+
+    Parameters
+    ----------
+    changes : dict
+        Parameters by name.
+    had_objective : bool
+        Whether the saved search has an objective, which its state does not hold.
+    had_beta : bool
+        Whether its state holds `beta`; it holds no function.
+    """
+    if "random_state" in changes:
+        raise ValueError("A search goes on with its own random numbers: leave `random_state`.")
+    if had_objective != (changes.get("objective") is not None):
+        raise ValueError(
+            "This search has an `objective`, which no state holds: give it again."
+            if had_objective
+            else "This search was told numbers, not outputs: it takes no `objective`."
+        )
+    if not had_beta and "beta" not in changes:
+        raise ValueError("This search has a function for `beta`, which no state holds: give it.")
+
+
+def check_same_domain(domain: Domain, before: Domain) -> None:
+    """Check that a continued search has the domain of the saved one."""
+    if domain != before:
+        raise ValueError(
+            "A search goes on in its own domain. It has bounds "
+            f"{before.bounds.tolist()}, integer={before.integer} and "
+            f"categories={before.categories}. Got {domain.bounds.tolist()}, "
+            f"{domain.integer} and {domain.categories}."
+        )
