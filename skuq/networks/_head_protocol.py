@@ -1,4 +1,4 @@
-"""What training and prediction ask of a head.
+"""What training, searches and prediction ask of a head.
 
 A head says what a network's raw outputs mean: how many there are, the distribution they
 describe and the loss that trains them.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["Head", "MixableHead"]
+import numpy as np
+
+__all__ = ["ArtificialHead", "Head", "LikelihoodHead", "MixableHead"]
 
 
 class Head(Protocol):
@@ -16,10 +18,9 @@ class Head(Protocol):
 
     Notes
     -----
-    Some heads have more. `validation_loss` replaces `loss` on validation rows;
-    ``log_likelihood(y, raw)`` gives the log density (..,) of all outputs together and
-    ``moments(raw, xp=numpy)`` means and standard deviations (.., m), both from arrays; heads
-    with losses of artificial inputs have `row_loss`, `artificial_loss` and `sums_rows`.
+    Some heads have more. `validation_loss` replaces `loss` on validation rows; where `sums_rows`
+    is true, a batch's loss is the sum over its rows, not their mean. ``moments(raw, xp=numpy)``
+    gives means and standard deviations (.., m) from an array.
     """
 
     @property
@@ -37,4 +38,33 @@ class MixableHead(Head, Protocol):
 
     def mixture_loss(self, y: Any, copies: Any) -> Any:
         """Loss (..,) of an equal mixture, from tensors y (.., m) and copies (.., C, n_raw)."""
+        ...
+
+
+class ArtificialHead(Head, Protocol):
+    """A head whose loss has terms for artificial inputs, which have no targets."""
+
+    @property
+    def detached(self) -> str | None:
+        """Beginning of the names of the layers whose weights these terms do not move."""
+        ...
+
+    def row_loss(self, y: Any, raw: Any, settings: dict[str, Any]) -> Any:
+        """Further loss (..,) of each row with a target."""
+        ...
+
+    def artificial_loss(self, raw: Any, settings: dict[str, Any]) -> Any:
+        """Loss (..,) of each artificial input."""
+        ...
+
+
+class LikelihoodHead(Head, Protocol):
+    """A head with a likelihood, by which the networks of several folds are scored."""
+
+    def log_likelihood(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """Log density (..,) of all outputs together, from arrays."""
+        ...
+
+    def pooled(self, raw: np.ndarray) -> np.ndarray:
+        """Raw outputs with the moments of the mixture of several networks (K, ..)."""
         ...

@@ -1,4 +1,4 @@
-"""How a configuration becomes a member: recipes, compiled programs, the trainer."""
+"""How a configuration becomes a member: recipes, jobs, compiled programs, the trainer."""
 
 import lazy_loader
 
@@ -7,9 +7,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "_checks": ["build_checked"],
         "_draws": ["predict_draws"],
-        "_engine": ["train_member", "train_stack"],
+        "_job": ["TrainingJob", "TrainingState"],
         "_predict": ["predict_members"],
         "_recipe": ["Recipe"],
+        "_train": ["train", "train_epochs", "train_member", "train_stack"],
         "_trainer": ["MemberRefitter", "MemberTrainer"],
         "_weights": ["draw_variables", "keras_model"],
     },

@@ -1,9 +1,11 @@
-"""Refusing in words, and before training, a network that cannot be trained or stored."""
+"""Checks of networks before training: whether they can be trained and stored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from skuq import backend
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._plan import make_plan
 from skuq.networks._rebuild import rebuild
@@ -11,8 +13,10 @@ from skuq.networks._rebuild import rebuild
 __all__ = ["build_checked"]
 
 
-def build_checked(build: Callable, input_shape: tuple, n_raw: int, source: str):
-    """The Keras model that a user's function builds.
+def build_checked(
+    build: Callable[..., Any], input_shape: tuple[int, ...], n_raw: int, source: str
+) -> Any:
+    """Build the Keras model of a user's function, and check it.
 
     Parameters
     ----------
@@ -26,21 +30,19 @@ def build_checked(build: Callable, input_shape: tuple, n_raw: int, source: str):
     SearchSpaceError
         If it raises, or the model is not one that can be trained.
     """
-    from skuq.backend import keras
-
     try:
         model = build(input_shape, n_raw)
     except Exception as error:
         raise SearchSpaceError(
             f"{source} raised {type(error).__name__} while building: {error}"
         ) from error
-    if not isinstance(model, keras.Model):
+    if not isinstance(model, backend.keras.Model):
         raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
     _check(model, input_shape, n_raw, source)
     return model
 
 
-def _check(model, input_shape, n_raw, source):
+def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) -> None:
     try:
         if not model.built:
             model.build((None, *input_shape))

@@ -1,6 +1,6 @@
-"""What trained networks give, in float64 from their float32 weights.
+"""Predictions of trained networks, in float64 from their float32 weights.
 
-In float64 the numbers of a row do not depend on the rows beside it (to 1e-12), which
+In float64 the prediction of a row does not depend on the other rows (to 1e-12), which
 scikit-learn's contract asks for and float32 kernels do not give. A planned network
 predicts in NumPy, with no backend loaded and nothing to compile; any other through Keras.
 """
@@ -15,10 +15,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from skuq import backend
 from skuq.backend import BoundedCache
 from skuq.catalog._records import Member
 from skuq.networks._plan import Run, make_plan, without_names
 from skuq.networks._rebuild import rebuild
+from skuq.training._keras_network import numbers_per_row
 
 __all__ = ["predict_members"]
 
@@ -75,9 +77,6 @@ def _predict_keras(member, x, once):
     What is predicted only once is not worth that: a float32 model does it as it is, in a
     third of the time. Its last digits depend on the rows beside a row.
     """
-    from skuq.backend import compile_forward
-    from skuq.training._network import numbers_per_row
-
     dtype = "float32" if once else "float64"
     weights = np.asarray(member.weights, dtype=dtype)
     state = tuple(_cast(value, dtype) for value in member.state)
@@ -87,7 +86,7 @@ def _predict_keras(member, x, once):
     if not once:
         forward = _forwards.get(
             (network, "compiled"),
-            lambda: compile_forward(forward, weights.size, state, model.input_shape[1:]),
+            lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
     # Keras keeps what every layer gave until the last one is done.
     rows = max(1, _KERAS_CHUNK_ENTRIES // sum(numbers_per_row(model)))
@@ -99,8 +98,7 @@ def _predict_keras(member, x, once):
 
 
 def _keras_forward(network, dtype):
-    from skuq.backend import ops
-
+    ops = backend.ops
     config = json.loads(network)
     if dtype != "float32":
         config = _with_dtype(config, "float32", dtype)

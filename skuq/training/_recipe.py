@@ -11,11 +11,24 @@ import numpy as np
 
 from skuq.networks._search_space import OPTIMIZERS
 
-__all__ = ["Recipe"]
+__all__ = ["Recipe", "stack_conflict"]
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 _REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")
 _BETA_2 = 0.999  # Keras' default
+# Fields in which the recipes of one stack may differ.
+_MEMBER_FIELDS = (
+    "learning_rate",
+    "reduce_lr_patience",
+    "reduce_lr_factor",
+    "early_stopping_patience",
+    "clip_norm",
+    "l2",
+    "weight_decay",
+    "dropout",
+    "loss_settings",
+    "rate_factors_of_layers",
+)
 
 
 @dataclass(frozen=True)
@@ -226,6 +239,20 @@ class Recipe:
     @classmethod
     def field_names(cls) -> list[str]:
         return [field.name for field in fields(cls)]
+
+
+def stack_conflict(recipes: Sequence[Recipe]) -> str:
+    """Say why recipes cannot be those of one stack; empty if they can."""
+    for name in sorted(set(Recipe.field_names()) - set(_MEMBER_FIELDS)):
+        values = {getattr(recipe, name) for recipe in recipes}
+        if len(values) > 1:
+            return f"The recipes of a stack must agree in `{name}`. Got {values}."
+    for name in ("clip_norm", "dropout"):
+        if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
+            return f"Either all recipes of a stack have a `{name}`, or none."
+    if len({tuple(name for name, _ in recipe.loss_settings) for recipe in recipes}) > 1:
+        return "The recipes of a stack must have `loss_settings` of the same names."
+    return ""
 
 
 def _is_meant(pattern, name):

@@ -6,12 +6,10 @@ often used only in its workers.
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import math
-import time
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +20,13 @@ from skuq.networks._plan import make_plan
 from skuq.networks._search_space import SearchSpace
 from skuq.tables._training_data import TrainingData
 from skuq.training._checks import build_checked
-from skuq.training._recipe import Recipe
+from skuq.training._folds import Fold, folded_member, train_folds
+from skuq.training._job import TrainingJob
+from skuq.training._recipe import Recipe, stack_conflict
+from skuq.training._time_limit import time_limit
+from skuq.training._train import only_member, train
 
 __all__ = ["MemberRefitter", "MemberTrainer"]
-
-_LARGEST_STACK = 16  # folds side by side
-_LIKE_WEIGHTS = 0.1  # of the folds of a stack, whose losses are not each divided by their weight
 
 
 class MemberTrainer:
@@ -59,10 +58,10 @@ class MemberTrainer:
         self,
         search_space: SearchSpace,
         data: TrainingData,
-        head,
+        head: Any,
         epochs: int,
-        held_out=None,
-        folds: Sequence[tuple[np.ndarray, np.ndarray]] | None = None,
+        held_out: np.ndarray | None = None,
+        folds: Sequence[Fold] | None = None,
         timeout: float | None = None,
     ):
         self.search_space = search_space
@@ -72,19 +71,15 @@ class MemberTrainer:
         self.held_out = held_out
         self.folds = folds
         self.timeout = timeout
-        self._padded = None  # the data as tensors, made once a process
         self._cancelled = False
 
     needs_backend = True  # a worker process should import it before all else
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Let trainings that run in other threads end at their next slice."""
         self._cancelled = True
 
-    def __getstate__(self):
-        return {**self.__dict__, "_padded": None}
-
-    def __call__(self, configuration: Mapping, seed: int) -> Member | FoldedMember:
+    def __call__(self, configuration: Mapping[str, Any], seed: int) -> Member | FoldedMember:
         """Build, train, predict the validation rows.
 
         Raises
@@ -98,122 +93,54 @@ class MemberTrainer:
         """
         return self.train(configuration, seed)
 
-    def train(self, configuration: Mapping, seed: int, **changes) -> Member | FoldedMember:
-        """The same with other fields of the recipe."""
-        from skuq.training._engine import pad, train_member
-
+    def train(
+        self, configuration: Mapping[str, Any], seed: int, **changes: Any
+    ) -> Member | FoldedMember:
+        """Do the same with other fields of the recipe."""
         with self._in_time() as cancelled:
-            model = self.build(configuration)
-            recipe = replace(self.recipe(configuration), **changes)
-            if self.folds is not None:
-                return self._train_folds(model, recipe, seed, cancelled)
-            if self._padded is None:
-                self._padded = pad(self.data)
-            return train_member(
-                model,
-                self.head,
-                recipe,
-                self.data,
-                seed,
-                padded=self._padded,
-                cancelled=cancelled,
-                held_out=self.held_out,
-            )
+            if self.folds is None:
+                job = self.job(configuration, seed, **changes)
+                return only_member(train(job, self.data, cancelled=cancelled))
+            seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
+            make_job = self._job_maker(configuration, **changes)
+            networks = train_folds(make_job, self.data, self.folds, seeds, cancelled=cancelled)
+            return folded_member(networks, self.data, self.folds, self.head, self.held_out)
 
-    def _train_folds(self, model, recipe, seed, cancelled):
-        from skuq.training._predict import predict_members
+    def job(self, configuration: Mapping[str, Any], seed: int, **changes: Any) -> TrainingJob:
+        """Make the job of a configuration's network on the training rows.
 
-        seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
-        train = self._one_by_one
-        if make_plan(model.to_json()) is not None and self._folds_are_alike:
-            train = self._side_by_side
-        networks = train(model, recipe, seeds, cancelled)
-        for network in networks:
-            if isinstance(network, FloatingPointError):
-                raise network
-        raw = np.empty((len(self.data.x), self.head.n_raw), dtype="float32")
-        for network, (_, valid) in zip(networks, self.folds):
-            raw[valid] = network.held_out[: len(valid)]
-        likelihood = self.head.log_likelihood(self.data.y.astype("float64"), raw.astype("float64"))
-        score = -np.average(likelihood, weights=self.data.weight.astype("float64"))
-        score = float(score / self.data.y.shape[1])
-        if self.held_out is not None:
-            apart = self.head.pooled(predict_members(networks, self.held_out, once=True))
-            raw = np.concatenate([raw, apart.astype("float32")])
-        return FoldedMember(tuple(n.with_held_out(None) for n in networks), raw, score)
+        Parameters
+        ----------
+        configuration : mapping
+        seed : int
+        **changes : dict
+            Fields of the recipe that are not as the configuration decides them.
+        """
+        return self._job_maker(configuration, **changes)([seed], held_out=self.held_out)
 
-    @property
-    def _folds_are_alike(self):
-        """Whether sizes and weights of folds differ so little that a stack trains them alike."""
-        sizes = [[len(rows) for rows in fold] for fold in self.folds]
-        weights = [self.data.weight[train].mean(dtype=float) for train, _ in self.folds]
-        return (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LIKE_WEIGHTS
+    def _job_maker(
+        self, configuration: Mapping[str, Any], **changes: Any
+    ) -> Callable[..., TrainingJob]:
+        """Make the function ``(seeds, **fields) -> TrainingJob`` of a configuration."""
+        recipe = replace(self.recipe(configuration), **changes)
+        model = self.build(configuration)
+        return functools.partial(TrainingJob.of_model, model, self.head, recipe)
 
-    def _side_by_side(self, model, recipe, seeds, cancelled):
-        from skuq.training._engine import train_stack
-
-        # Smaller folds are filled up with a row of no weight.
-        data, n = self.data.with_empty_row(), len(self.data.x)
-        largest = np.max([[len(rows) for rows in fold] for fold in self.folds], axis=0)
-        splits = [
-            tuple(
-                np.pad(rows, (0, size - len(rows)), constant_values=n)
-                for rows, size in zip(fold, largest)
-            )
-            for fold in self.folds
-        ]
-        networks = []
-        for part in np.array_split(np.arange(len(seeds)), -(-len(seeds) // _LARGEST_STACK)):
-            networks += train_stack(
-                model,
-                self.head,
-                recipe,
-                data,
-                [seeds[k] for k in part],
-                splits=[splits[k] for k in part],
-                cancelled=cancelled,
-            )
-        return networks
-
-    def _one_by_one(self, model, recipe, seeds, cancelled):
-        from skuq.training._engine import train_member
-
-        return [
-            train_member(
-                model, self.head, recipe, self.data.divided(*fold), seed, cancelled=cancelled
-            )
-            for fold, seed in zip(self.folds, seeds)
-        ]
-
-    @contextlib.contextmanager
-    def _in_time(self):
-        """Gives what training asks between slices: whether to end, by the clock or `cancel`."""
-        # The clock of this process, hence not kept: a trainer is pickled.
-        deadline = math.inf if self.timeout is None else time.monotonic() + self.timeout
-        try:
-            yield lambda: self._cancelled or time.monotonic() > deadline
-        except InterruptedError:
-            if self._cancelled or time.monotonic() <= deadline:
-                raise
-            raise TimeoutError(
-                f"The trial took longer than trial_timeout={self.timeout:g} s."
-            ) from None
-
-    def fit_together(self, configurations: Sequence[Mapping]) -> bool:
+    def fit_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
         """Whether these configurations of one architecture can be trained `together`.
 
         Networks that run through Keras could, but one after the other inside of one large
-        program, which takes long to compile. Folds are side by side already.
+        program, which takes long to compile. Folds are trained in stacks already.
         """
         if self.folds is not None:
             return False
-        from skuq.training._engine import why_not_together
-
         plan = make_plan(self.build(configurations[0]).to_json())
-        return plan is not None and not why_not_together([self.recipe(c) for c in configurations])
+        return plan is not None and not stack_conflict([self.recipe(c) for c in configurations])
 
-    def together(self, configurations: Sequence[Mapping], seeds: Sequence[int]) -> list:
-        """Members of one architecture, trained as one stack.
+    def together(
+        self, configurations: Sequence[Mapping[str, Any]], seeds: Sequence[int]
+    ) -> list[Member | FloatingPointError]:
+        """Train members of one architecture as one stack.
 
         Returns
         -------
@@ -227,20 +154,21 @@ class MemberTrainer:
         TimeoutError
             If the stack took longer than `timeout`.
         """
-        from skuq.training._engine import train_stack
-
         with self._in_time() as cancelled:
-            return train_stack(
+            job = TrainingJob.of_model(
                 self.build(configurations[0]),
                 self.head,
                 [self.recipe(configuration) for configuration in configurations],
-                self.data,
                 seeds,
-                cancelled=cancelled,
+                stacked=True,
                 held_out=self.held_out,
             )
+            return train(job, self.data, cancelled=cancelled)
 
-    def recipe(self, configuration: Mapping) -> Recipe:
+    def _in_time(self) -> Any:
+        return time_limit(self.timeout, lambda: self._cancelled)
+
+    def recipe(self, configuration: Mapping[str, Any]) -> Recipe:
         """The training recipe of a configuration."""
         decided = self.search_space.recipe(configuration)
         unknown = sorted(set(decided) - set(Recipe.field_names()))
@@ -251,17 +179,17 @@ class MemberTrainer:
             )
         return Recipe(**{"epochs": self.epochs, **decided})
 
-    def build(self, configuration: Mapping):
+    def build(self, configuration: Mapping[str, Any]) -> Any:
         """The network of a configuration, checked."""
 
-        def build(input_shape, n_raw):
+        def build(input_shape: tuple[int, ...], n_raw: int) -> Any:
             return self.search_space.build(configuration, input_shape, n_raw)
 
         return build_checked(build, self.data.x.shape[1:], self.head.n_raw, "The search space")
 
 
 class MemberRefitter:
-    """``({"trial": k}, seed) -> Member``: the network of a finished trial, anew on all rows.
+    """``({"trial": k}, seed) -> Member``: refit the network of a finished trial on all rows.
 
     Parameters
     ----------
@@ -275,21 +203,24 @@ class MemberRefitter:
 
     def __init__(self, trainer: MemberTrainer, trials: Sequence[TrialRecord]):
         self._trials = {record.trial_number: record for record in trials}
-        self._trainer = copy.copy(trainer)
-        self._trainer.data = trainer.data.all_rows()
-        self._trainer.folds = self._trainer.held_out = None
-        self._trainer._cancelled = False  # as a search that was cut short leaves it
+        self._trainer = MemberTrainer(
+            trainer.search_space,
+            trainer.data.all_rows(),
+            trainer.head,
+            trainer.epochs,
+            timeout=trainer.timeout,
+        )
 
-    def cancel(self):
-        """As of a `MemberTrainer`."""
+    def cancel(self) -> None:
+        """Let trainings that run in other threads end at their next slice."""
         self._trainer.cancel()
 
-    def __call__(self, asked: Mapping, seed: int) -> Member:
-        """Train as long and as fast as was best in the search.
+    def __call__(self, asked: Mapping[str, int], seed: int) -> Member:
+        """Train for as many epochs, and at the same rates, as were best in the search.
 
-        There is nothing to stop by: epochs are as many as the trial's network had at its best, and
-        learning rates those that its plateaus had led to, or the folds' averages of both. Schedules
-        are run through in these epochs.
+        A refit has no rows to stop by. Its epochs are as many as the trial's network had at its
+        best, and its learning rates those that its plateaus had led to, or the folds' averages of
+        both. Schedules are run through in these epochs.
 
         Raises
         ------
@@ -299,7 +230,7 @@ class MemberRefitter:
             If it took longer than the trainer's `timeout`.
         """
         record = self._trials[asked["trial"]]
-        return self._trainer.train(
+        member: Any = self._trainer.train(
             record.configuration,
             record.seed,
             epochs=1 + record.result.best_epoch,
@@ -308,11 +239,14 @@ class MemberRefitter:
             early_stopping_patience=None,
             keep="last",
         )
+        refitted: Member = member
+        return refitted
 
 
-def _rates(member):
+def _rates(member: Member | FoldedMember) -> list[float]:
     """Factors of the learning rate until the best epoch; of folds their geometric mean."""
     rates = [network.history["learning_rate"] for network in member.networks]
     epochs = np.arange(1 + member.best_epoch)
     logs = [np.log(np.take(own, epochs, mode="clip") / own[0]) for own in rates]
-    return np.exp(np.mean(logs, axis=0)).tolist()
+    factors: list[float] = np.exp(np.mean(logs, axis=0)).tolist()
+    return factors

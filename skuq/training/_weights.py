@@ -1,24 +1,28 @@
 """A network's first weights, drawn from its own initializers with our seed.
 
 Keras draws weights from a global generator while it builds a model. That would tie the
-result to whatever else the process has drawn, in other threads too; so weights are drawn
+result to whatever else the process has drawn, in other threads too. So weights are drawn
 again, each variable by a copy of its initializer with a seed of its own.
 """
 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
-from skuq.backend import keras
+from skuq import backend
+from skuq.catalog._records import Member
 from skuq.networks._rebuild import rebuild
 
-__all__ = ["draw_variables", "keras_model"]
+__all__ = ["draw_variables", "holds_values", "keras_model"]
+
+_SEED_STATE = "seed_generator_state"
 
 
-def draw_variables(model: keras.Model, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Flat trainable weights of shape (n_weights,), and the non-trainable variables.
+def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Draw flat trainable weights of shape (n_weights,), and the non-trainable variables.
 
     The initializer of a variable `w` is its layer's attribute `w_initializer`, as in all
     of Keras' layers. Variables of frozen layers keep their values. So do others without
@@ -27,11 +31,11 @@ def draw_variables(model: keras.Model, seed: int) -> tuple[np.ndarray, list[np.n
     """
     rng = np.random.default_rng(seed)
     initializers = _initializers(model)
-    values = {}  # by identity: layers of nested models may share a path
+    values: dict[int, np.ndarray] = {}  # by identity: nested models may repeat a path
     for variable in model.variables:
         own_seed = int(rng.integers(1, 2**31 - 1))  # drawn always: the order is the seed
         value = variable.numpy()
-        if variable.name == "seed_generator_state":  # of a random layer
+        if variable.name == _SEED_STATE:  # of a random layer
             value = np.random.default_rng(own_seed).integers(2**31 - 1, size=value.shape)
             value = value.astype(variable.dtype)
         elif id(variable) in initializers:
@@ -48,32 +52,39 @@ def draw_variables(model: keras.Model, seed: int) -> tuple[np.ndarray, list[np.n
     return flat, [values[id(v)] for v in model.non_trainable_variables]
 
 
-def _draw(initializer, shape, seed):
+def holds_values(model: Any) -> bool:
+    """Tell whether first values of some variables are those of the model, not drawn by a seed."""
+    initializers = _initializers(model)
+    return any(v.name != _SEED_STATE and id(v) not in initializers for v in model.variables)
+
+
+def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:
     config = initializer.get_config()
     if "seed" in config:
         initializer = type(initializer).from_config({**config, "seed": seed})
-    return keras.ops.convert_to_numpy(initializer(tuple(shape), dtype="float32"))
+    value: np.ndarray = backend.ops.convert_to_numpy(initializer(tuple(shape), dtype="float32"))
+    return value
 
 
-def _initializers(model):
-    """``{id(variable): initializer}``, by Keras' naming: kernel, kernel_initializer."""
-    found = {}
+def _initializers(model: Any) -> dict[int, Any]:
+    """Find ``{id(variable): initializer}`` by Keras' naming: kernel, kernel_initializer."""
+    found: dict[int, Any] = {}
     for layer in model._flatten_layers(include_self=False):
-        if not layer.trainable:  # frozen: what it holds was learnt elsewhere
+        if not layer.trainable:  # frozen: its values were learnt elsewhere
             continue
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             stem = variable.name.removesuffix("_kernel") or variable.name
             # A depthwise convolution calls its kernel's initializer depthwise_initializer.
             for name in (variable.name, stem, stem.replace("kernel", "depthwise")):
                 initializer = getattr(layer, f"{name}_initializer", None)
-                if isinstance(initializer, keras.initializers.Initializer):
+                if isinstance(initializer, backend.keras.initializers.Initializer):
                     found[id(variable)] = initializer
                     break
     return found
 
 
-def keras_model(member) -> keras.Model:
-    """A member as a Keras model of its own, with its weights."""
+def keras_model(member: Member) -> Any:
+    """Build a member's Keras model, with its weights."""
     model = rebuild(member.network)
     ends = np.cumsum([int(np.prod(v.shape)) for v in model.trainable_variables])[:-1]
     for variable, value in zip(model.trainable_variables, np.split(member.weights, ends)):

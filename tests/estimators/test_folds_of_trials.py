@@ -19,7 +19,7 @@ from skuq.catalog import Catalog, FoldedMember, Member
 from skuq.estimators._rows import Rows, fold_rows
 from skuq.exceptions import SlotsLostError, SmallValidationWarning
 from skuq.plotting import MemberDiversityDisplay
-from skuq.training import MemberRefitter, MemberTrainer, predict_members
+from skuq.training import MemberRefitter, MemberTrainer, _folds, predict_members
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -127,14 +127,14 @@ def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, 
     model = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3)).fit(X, y)
     whole = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skuq.training._trainer.make_plan", lambda network: None)
+        patch.setattr("skuq.training._folds.make_plan", lambda network: None)
         whole.fit(X, y)
     for one, other in zip(*(m.catalog_.member(0).networks for m in (model, whole))):
         assert_allclose(one.weights, other.weights, atol=2e-3)  # Adam takes no size from a loss
 
 
 def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkeypatch):
-    monkeypatch.setattr("skuq.training._trainer.make_plan", lambda network: None)
+    monkeypatch.setattr("skuq.training._folds.make_plan", lambda network: None)
     alone = regressor(tiny_space, cv=KFold(3)).fit(*rows)
     for k in range(3):
         one, other = folded.catalog_.member(k), alone.catalog_.member(k)
@@ -147,13 +147,13 @@ def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkey
 @pytest.mark.parametrize("heavy", [1.0, 20.0])
 def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, heavy):
     # A stack does not divide each fold's losses by its own weights.
-    stacks, side_by_side = [], MemberTrainer._side_by_side
+    stacks, train_stacked = [], _folds._train_stacked
 
-    def counted(self, *args):
-        stacks.append(self)
-        return side_by_side(self, *args)
+    def counted(*args):
+        stacks.append(args)
+        return train_stacked(*args)
 
-    monkeypatch.setattr(MemberTrainer, "_side_by_side", counted)
+    monkeypatch.setattr(_folds, "_train_stacked", counted)
     weight = np.r_[np.ones(40), np.full(20, heavy)]
     regressor(tiny_space, n_trials=1, cv=KFold(3)).fit(*rows, sample_weight=weight)
     assert len(stacks) == (heavy == 1)
@@ -162,7 +162,7 @@ def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, 
 def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
     X, y = rows[0][:24], rows[1][:24]
     whole = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
-    monkeypatch.setattr("skuq.training._trainer._LARGEST_STACK", 3)
+    monkeypatch.setattr("skuq.training._folds._LARGEST_STACK", 3)
     parts = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
     assert len(parts.networks) == 8
     assert_allclose(parts.held_out, whole.held_out, rtol=1e-3, atol=1e-4)

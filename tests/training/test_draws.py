@@ -15,8 +15,8 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe, _engine, predict_draws, train_member, train_stack
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
+from skuq.training._losses import INDEX_STREAM
 from skuq.training._noise import normal
-from skuq.training._program import _INDEX_STREAM
 
 BASE = OperatorNetwork(2, 1, 1, (6,), 4, "split", (5,))
 EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNet(BASE.n_features, 1, 3, (6,), (4,), 0.75))
@@ -70,7 +70,7 @@ def test_a_step_follows_the_gradient_of_the_loss(data, prior_scale):
     after = train_member(network, HEAD, recipe, data, 5)
     drawing, (flat, state) = DrawingNetwork(network), first(network, 5)
     key = np.uint32(np.random.SeedSequence(5).generate_state(4)[2])
-    index = normal(key, np.int32(1), _INDEX_STREAM, (4, 3))
+    index = normal(key, np.int32(1), INDEX_STREAM, (4, 3))
     slope = _slope(drawing, flat, state, data, index)
     assert_allclose(after.weights, flat - recipe.learning_rate * slope, atol=1e-6)
 
@@ -155,7 +155,7 @@ def test_members_of_a_stack_train_as_alone(data, network):
 def test_indices_of_a_step_are_standard_normal():
     key = np.uint32(12)
     numbers = [
-        ops.convert_to_numpy(normal(key, np.int32(step), _INDEX_STREAM, (100, 16)))
+        ops.convert_to_numpy(normal(key, np.int32(step), INDEX_STREAM, (100, 16)))
         for step in range(1, 41)
     ]
     numbers = np.stack(numbers).astype(float)

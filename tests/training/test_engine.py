@@ -14,7 +14,7 @@ from skuq.networks._plan import make_plan
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
 from skuq.training._engine import programs
-from skuq.training._program import padded_rows
+from skuq.training._program_key import padded_rows
 from skuq.training._tiers import worth_xla
 from skuq.training._weights import draw_variables
 

@@ -1,0 +1,61 @@
+"""Training data as tensors, made once for all networks that train on the same data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from skuq import backend
+from skuq.tables._training_data import TrainingData
+from skuq.training._job import Split
+from skuq.training._program_key import padded_rows, table_rows
+
+__all__ = ["data_tensors"]
+
+# They live as long as their data.
+_tensors: WeakKeyDictionary[TrainingData, dict[str, Any]] = WeakKeyDictionary()
+
+
+def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> dict[str, Any]:
+    """Give the tables of a program: rows of x, y and weight joined, padded with zeros.
+
+    Parameters
+    ----------
+    data : TrainingData
+    splits : sequence of (train rows, validation rows), optional
+        Of members with validation rows of their own.
+
+    Returns
+    -------
+    dict
+        `table`, and `valid` if there are validation rows.
+    """
+    shared = _tensors.get(data)
+    if shared is None:
+        tables = {"table": _padded(_joined(data.x, data.y, data.weight), table_rows)}
+        if len(data.x_valid):
+            valid = _joined(data.x_valid, data.y_valid, data.weight_valid)
+            tables["valid"] = _padded(valid, padded_rows)
+        shared = _tensors[data] = backend.to_tensors(tables)
+    if splits is None:
+        return shared
+    tensors = {"table": shared["table"]}
+    rows = _joined(data.x, data.y, data.weight)
+    valid = np.stack([rows[own] for _, own in splits])
+    if valid.shape[-2]:
+        tensors["valid"] = backend.to_tensors(_padded(valid, padded_rows))
+    return tensors
+
+
+def _joined(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return np.concatenate([x.reshape(len(x), math.prod(x.shape[1:])), y, weight[:, None]], axis=1)
+
+
+def _padded(table: np.ndarray, size: Callable[[int], int]) -> np.ndarray:
+    n_rows = table.shape[-2]
+    extra = [(0, 0)] * (table.ndim - 2) + [(0, size(n_rows) - n_rows), (0, 0)]
+    return np.pad(table, extra)

@@ -1,0 +1,122 @@
+"""Trials of one network a fold: their jobs, and the record of their networks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from skuq.catalog._records import FoldedMember, Member
+from skuq.networks._head_protocol import LikelihoodHead
+from skuq.networks._plan import make_plan
+from skuq.tables._training_data import TrainingData
+from skuq.training._job import TrainingJob
+from skuq.training._predict import predict_members
+from skuq.training._train import only_member, train
+
+__all__ = ["Fold", "folded_member", "train_folds"]
+
+_LARGEST_STACK = 16  # folds of one program
+_LARGEST_SPREAD = 0.1  # of the mean weights of stacked folds: losses are not divided by them
+
+#: Rows of ``data.x`` to train on and to validate on.
+Fold = tuple[np.ndarray, np.ndarray]
+
+
+def train_folds(
+    make_job: Callable[..., TrainingJob],
+    data: TrainingData,
+    folds: Sequence[Fold],
+    seeds: Sequence[int],
+    *,
+    cancelled: Callable[[], bool] | None = None,
+) -> list[Member]:
+    """Train one network a fold.
+
+    Parameters
+    ----------
+    make_job : callable
+        ``make_job(seeds, **fields) -> TrainingJob``.
+    data : TrainingData
+        Without validation rows.
+    folds, seeds : sequence
+        One entry for each network.
+    cancelled : callable, optional
+        As in `train`.
+
+    Raises
+    ------
+    FloatingPointError
+        If one of them diverged.
+    """
+    alone = make_job(seeds[:1])
+    if make_plan(alone.network) is not None and _are_alike(data, folds):
+        return _train_stacked(make_job, data, folds, seeds, cancelled)
+    return [
+        only_member(train(make_job([seed]), data.divided(*fold), cancelled=cancelled))
+        for fold, seed in zip(folds, seeds)
+    ]
+
+
+def _are_alike(data: TrainingData, folds: Sequence[Fold]) -> bool:
+    """Tell whether sizes and weights of folds differ so little that a stack can train them."""
+    sizes = [[len(rows) for rows in fold] for fold in folds]
+    weights = [data.weight[train].mean(dtype=float) for train, _ in folds]
+    return bool((np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD)
+
+
+def _train_stacked(
+    make_job: Callable[..., TrainingJob],
+    data: TrainingData,
+    folds: Sequence[Fold],
+    seeds: Sequence[int],
+    cancelled: Callable[[], bool] | None,
+) -> list[Member]:
+    # Smaller folds are filled up with a row of no weight.
+    n, data = len(data.x), data.with_empty_row()
+    largest = np.max([[len(rows) for rows in fold] for fold in folds], axis=0)
+    splits = [
+        tuple(
+            np.pad(rows, (0, size - len(rows)), constant_values=n)
+            for rows, size in zip(fold, largest)
+        )
+        for fold in folds
+    ]
+    members: list[Member | FloatingPointError] = []
+    for part in np.array_split(np.arange(len(seeds)), -(-len(seeds) // _LARGEST_STACK)):
+        job = make_job([seeds[k] for k in part], stacked=True, splits=[splits[k] for k in part])
+        members += train(job, data, cancelled=cancelled)
+    return [only_member([member]) for member in members]
+
+
+def folded_member(
+    networks: Sequence[Member],
+    data: TrainingData,
+    folds: Sequence[Fold],
+    head: LikelihoodHead,
+    held_out: Any = None,
+) -> FoldedMember:
+    """Make the record of a trial of one network a fold.
+
+    Parameters
+    ----------
+    networks : sequence of Member
+        One for each fold.
+    data : TrainingData
+    folds : sequence of Fold
+        Together their validation rows are all rows, each once.
+    head : LikelihoodHead
+    held_out : ndarray of shape (n_held_out, ...), optional
+        Further inputs, which the mixture of all networks predicts.
+    """
+    raw = np.empty((len(data.x), head.n_raw), dtype="float32")
+    for network, (_, valid) in zip(networks, folds):
+        raw[valid] = network.held_out[: len(valid)]
+    likelihood = head.log_likelihood(data.y.astype("float64"), raw.astype("float64"))
+    score = -np.average(likelihood, weights=data.weight.astype("float64"))
+    score = float(score / data.y.shape[1])
+    if held_out is not None:
+        mixture = head.pooled(predict_members(networks, held_out, once=True))
+        raw = np.concatenate([raw, mixture.astype("float32")])
+    return FoldedMember(tuple(network.with_held_out(None) for network in networks), raw, score)

@@ -1,0 +1,181 @@
+"""The losses of a training program, as pure functions of a network's weights.
+
+Notation: as in `_program`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from skuq.backend import Backend, ops
+from skuq.networks._plan import Run, tensors
+from skuq.training._network import Network
+from skuq.training._noise import normal, uniform
+from skuq.training._program_key import ProgramKey
+
+__all__ = ["INDEX_STREAM", "Losses"]
+
+INDEX_STREAM = 2**20  # of random numbers: far from those of dropout layers
+
+
+class Losses:
+    """Losses of batches and of validation rows.
+
+    Parameters
+    ----------
+    key : ProgramKey
+    network : Network
+    backend : Backend
+    """
+
+    def __init__(self, key: ProgramKey, network: Network, backend: Backend):
+        self.key, self.network, self.backend = key, network, backend
+        n_inputs = math.prod(key.input_shape)
+        self._columns = [n_inputs, n_inputs + key.n_outputs]
+        self._head: Any = key.head  # an `ArtificialHead` where `key.n_artificial` is positive
+        # A head may validate by another loss than the one it trains on.
+        self._validation_loss = getattr(key.head, "validation_loss", key.head.loss)
+
+    def training_run(self, step: Any, share: Any, scalars: dict[str, Any], factor: Any) -> Run:
+        """Describe the forward pass of a training step, with its random numbers.
+
+        Parameters
+        ----------
+        step : int32 tensor
+            Number of the step, from 1.
+        share : float32 tensor (batch_size,)
+            Each row's share in the batch's loss, 0 for padding.
+        scalars : dict
+        factor : tensor or None
+            Factor of dropout rates in this step.
+        """
+        return Run(
+            tensors(self.key.jit),
+            training=True,
+            is_real=ops.cast(share > 0, "float32"),
+            dropout_mask=self._dropout_mask(step, scalars, factor),
+            index=self._index(step, scalars["noise_key"]),
+        )
+
+    def batch(
+        self,
+        variables: Any,
+        state: Any,
+        rows: Any,
+        share: Any,
+        artificial: Any,
+        run: Run,
+        scalars: dict[str, Any],
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Compute the losses (..) of a batch, and the new state."""
+        x, y, weight = self._columns_of(rows)
+
+        def losses(x: Any) -> tuple[Any, Any, Any]:
+            raw, new_state, penalty = self.network.forward(variables, state, x, run)
+            # As in Keras, the mean over the batch's rows, each times its sample weight; the
+            # sum where the head says so, which `share` knows.
+            fit = ops.sum(share * weight * self.key.head.loss(y, raw), axis=-1)
+            return fit, new_state, penalty
+
+        fit, new_state, penalty = losses(x)
+        if self.key.adversarial:
+            # Lakshminarayanan et al. (2017), Algorithm 1: a step along the sign of the
+            # loss' gradient, in units of each feature's range.
+            _, _, slope = self.backend.value_and_gradient(lambda x: (ops.sum(losses(x)[0]), ()), x)
+            shift = scalars["adversarial"] * ops.sign(ops.stop_gradient(slope))
+            fit = 0.5 * (fit + losses(x + shift)[0])
+        if self.key.n_artificial:
+            share = share * weight
+            fit = fit + self._uncertainty(variables, state, x, y, share, artificial, scalars)
+        return fit + penalty, tuple(new_state)
+
+    def validation(
+        self, variables: Any, state: Any, valid: Any, n_valid: Any, noise_key: Any
+    ) -> Any:
+        """Compute the mean losses (..) of validation rows, by chunks that bound the memory."""
+        key = self.key
+        run = Run(tensors(key.jit), index=self._index(np.int32(0), noise_key))
+
+        def losses(rows: Any, is_real: Any) -> tuple[Any, Any]:
+            x, y, weight = self._columns_of(rows)
+            raw, _, penalty = self.network.forward(variables, state, x, run)
+            fit = ops.where(is_real, weight * self._validation_loss(y, raw), 0.0)
+            return ops.sum(fit, axis=-1), penalty
+
+        n_real = ops.cast(n_valid, "float32")
+        chunk = min(key.n_valid, self.network.chunk)
+        if chunk == key.n_valid:
+            total, penalty = losses(valid, ops.arange(chunk, dtype="int32") < n_valid)
+            return total / n_real + penalty
+
+        axis = len(valid.shape) - 2
+
+        def body(start: Any, total: Any, penalty: Any) -> tuple[Any, Any, Any]:
+            index = start + ops.arange(chunk, dtype="int32")
+            rows = ops.take(valid, ops.minimum(index, key.n_valid - 1), axis=axis)
+            part, penalty = losses(rows, index < n_valid)
+            return start + chunk, total + part, penalty + ops.zeros(key.lead, "float32")
+
+        zeros = ops.zeros(key.lead, "float32")
+        _, total, penalty = ops.while_loop(
+            lambda start, total, penalty: start < n_valid, body, (np.int32(0), zeros, zeros)
+        )
+        return total / n_real + penalty
+
+    def _columns_of(self, rows: Any) -> tuple[Any, Any, Any]:
+        """Split rows of a table into x, y and weights."""
+        x, y, weight = ops.split(rows, self._columns, axis=-1)
+        if len(self.key.input_shape) > 1:
+            x = ops.reshape(x, (*rows.shape[:-1], *self.key.input_shape))
+        return x, y, weight[..., 0]
+
+    def _dropout_mask(self, step: Any, scalars: dict[str, Any], factor: Any) -> Callable[..., Any]:
+        """Make the function that gives each dropout layer its mask in this step."""
+        key, noise_key = self.key, scalars["noise_key"]
+
+        def mask(number: int, rate: Any, shape: Any) -> Any:
+            shape = tuple(shape) if not key.n_members else tuple(shape[-2:])
+            numbers = uniform(noise_key, step, number, shape)
+            if key.dropout:
+                rate = scalars["dropout"][:, None, None] if key.n_members else scalars["dropout"]
+            if key.dropout_schedule:
+                rate = rate * factor
+            return ops.cast(numbers >= rate, "float32") / (1.0 - rate)
+
+        return mask
+
+    def _index(self, step: Any, noise_key: Any) -> Any:
+        """Draw the epistemic indices (.., n_draws, n_index) of a step, if there are any."""
+        network: Any = self.key.network
+        if not self.key.n_draws:
+            return None
+        return normal(noise_key, step, INDEX_STREAM, (self.key.n_draws, network.n_index))
+
+    def _uncertainty(
+        self,
+        variables: Any,
+        state: Any,
+        x: Any,
+        y: Any,
+        share: Any,
+        artificial: Any,
+        scalars: dict[str, Any],
+    ) -> Any:
+        """Compute a head's terms (..) for rows (by their `share`) and for artificial inputs.
+
+        The network runs as it will predict: without dropout, and with the batch statistics
+        learnt from rows.
+        """
+        key = self.key
+        partly = [ops.stop_gradient(v) if k in key.detached else v for k, v in enumerate(variables)]
+        inputs = ops.concatenate([x, artificial], axis=len(key.lead))
+        raw, _, _ = self.network.forward(partly, state, inputs, Run(tensors(key.jit)))
+        settings = {name: value[..., None] for name, value in scalars["settings"].items()}
+        n_rows = x.shape[len(key.lead)]
+        of_rows, of_artificial = ops.split(raw, [n_rows], axis=len(key.lead))
+        rows = ops.sum(share * self._head.row_loss(y, of_rows, settings), axis=-1)
+        return rows + ops.mean(self._head.artificial_loss(of_artificial, settings), axis=-1)

@@ -1,0 +1,119 @@
+"""Templates: what training knows of a network before it has weights.
+
+Building a Keras model takes longer than many a training step, so a process keeps the templates
+it used last, by the network's configuration.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import numpy as np
+
+from skuq.backend import BoundedCache
+from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._plan import Plan, make_plan, without_names
+from skuq.networks._rebuild import rebuild
+from skuq.training._drawing import DrawingNetwork
+from skuq.training._weights import draw_variables, holds_values
+
+__all__ = ["FirstValues", "Template", "template_of", "template_of_model"]
+
+#: Flat trainable weights (n_weights,) and the non-trainable variables.
+FirstValues = tuple[np.ndarray, list[np.ndarray]]
+
+# Every thread of a search needs its own at a time.
+_templates = BoundedCache(max_size=8)
+
+
+class Template:
+    """A network to train: the shapes and names of its weights, and how they are drawn.
+
+    Parameters
+    ----------
+    network : str
+        Configuration as JSON.
+    model : keras.Model or EpistemicNetwork
+        Made of that configuration. Its own weights are not used, except by `holds_values`.
+
+    Attributes
+    ----------
+    plan : Plan or None
+    shapes : list of tuple of int
+        Of the trainable variables, in Keras' order.
+    names : list of str
+        Paths of these variables; none of an epistemic network.
+    holds_values : bool
+        Whether the model has variables that no seed decides: frozen layers, or variables without
+        an initializer.
+    """
+
+    def __init__(self, network: str, model: Any):
+        self.network, self.model = network, model
+        self.plan: Plan | None = None
+        self.names: list[str] = []
+        self.holds_values = False
+        self.is_epistemic = isinstance(model, EpistemicNetwork)
+        if self.is_epistemic:
+            self._drawing = DrawingNetwork(model)
+            self.shapes = self._drawing.shapes
+        else:
+            self.plan = make_plan(network)
+            variables = model.trainable_variables
+            self.shapes = [tuple(variable.shape) for variable in variables]
+            self.names = [variable.path for variable in variables]
+            self.holds_values = holds_values(model)
+
+    @property
+    def through_keras(self) -> bool:
+        """Whether the network has no plan and runs through Keras' own layers."""
+        return self.plan is None and not self.is_epistemic
+
+    @functools.cached_property
+    def identity(self) -> Plan | EpistemicNetwork | str:
+        """Equal for equal networks, whatever the names of their layers."""
+        if self.is_epistemic:
+            network: EpistemicNetwork = self.model.without_names()
+            return network
+        return self.plan or without_names(self.network)
+
+    def draw(self, seed: int) -> FirstValues:
+        """Draw first weights and state from the configuration's initializers.
+
+        Raises
+        ------
+        ValueError
+            If the network has frozen layers, whose values no configuration holds.
+        """
+        if self.is_epistemic:
+            return self._drawing.draw(seed)
+        if not self.holds_values:
+            return draw_variables(self.model, seed)
+        model = rebuild(self.network)  # not the model here, whose values may have been changed
+        if any(layer.weights and not layer.trainable for layer in model._flatten_layers()):
+            raise ValueError(
+                "The network has frozen layers, whose values its configuration does not hold. "
+                "Make the job with `TrainingJob.of_model`, or give `start`."
+            )
+        return draw_variables(model, seed)
+
+
+def template_of(network: str) -> Template:
+    """Get the template of a configuration, from this process' cache or made now."""
+
+    def make() -> Template:
+        if json.loads(network)["class_name"] == EpistemicNetwork.__name__:
+            return Template(network, EpistemicNetwork.from_json(network))
+        return Template(network, rebuild(network))
+
+    template: Template = _templates.get(network, make)
+    return template
+
+
+def template_of_model(model: Any) -> Template:
+    """Get the template of a model, which is kept for jobs of the same configuration."""
+    network = model.to_json()
+    template: Template = _templates.get(network, lambda: Template(network, model))
+    return template

@@ -1,0 +1,288 @@
+"""Jobs: records that can be sent, paused and continued."""
+
+import functools
+import pickle
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from skuq.backend import keras
+from skuq.networks import DenseSkipSpace, GaussianHead, NomuHead, build_mlp, build_nomu
+from skuq.networks._epinet import EpiNet, EpistemicNetwork
+from skuq.networks._operator import OperatorNetwork
+from skuq.networks._operator_head import OperatorHead
+from skuq.tables import TrainingData
+from skuq.training import (
+    MemberTrainer,
+    Recipe,
+    TrainingJob,
+    _engine,
+    _templates,
+    draw_variables,
+    train,
+    train_epochs,
+    train_member,
+    train_stack,
+)
+
+layers = keras.layers
+HEAD = GaussianHead()
+# Its plateaus and its early stopping come within the run.
+RECIPE = Recipe(
+    "nadam",
+    learning_rate=0.05,
+    batch_size=16,
+    epochs=30,
+    reduce_lr_patience=2,
+    reduce_lr_factor=0.5,
+    early_stopping_patience=6,
+    schedule="cosine",
+    weight_decay=0.01,
+    clip_norm=1.0,
+)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(65, 3))
+    y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(65, 1))
+    weight = rng.uniform(0.2, 3, 65)
+    return TrainingData(x[:45], y[:45], weight[:45], x[45:], y[45:], weight[45:])
+
+
+def noisy():
+    """With state and noise, and a matrix that is a block of its own in XLA."""
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(70, activation="relu"),
+            layers.BatchNormalization(momentum=0.8),
+            layers.Dropout(0.3),
+            layers.Dense(70, activation="tanh"),
+            layers.Dense(2),
+        ]
+    )
+
+
+def unplanned():
+    """Runs through Keras, whose random layers have state."""
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(9, activation="relu"),
+            layers.UnitNormalization(),
+            layers.Dropout(0.3),
+            layers.Dense(2),
+        ]
+    )
+
+
+def uniform(n, rng):
+    return rng.uniform(-1, 1, (n, 3))
+
+
+def job_of(kind, stacked, jit):
+    seeds = [1, 2, 3] if stacked else [1]
+    options = {"stacked": stacked, "jit": jit}
+    if kind == "nomu":
+        settings = (("pi_sqr", 0.1), ("pi_exp", 0.5), ("c_exp", 3.0))
+        recipe = replace(RECIPE, n_artificial=5, loss_settings=settings)
+        network = build_nomu((3,), 1, hidden_units=(8,), side_hidden_units=(6,))
+        return TrainingJob.of_model(
+            network, NomuHead(), recipe, seeds, artificial=uniform, **options
+        )
+    if kind == "epinet":
+        base = OperatorNetwork(2, 1, 1, (6,), 4, "split", (5,))
+        network = EpistemicNetwork(base, 1, EpiNet(base.n_features, 1, 3, (6,), (4,), 0.75))
+        recipe = replace(RECIPE, n_draws=4)
+        return TrainingJob.of_model(network, OperatorHead(1), recipe, seeds, **options)
+    model = noisy() if kind == "noisy" else unplanned()
+    return TrainingJob.of_model(model, HEAD, RECIPE, seeds, **options)
+
+
+def assert_same_members(one, other):
+    assert len(one) == len(other)
+    for a, b in zip(one, other):
+        assert a.network == b.network and a.seed == b.seed
+        assert a.best_epoch == b.best_epoch and a.tier == b.tier
+        for name in ("loss", "val_loss", "learning_rate"):
+            assert_array_equal(a.history[name], b.history[name])
+        for values in zip((a.weights, *a.state), (b.weights, *b.state)):
+            assert_array_equal(*values)
+        if a.held_out is not None:
+            assert_array_equal(a.held_out, b.held_out)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("stacked", [False, True], ids=["single", "stack"])
+@pytest.mark.parametrize("kind", ["noisy", "unplanned", "nomu", "epinet"])
+def test_a_paused_run_continues_to_the_same_bits(data, kind, stacked, jit):
+    job = job_of(kind, stacked, jit)
+    whole = train(job, data)
+    assert max(member.n_epochs for member in whole) > 7
+    state, n_parts = train_epochs(job, data, 5), 1
+    assert state.n_epochs == len(state.history) == 5
+    while not state.stopped and state.n_epochs < RECIPE.epochs:
+        # Sent to another process, say.
+        sent, state = pickle.loads(pickle.dumps((job, state)))
+        state, n_parts = train_epochs(replace(sent, start=state), data, 4), n_parts + 1
+    assert n_parts > 2
+    assert_same_members(train(replace(job, start=state), data), whole)
+
+
+def test_a_state_is_not_changed_by_who_continues_from_it(data):
+    job = job_of("noisy", False, False)
+    state = train_epochs(job, data, 6)
+    once, twice = (train(replace(job, start=state), data) for _ in range(2))
+    assert_same_members(once, twice)
+
+
+def test_seconds_of_the_parts_add_up(data):
+    job = job_of("noisy", False, False)
+    state = train_epochs(job, data, 3)
+    (member,) = train(replace(job, start=replace(state, seconds=1000.0)), data)
+    assert 1000 < member.seconds < 1100
+    assert 0 < state.seconds < 100
+
+
+def test_parts_may_have_any_tier(data, monkeypatch):
+    """A run keeps the tier that it began with."""
+    job = replace(job_of("noisy", False, None), recipes=[replace(RECIPE, epochs=40)])
+    monkeypatch.setattr(_engine, "worth_xla", lambda *args, **kwargs: True)
+    whole, state = train(job, data), train_epochs(job, data, 5)
+    monkeypatch.setattr(_engine, "worth_xla", lambda *args, **kwargs: False)
+    assert_same_members(train(replace(job, start=state), data), whole)
+    assert whole[0].tier == "xla"
+
+
+@pytest.mark.parametrize("stacked", [False, True], ids=["single", "stack"])
+def test_jobs_are_frozen_and_can_be_pickled(data, stacked):
+    job = job_of("noisy", stacked, False)
+    sent = pickle.loads(pickle.dumps(job))
+    assert isinstance(sent.network, str)
+    assert_same_members(train(sent, data), train(job, data))
+    with pytest.raises(FrozenInstanceError):
+        job.jit = True
+
+
+def test_a_job_needs_no_model(data, monkeypatch):
+    """Its configuration is enough, in a process that has never seen the network."""
+    job = job_of("noisy", False, False)
+    expected = train(job, data)
+    monkeypatch.setattr(_templates, "_templates", type(_templates._templates)(8))
+    sent = TrainingJob(job.network, HEAD, [RECIPE], [1], jit=False)
+    assert_same_members(train(sent, data), expected)
+    epistemic = job_of("epinet", False, False)
+    expected = train(epistemic, data)
+    monkeypatch.setattr(_templates, "_templates", type(_templates._templates)(8))
+    assert_same_members(train(pickle.loads(pickle.dumps(epistemic)), data), expected)
+
+
+def test_the_convenient_functions_are_jobs(data):
+    job = job_of("noisy", False, False)
+    single = train_member(noisy(), HEAD, RECIPE, data, 1, jit=False)
+    assert_array_equal(single.weights, train(job, data)[0].weights)
+    stack = train_stack(noisy(), HEAD, RECIPE, data, [1, 2, 3], jit=False)
+    expected = train(job_of("noisy", True, False), data)
+    for one, other in zip(stack, expected):
+        assert_array_equal(one.weights, other.weights)
+
+
+def frozen():
+    model = build_mlp((3,), 2, (9,))
+    model.layers[1].trainable = False
+    return model
+
+
+def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
+    model = frozen()
+    kernel = model.layers[1].kernel
+    kernel.assign(np.linspace(-1, 1, 27).reshape(3, 9))
+    recipe = replace(RECIPE, weight_decay=0.0)
+    job = TrainingJob.of_model(model, HEAD, recipe, [1])
+    kernel.assign(np.zeros((3, 9)))
+    monkeypatch.setattr(_templates, "_templates", type(_templates._templates)(8))
+    (member,) = train(pickle.loads(pickle.dumps(job)), data)
+    (kept,) = [part for part in member.state if part.shape == (3, 9)]
+    assert_array_equal(kept, np.linspace(-1, 1, 27, dtype="float32").reshape(3, 9))
+    (zeros,) = train(TrainingJob.of_model(model, HEAD, recipe, [1]), data)
+    assert not np.array_equal(zeros.weights, member.weights)
+    with pytest.raises(ValueError, match="frozen layers.*`TrainingJob.of_model`"):
+        train(TrainingJob(job.network, HEAD, [recipe], [1]), data)
+
+
+def test_models_are_built_once_a_configuration(data, monkeypatch):
+    built, rebuild = [], _templates.rebuild
+    monkeypatch.setattr(_templates, "_templates", type(_templates._templates)(8))
+    monkeypatch.setattr(
+        _templates, "rebuild", lambda network: built.append(network) or rebuild(network)
+    )
+    recipe = Recipe(epochs=1)
+    job = TrainingJob.of_model(noisy(), HEAD, recipe, [1])
+    train(job, data)
+    assert not built
+    network = noisy().to_json()
+    for seed in (1, 2, 3):
+        train(TrainingJob(network, HEAD, [recipe], [seed]), data)
+    assert built == [network]
+
+
+def test_data_become_tensors_once_and_go_with_their_owner(data):
+    import gc
+
+    from skuq.training import _data_tensors
+
+    before = len(_data_tensors._tensors)
+    own = data.divided(np.arange(30), np.arange(30, 45))
+    first = _data_tensors.data_tensors(own)
+    assert _data_tensors.data_tensors(own) is first
+    assert len(_data_tensors._tensors) == before + 1
+    del own
+    gc.collect()
+    assert len(_data_tensors._tensors) <= before
+
+
+def test_given_starts_and_orders_are_used(data):
+    model = noisy()
+    first, recipe = draw_variables(model, 5), replace(RECIPE, epochs=3)
+    options = {"jit": False, "permutations": [functools.partial(np.arange)], "start": [first]}
+    (one,) = train(TrainingJob.of_model(model, HEAD, recipe, [1], **options), data)
+    expected = train_member(
+        model, HEAD, recipe, data, 1, initial=first, permutation=np.arange, jit=False
+    )
+    assert_array_equal(one.weights, expected.weights)
+    drawn = train_member(model, HEAD, recipe, data, 1, jit=False)
+    assert not np.array_equal(one.weights, drawn.weights)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"seeds": []}, "at least one seed"),
+        ({"seeds": [1, 2]}, "Several seeds are for a stack"),
+        ({"splits": [(np.arange(3), None)]}, "`splits` are for a stack"),
+        ({"start": []}, r"`start` must have one entry a seed \(1\). Got 0"),
+        ({"recipes": [Recipe()] * 2}, r"`recipes` must have one entry a seed \(1\). Got 2"),
+        ({"recipes": Recipe(n_artificial=2)}, "needs `artificial`"),
+    ],
+)
+def test_what_is_no_job_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingJob(**{"network": "", "head": HEAD, "recipes": Recipe(), "seeds": [1], **fields})
+
+
+def test_a_trainer_trains_the_job_of_a_configuration(data):
+    space = DenseSkipSpace(n_nodes=2, max_batch_size=8)
+    decisions = space.decisions()
+    rng = np.random.default_rng(0)
+    configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)
+    trainer = MemberTrainer(space, data, HEAD, epochs=4, held_out=data.x[:7])
+    job = trainer.job(configuration, 3)
+    assert job.recipe == trainer.recipe(configuration) and job.seeds == (3,)
+    assert trainer.job(configuration, 3, epochs=2).recipe.epochs == 2
+    member = trainer(configuration, 3)
+    assert member.held_out.shape == (7, 2)
+    assert_array_equal(train(job, data)[0].weights, member.weights)
