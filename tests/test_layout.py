@@ -54,12 +54,9 @@ DEFERRED: set[str] = {
     "networks/_rebuild.py",
     "networks/_tabular.py",
     "search/_slots.py",
-    "training/_drawing.py",
-    "training/_predict.py",
-    "training/_trainer.py",
 }
 # Circles between files:
-CIRCLES: set[frozenset[str]] = {frozenset({"training/_drawing.py", "training/_network.py"})}
+CIRCLES: set[frozenset[str]] = set()
 
 
 class Import(NamedTuple):

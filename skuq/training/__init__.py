@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "_checks": ["build_checked"],
         "_draws": ["predict_draws"],
+        "_engine": ["TrainingRun"],
         "_job": ["TrainingJob", "TrainingState"],
         "_predict": ["predict_members"],
         "_recipe": ["Recipe"],

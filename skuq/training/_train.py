@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from skuq import training
 from skuq.catalog._records import Member
 from skuq.networks._head_protocol import Head
 from skuq.tables._training_data import TrainingData
@@ -14,10 +15,7 @@ from skuq.training._job import Split, TrainingJob, TrainingState
 from skuq.training._recipe import Recipe
 from skuq.training._templates import FirstValues
 
-if TYPE_CHECKING:
-    from skuq.training._engine import TrainingRun
-
-__all__ = ["train", "train_epochs", "train_member", "train_stack"]
+__all__ = ["only_member", "train", "train_epochs", "train_member", "train_stack"]
 
 
 def train(
@@ -54,9 +52,10 @@ def train(
     InterruptedError
         If `cancelled` returned True.
     """
-    run = _run(job, data)
+    run = training.TrainingRun(job, data)  # loads the backend
     run.advance(cancelled=cancelled, report=report)
-    return run.members()
+    members: list[Member | FloatingPointError] = run.members()
+    return members
 
 
 def train_epochs(
@@ -82,15 +81,10 @@ def train_epochs(
     cancelled, report : callable, optional
         As in `train`.
     """
-    run = _run(job, data)
+    run = training.TrainingRun(job, data)
     run.advance(n_epochs, cancelled=cancelled, report=report)
-    return run.state()
-
-
-def _run(job: TrainingJob, data: TrainingData) -> TrainingRun:
-    from skuq.training._engine import TrainingRun  # loads the backend
-
-    return TrainingRun(job, data)
+    state: TrainingState = run.state()
+    return state
 
 
 def train_member(
