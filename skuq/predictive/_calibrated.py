@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._levels import check_levels, interval_levels
+from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
 
 __all__ = ["ConformalMixture", "RecalibratedMixture"]
@@ -36,7 +38,7 @@ class _Calibrated:
         """Of the calibrated distribution, about its own mean, in squared units of y."""
         return self.base.variance
 
-    def _share(self, part):
+    def _share(self, part: np.ndarray) -> np.ndarray:
         return part / self.base.variance * self.variance
 
     @property
@@ -59,6 +61,10 @@ class _Calibrated:
         parts = self.base.uncertainty(epistemic_ddof)
         factor = np.sqrt(self.variance / self.base.variance)
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
+
+    def quantile(self, probability: ArrayLike) -> np.ndarray:
+        """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array."""
+        raise NotImplementedError
 
     def interval(self, coverage: float = 0.9) -> np.ndarray:
         """Central interval, of shape (n, 2[, m])."""
@@ -97,7 +103,7 @@ class RecalibratedMixture(_Calibrated):
     predicted: np.ndarray
     observed: np.ndarray
 
-    def _map(self, levels, forward):
+    def _map(self, levels: np.ndarray, forward: bool) -> np.ndarray:
         """R or its inverse, output by output, of levels (.., n[, m])."""
         source, target = (self.predicted, self.observed)[:: 1 if forward else -1]
         if source.ndim == 1:
@@ -107,7 +113,7 @@ class RecalibratedMixture(_Calibrated):
         ]
         return np.stack(maps, axis=-1)
 
-    def _slope(self, levels):
+    def _slope(self, levels: np.ndarray) -> np.ndarray:
         """Derivative of R at levels (n[, m])."""
         predicted, observed = (a.reshape(len(a), -1) for a in (self.predicted, self.observed))
         slopes = np.diff(observed, axis=0) / np.diff(predicted, axis=0)
@@ -117,14 +123,14 @@ class RecalibratedMixture(_Calibrated):
         ]
         return np.stack(columns, axis=1).reshape(levels.shape)
 
-    def _base_levels(self, levels):
+    def _base_levels(self, levels: np.ndarray) -> np.ndarray:
         return np.clip(self._map(levels, forward=False), _EDGE, 1 - _EDGE)
 
-    def cdf(self, y) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output."""
         return self._map(self.base.cdf(y), forward=True)
 
-    def quantile(self, probability) -> np.ndarray:
+    def quantile(self, probability: ArrayLike) -> np.ndarray:
         """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array."""
         p = check_levels(probability)
         levels = p.reshape(-1, *[1] * (self.base.loc.ndim - 1))
@@ -132,7 +138,7 @@ class RecalibratedMixture(_Calibrated):
         found = self.base.inverse_cdf(self._base_levels(levels))
         return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
 
-    def log_prob(self, y) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row, of all outputs together. Shape (n,)."""
         y = np.asarray(y, dtype=float)
         slope = np.log(self._slope(self.base.cdf(y)))
@@ -151,7 +157,7 @@ class RecalibratedMixture(_Calibrated):
         ]
         return np.concatenate(parts)
 
-    def _variance(self, base):
+    def _variance(self, base: GaussianMixture) -> np.ndarray:
         """Of some rows: moments of the mixture between its knots, each with its density."""
         # A level (or one for each output) a knot, for all rows: (n_knots, 1[, m]).
         predicted, observed = self.predicted[:, None], self.observed[:, None]
@@ -163,21 +169,21 @@ class RecalibratedMixture(_Calibrated):
         first, second = ((slopes * moment).sum(axis=0) for moment in _partial_moments(base, knots))
         return np.maximum(second - first**2, 0)
 
-    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
         levels = self._base_levels(np.stack([self.base.cdf(draw) for draw in draws]))
         return np.moveaxis(self.base.inverse_cdf(levels), 0, -1)
 
 
-def _partial_moments(mixture, knots):
+def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Moments about the mean of what lies between knots (n_cells + 1, n[, m]), cell by cell.
 
     Returns
     -------
     first, second : ndarray of shape (n_cells, n[, m])
     """
-    first, second = 0.0, 0.0
+    first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
     for weight, loc, scale in zip(mixture.weights, mixture.loc, mixture.scale):
         z = (knots - loc) / scale
         mass = np.diff(special.ndtr(z), axis=0)
@@ -215,7 +221,7 @@ class ConformalMixture(_Calibrated):
     scores: np.ndarray
     reach: np.ndarray
 
-    def quantile(self, probability) -> np.ndarray:
+    def quantile(self, probability: ArrayLike) -> np.ndarray:
         """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array.
 
         Raises
@@ -229,7 +235,7 @@ class ConformalMixture(_Calibrated):
         found = mean + std * (radius if self.scores.ndim > 1 else radius[:, 0])
         return found[:, 0] if p.ndim == 0 else found
 
-    def _radius(self, coverage):
+    def _radius(self, coverage: np.ndarray) -> np.ndarray:
         """Stds to either side, of shape (q, 1 or m)."""
         scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
         columns = []
@@ -243,7 +249,7 @@ class ConformalMixture(_Calibrated):
             columns.append(own[at])
         return np.stack(columns, axis=1)
 
-    def cdf(self, y) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output, in steps."""
         z = (np.asarray(y, dtype=float) - self.mean) / self.std
         scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
@@ -253,10 +259,10 @@ class ConformalMixture(_Calibrated):
         ]
         return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=1).reshape(z.shape)
 
-    def log_prob(self, y) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row under the base. Shape (n,)."""
         return self.base.log_prob(y)
 
-    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws of the base, of shape (n[, m], n_samples)."""
         return self.base.sample(n_samples, rng)

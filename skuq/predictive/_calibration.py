@@ -6,12 +6,14 @@ folds, a mixture of each; weights w (n,).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import optimize
 
 from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._types import Factor
 
 __all__ = [
     "fit_epistemic_scale",
@@ -33,7 +35,9 @@ _CHUNK = 2**15  # numbers worked on at a time: their temporaries stay in the cac
 _MOST_TERMS = 2 * 10**8  # a few seconds' worth of likelihood terms
 
 
-def fit_scale(mixtures: list[GaussianMixture], ys: list, weights: list) -> float:
+def fit_scale(
+    mixtures: list[GaussianMixture], ys: list[np.ndarray], weights: list[np.ndarray]
+) -> float:
     """The factor c of all standard deviations under which y is most likely.
 
     For one normal a row this is ``sqrt(mean(((y - mean) / std) ** 2))``; the mixture's own
@@ -52,7 +56,7 @@ def fit_scale(mixtures: list[GaussianMixture], ys: list, weights: list) -> float
     if all(len(m.weights) == 1 and isinstance(m, GaussianMixture) for m in mixtures):
         return moment
 
-    def nll(log_c):
+    def nll(log_c: float) -> float:
         scaled = (m.scaled(np.exp(log_c)) for m in mixtures)
         return -sum(w @ s.log_prob(y) for s, y, w in zip(scaled, ys, weights))
 
@@ -65,7 +69,7 @@ def fit_scale(mixtures: list[GaussianMixture], ys: list, weights: list) -> float
     return float(np.exp(_minimiser(nll, grid)))
 
 
-def _root_mean_square(values, weights) -> float:
+def _root_mean_square(values: np.ndarray, weights: np.ndarray) -> float:
     """Of values (n,), which may be too large or small to be squared."""
     largest = abs(values).max()
     if largest == 0:
@@ -73,7 +77,7 @@ def _root_mean_square(values, weights) -> float:
     return float(largest * np.sqrt(np.average((values / largest) ** 2, weights=weights)))
 
 
-def _minimiser(loss, grid) -> float:
+def _minimiser(loss: Callable[[float], float], grid: np.ndarray) -> float:
     """Where a function of one number is least: the best of a grid, refined beside it."""
     losses = [loss(x) for x in grid]
     best = int(np.argmin(losses))
@@ -138,39 +142,45 @@ def fit_epistemic_scale(
         return one
     both = _fit_both_scales(error, epistemic, beyond, aleatoric, weight)
 
-    def log_likelihood(c, k):
+    def log_likelihood(c: float, k: float) -> float:
         std, far = (np.hypot(c * side, k * aleatoric) for side in (epistemic, beyond))
         return -(weight @ (_log_width(std, far) + 0.5 * (error / std) ** 2)) / np.sum(weight**2)
 
     return both if log_likelihood(*both) - log_likelihood(*one) > _SIGNIFICANT else one
 
 
-def _terms(weights, *arrays):
+def _terms(weights: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """Normalised weights and arrays (n[, m]) of the rows that count, all of shape (n * m,)."""
     weights = np.asarray(weights, dtype=float)
-    arrays = [np.asarray(array, dtype=float)[weights > 0] for array in arrays]
+    used = [np.asarray(array, dtype=float)[weights > 0] for array in arrays]
     weight = weights[weights > 0]
-    weight = np.repeat(weight / weight.sum(), arrays[0][0].size) / arrays[0][0].size
-    return weight, *(array.ravel() for array in arrays)
+    weight = np.repeat(weight / weight.sum(), used[0][0].size) / used[0][0].size
+    return weight, *(array.ravel() for array in used)
 
 
-def _log_width(near, far):
+def _log_width(near: np.ndarray, far: np.ndarray) -> np.ndarray:
     """The log of what a density is divided by: the mean standard deviation of both sides."""
     return np.log(0.5 * (near + far))
 
 
-def _balance(epistemic, aleatoric):
+def _balance(epistemic: np.ndarray, aleatoric: np.ndarray) -> float:
     """The factor of the model's part that makes both parts alike in a typical row."""
     return np.median(aleatoric[aleatoric > 0]) / np.median(epistemic)
 
 
-def _log_grid(low, high):
+def _log_grid(low: float, high: float) -> np.ndarray:
     """From low to high in steps of about `_STEP`, in logarithms."""
     low, high = np.log(low), np.log(high)
     return np.linspace(low, high, max(int(np.ceil((high - low) / _STEP)), 1) + 1)
 
 
-def _fit_scale_beside_noise(error, epistemic, beyond, aleatoric, weight) -> float:
+def _fit_scale_beside_noise(
+    error: np.ndarray,
+    epistemic: np.ndarray,
+    beyond: np.ndarray,
+    aleatoric: np.ndarray,
+    weight: np.ndarray,
+) -> float:
     """c of a variance ``c**2 * epistemic**2 + aleatoric**2``."""
     low = _NEGLIGIBLE * _balance(epistemic, aleatoric)
     # From here on every row's variance is at least its squared error, and the loss grows.
@@ -179,22 +189,28 @@ def _fit_scale_beside_noise(error, epistemic, beyond, aleatoric, weight) -> floa
     if high <= low:
         return float(low)
 
-    def nll(log_c):
+    def nll(log_c: float) -> float:
         std, far = (np.hypot(np.exp(log_c) * side, aleatoric) for side in (epistemic, beyond))
         return weight @ (_log_width(std, far) + 0.5 * (error / std) ** 2)
 
     return float(np.exp(_minimiser(nll, _log_grid(low, high))))
 
 
-def _fit_both_scales(error, epistemic, beyond, aleatoric, weight) -> tuple[float, float]:
+def _fit_both_scales(
+    error: np.ndarray,
+    epistemic: np.ndarray,
+    beyond: np.ndarray,
+    aleatoric: np.ndarray,
+    weight: np.ndarray,
+) -> tuple[float, float]:
     """c and k: for each ratio c / k the best k is a root mean square, which leaves one number."""
     if not error.any():
         return 1.0, 1.0
 
-    def std(log_ratio, side=epistemic):
+    def std(log_ratio: float, side: np.ndarray = epistemic) -> np.ndarray:
         return np.hypot(np.exp(log_ratio) * side, aleatoric)
 
-    def nll(log_ratio):
+    def nll(log_ratio: float) -> float:
         own, far = std(log_ratio), std(log_ratio, beyond)
         return weight @ _log_width(own, far) + np.log(_root_mean_square(error / own, weight))
 
@@ -207,7 +223,7 @@ def _fit_both_scales(error, epistemic, beyond, aleatoric, weight) -> tuple[float
 def fit_readout(
     error: np.ndarray,
     raw: np.ndarray,
-    readout: Callable,
+    readout: Callable[..., np.ndarray],
     weights: np.ndarray,
     l_mins: np.ndarray,
     l_maxs: np.ndarray,
@@ -279,7 +295,14 @@ def fit_readout(
     return float(l_min), float(l_max), c
 
 
-def _readout_losses(errors, raws, others, noise, weight, readout):
+def _readout_losses(
+    errors: np.ndarray,
+    raws: np.ndarray,
+    others: np.ndarray | None,
+    noise: np.ndarray,
+    weight: np.ndarray,
+    readout: Callable[..., np.ndarray],
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Make the function from pairs (l_mins, l_maxs) to their least losses over c.
 
     All arrays are (n_terms,); `others` are the raw outputs on the sides where y does not lie.
@@ -289,7 +312,7 @@ def _readout_losses(errors, raws, others, noise, weight, readout):
     loss = _losses_with_noise if noise.any() else _losses_without_noise
     size = max(_CHUNK // len(raws), 1)
 
-    def losses(lows, highs):
+    def losses(lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
         found = []
         for at in range(0, len(lows), size):
             ends = lows[at : at + size, None], highs[at : at + size, None]
@@ -301,10 +324,12 @@ def _readout_losses(errors, raws, others, noise, weight, readout):
     return losses
 
 
-def _best_pair(losses, l_mins, l_maxs, step):
+def _best_pair(
+    losses: Callable[..., np.ndarray], l_mins: np.ndarray, l_maxs: np.ndarray, step: int
+) -> tuple[float, float]:
     """The pair of least loss: every step-th of both first, then downhill in halved steps."""
 
-    def best_of(rows, columns):
+    def best_of(rows: Iterable[int], columns: Iterable[int]) -> tuple[float, int, int]:
         pairs = np.array([(i, j) for i in rows for j in columns if l_maxs[j] > l_mins[i]])
         found = losses(l_mins[pairs[:, 0]], l_maxs[pairs[:, 1]])
         return found.min(), *pairs[found.argmin()]
@@ -323,17 +348,25 @@ def _best_pair(losses, l_mins, l_maxs, step):
     return l_mins[i], l_maxs[j]
 
 
-def _losses_without_noise(near, far, square, _, weight):
+def _losses_without_noise(
+    near: np.ndarray, far: np.ndarray, square: np.ndarray, _: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
     """Eq. 51 of each row of spreads (n_pairs, n_terms), but for a constant."""
     return _log_width(near, far) @ weight + 0.5 * np.log((square / near**2) @ weight)
 
 
-def _losses_with_noise(near, far, square, noise_square, weight):
+def _losses_with_noise(
+    near: np.ndarray,
+    far: np.ndarray,
+    square: np.ndarray,
+    noise_square: np.ndarray,
+    weight: np.ndarray,
+) -> np.ndarray:
     """The least loss over c of each row of spreads (n_pairs, n_terms)."""
     unit = ((square / near**2) @ weight)[:, None]  # c of Eq. 51, that without noise
     near, far = unit * near**2, unit * far**2
 
-    def loss(factor):  # (n_pairs,) or a number
+    def loss(factor: Factor) -> np.ndarray:  # (n_pairs,) or a number
         own, other = (np.reshape(factor**2, (-1, 1)) * side + noise_square for side in (near, far))
         return _log_width(np.sqrt(own), np.sqrt(other)) @ weight + 0.5 * (square / own) @ weight
 
@@ -349,7 +382,7 @@ def _losses_with_noise(near, far, square, noise_square, weight):
     return least
 
 
-def weighted_quantile(values, weights, levels):
+def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike) -> np.ndarray:
     """Smallest values at which the share of weight reaches each level."""
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
@@ -395,7 +428,7 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
     """
     rows = np.arange(len(codes))
 
-    def nll(log_t):
+    def nll(log_t: float) -> float:
         return -(weights @ np.log(tempered(probas, np.exp(log_t))[rows, codes]))
 
     # Unimodal in 1 / T, as logistic regression with one coefficient is.

@@ -6,11 +6,14 @@ Notation: K members, n rows, C classes; entropies are in nats.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
 from skuq._checks import check_member_weights
+from skuq.predictive._types import FILLED_IN, RandomSource
 from skuq.predictive._uncertainty import ClassUncertainty
 
 __all__ = ["CategoricalMixture"]
@@ -58,9 +61,9 @@ class CategoricalMixture:
     """
 
     proba: np.ndarray
-    weights: np.ndarray | None = None
+    weights: np.ndarray = FILLED_IN
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         proba = np.asarray(self.proba, dtype=float)
         if proba.ndim != 3 or not len(proba) or not proba.shape[2]:
             raise ValueError(
@@ -76,7 +79,7 @@ class CategoricalMixture:
         for name, value in (("proba", proba), ("weights", weights)):
             object.__setattr__(self, name, value)
 
-    def _average(self, values):
+    def _average(self, values: np.ndarray) -> np.ndarray:
         return np.tensordot(self.weights, values, axes=1)
 
     @property
@@ -128,7 +131,7 @@ class CategoricalMixture:
         # Total from its parts, so that they add up to the last digit.
         return ClassUncertainty(aleatoric + epistemic, aleatoric, epistemic)
 
-    def log_prob(self, codes) -> np.ndarray:
+    def log_prob(self, codes: ArrayLike) -> np.ndarray:
         """Log of the averaged probability of each row's class. Shape (n,).
 
         Parameters
@@ -153,7 +156,7 @@ class CategoricalMixture:
             raise ValueError(f"codes must be {n} integers in [0, {n_classes}). Got {codes}.")
         return self.log_mean[np.arange(n), codes]
 
-    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws of class codes, of shape (n, n_samples).
 
         Each draw takes one member and one uniform number for all rows, so that a draw
@@ -171,7 +174,7 @@ class CategoricalMixture:
             codes += edge[member] <= uniform
         return codes.T
 
-    def to_tfp(self):
+    def to_tfp(self) -> Any:
         """The same mixture as a TensorFlow Probability distribution of n rows."""
         from skuq.backend import tfd
 

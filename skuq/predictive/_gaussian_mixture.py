@@ -6,6 +6,7 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -13,6 +14,7 @@ from scipy import special
 from skuq._checks import check_member_weights
 from skuq._constants import LOG_SQRT_2PI
 from skuq.predictive._mixture import Mixture, check_locations_and_scales
+from skuq.predictive._types import FILLED_IN, Factor
 
 __all__ = ["GaussianMixture"]
 
@@ -49,9 +51,9 @@ class GaussianMixture(Mixture):
 
     loc: np.ndarray
     scale: np.ndarray
-    weights: np.ndarray | None = None
+    weights: np.ndarray = FILLED_IN
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         loc, scale = check_locations_and_scales(self.loc, self.scale)
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         for name, value in (("loc", loc), ("scale", scale), ("weights", weights)):
@@ -68,32 +70,32 @@ class GaussianMixture(Mixture):
         return self.scale**2
 
     @property
-    def _shape(self):
+    def _shape(self) -> tuple[int, ...]:
         return self.loc.shape[1:]
 
     @property
-    def _parameters(self):
+    def _parameters(self) -> tuple[np.ndarray, ...]:
         return self.loc, self.scale
 
-    def _with(self, loc, scale):
+    def _with(self, loc: np.ndarray, scale: np.ndarray) -> GaussianMixture:
         return GaussianMixture(loc, scale, self.weights)
 
-    def _stretched(self, mean, factor):
+    def _stretched(self, mean: np.ndarray, factor: Factor) -> GaussianMixture:
         return self._with(mean + factor * (self.loc - mean), factor * self.scale)
 
-    def _cdf(self, y, loc, scale):
+    def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return special.ndtr((y - loc) / scale)
 
-    def _log_density(self, y, loc, scale):
+    def _log_density(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
 
-    def _quantile(self, levels, loc, scale):
+    def _quantile(self, levels: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return loc + scale * special.ndtri(levels)
 
-    def _at_scores(self, z, loc, scale):
+    def _at_scores(self, z: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return loc + scale * z
 
-    def _tfp_members(self):
+    def _tfp_members(self) -> Any:
         from skuq.backend import tfd
 
         # (n, K[, m])

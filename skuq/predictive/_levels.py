@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 __all__ = ["check_levels", "interval_levels"]
 
 
-def check_levels(probability) -> np.ndarray:
+def check_levels(probability: ArrayLike) -> np.ndarray:
     """A number or numbers (q,) strictly between 0 and 1.
 
     Raises
@@ -17,7 +18,7 @@ def check_levels(probability) -> np.ndarray:
     """
     levels = np.asarray(probability, dtype=float)
     if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
-        raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability}.")
+        raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
     return levels
 
 

@@ -1,4 +1,4 @@
-"""What follows from weighted members, whatever distribution each of them predicts.
+"""Mixtures of weighted members, whatever distribution each of them predicts.
 
 Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -6,13 +6,16 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import elementwise
 
 from skuq.predictive._levels import check_levels, interval_levels
+from skuq.predictive._types import Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
 __all__ = [
@@ -33,15 +36,15 @@ _SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
 _CHUNK = 2**20  # members' numbers that are gathered at a time for roots
 
 
-def epistemic_factor(weights, ddof: int) -> float:
-    """What the variance of K members' means is multiplied with for a divisor of K - ddof."""
+def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
+    """Factor of the variance of K members' means that gives it the divisor K - ddof."""
     if not ddof:
         return 1.0
     effective = float(1 / np.sum(weights**2))
     return effective / (effective - 1) if len(weights) > 1 else 0.0
 
 
-def check_locations_and_scales(loc, scale) -> tuple[np.ndarray, np.ndarray]:
+def check_locations_and_scales(loc: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Locations and scales of members, (K, n) or (K, n, m), as floats.
 
     Raises
@@ -60,8 +63,15 @@ def check_locations_and_scales(loc, scale) -> tuple[np.ndarray, np.ndarray]:
     return loc, scale
 
 
-def find_roots(excess, low, high, levels, at, tolerance=1e-16):
-    """Where an increasing function is 0, between ends, element by element.
+def find_roots(
+    excess: Callable[..., np.ndarray],
+    low: np.ndarray,
+    high: np.ndarray,
+    levels: np.ndarray,
+    at: np.ndarray,
+    tolerance: float = 1e-16,
+) -> np.ndarray:
+    """Find the zeros of an increasing function between ends, element by element.
 
     Parameters
     ----------
@@ -76,7 +86,9 @@ def find_roots(excess, low, high, levels, at, tolerance=1e-16):
     # In such units the root is of order 1 whatever y's is.
     centre, unit = 0.5 * (low + high), 0.5 * (high - low)
 
-    def scaled(z, level, at, centre, unit):
+    def scaled(
+        z: np.ndarray, level: np.ndarray, at: np.ndarray, centre: np.ndarray, unit: np.ndarray
+    ) -> np.ndarray:
         return excess(centre + unit * z, level, at.astype(int))
 
     edge = np.ones_like(low)
@@ -109,9 +121,12 @@ class Mixture:
     member's `_arrays`, `_cdf`, `_log_density`, `_quantile` and `_at_scores`.
     """
 
-    weights: np.ndarray
+    # Parts that a subclass defines.
 
-    # What a subclass gives.
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights of the members, of shape (K,): positive, summing to 1."""
+        raise NotImplementedError
 
     @property
     def member_means(self) -> np.ndarray:
@@ -133,41 +148,38 @@ class Mixture:
         """Arrays (K, .., n[, m]) that, with `_with`, make the record."""
         raise NotImplementedError
 
-    def _with(self, *parameters):
-        """A record of the same kind and weights, of other rows, outputs or values."""
-        raise NotImplementedError
+    # Functions of arrays: what they take depends on the subclass.
 
-    def _stretched(self, mean, factor):
-        """The same about `mean` (n[, m]), `factor` (a number or (m,)) times as wide."""
+    #: A record of the same kind and weights, from new `_parameters`.
+    _with: Callable[..., Any]
+
+    #: One member's cdf at y, which broadcasts against (n[, m]), from its `_arrays`.
+    _cdf: Callable[..., np.ndarray]
+
+    #: One member's log density at y, output by output, from its `_arrays`.
+    _log_density: Callable[..., np.ndarray]
+
+    #: One member's quantiles at levels in (0, 1), which broadcast against (n[, m]).
+    _quantile: Callable[..., np.ndarray]
+
+    #: One member's quantile at the level that a standard normal has below z.
+    _at_scores: Callable[..., np.ndarray]
+
+    def _stretched(self, mean: np.ndarray, factor: Factor) -> Any:
+        """The same about `mean` (n[, m]), `factor` times as wide."""
         raise NotImplementedError
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
-        """Arrays (K, .., n[, m]) that the members' functions below take, one member's each."""
+        """Arrays (K, .., n[, m]), of which the functions above take one member's."""
         return self._parameters
 
-    def _cdf(self, y, *arrays):
-        """One member's cdf at y, which broadcasts against (n[, m])."""
-        raise NotImplementedError
-
-    def _log_density(self, y, *arrays):
-        """One member's log density at y, output by output."""
-        raise NotImplementedError
-
-    def _quantile(self, levels, *arrays):
-        """One member's quantiles at levels in (0, 1), which broadcast against (n[, m])."""
-        raise NotImplementedError
-
-    def _at_scores(self, z, *arrays):
-        """One member's quantile at the level that a standard normal has below z."""
-        raise NotImplementedError
-
-    # What follows.
+    # Parts that follow from these.
 
     def _members(self) -> Iterator[tuple[np.ndarray, ...]]:
         return zip(*self._arrays)
 
-    def _average(self, values):
+    def _average(self, values: np.ndarray) -> np.ndarray:
         return np.tensordot(self.weights, values, axes=1)
 
     @property
@@ -212,12 +224,12 @@ class Mixture:
             self.mean, np.sqrt(aleatoric), np.sqrt(epistemic), np.sqrt(aleatoric + epistemic)
         )
 
-    def cdf(self, y) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
         return sum(w * self._cdf(y, *own) for w, own in zip(self.weights, self._members()))
 
-    def log_prob(self, y) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row, of all outputs together. Shape (n,).
 
         Parameters
@@ -229,13 +241,13 @@ class Mixture:
         densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
 
-    def _check_y(self, y) -> np.ndarray:
+    def _check_y(self, y: ArrayLike) -> np.ndarray:
         y = np.asarray(y, dtype=float)
         if y.shape != self._shape:
             raise ValueError(f"y must have shape {self._shape}. Got {y.shape}.")
         return y
 
-    def quantile(self, probability) -> np.ndarray:
+    def quantile(self, probability: ArrayLike) -> np.ndarray:
         """The mixture's own quantiles, by root finding on its cdf.
 
         Parameters
@@ -284,20 +296,22 @@ class Mixture:
             found[:, part] = self._roots(flat[:, part], [a[..., part] for a in arrays])
         return found.reshape(levels.shape)
 
-    def _roots(self, levels, arrays):
+    def _roots(self, levels: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Quantiles (q, r) at levels (q, r) of members' arrays (K, .., r)."""
         low, high = self._bracket(levels, arrays)
         if low is high:
             return low
 
-        def excess(y, level, at):
+        def excess(y: np.ndarray, level: np.ndarray, at: np.ndarray) -> np.ndarray:
             members = zip(*(np.take(a, at, axis=-1) for a in arrays))
             return sum(w * self._cdf(y, *own) for w, own in zip(self.weights, members)) - level
 
         at = np.broadcast_to(np.arange(low.shape[1]), low.shape)
         return find_roots(excess, low, high, levels, at)
 
-    def _bracket(self, levels, arrays):
+    def _bracket(
+        self, levels: np.ndarray, arrays: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Ends (q, r) between which quantiles lie: the members' smallest and largest.
 
         One array twice where that is the quantile itself. Arguments are those of `_roots`.
@@ -308,7 +322,7 @@ class Mixture:
             low, high = np.minimum(low, end), np.maximum(high, end)
         return low, high
 
-    def scaled(self, factor):
+    def scaled(self, factor: Factor) -> Self:
         """The same mixture, stretched about its mean.
 
         Parameters
@@ -318,12 +332,12 @@ class Mixture:
         """
         return self._stretched(self.mean, factor)
 
-    def rows(self, rows):
+    def rows(self, rows: RowIndex) -> Self:
         """The mixtures of some rows, by a slice or positions."""
         pick = (..., rows) if len(self._shape) == 1 else (..., rows, slice(None))
         return self._with(*(parameter[pick] for parameter in self._parameters))
 
-    def output(self, k: int):
+    def output(self, k: int) -> Self:
         """The marginal of one output, where there are several."""
         return self._with(*(parameter[..., k] for parameter in self._parameters))
 
@@ -331,7 +345,7 @@ class Mixture:
         """Central interval, of shape (n, 2[, m]): equal probability outside either end."""
         return self.quantile(interval_levels(coverage))
 
-    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples).
 
         Each draw takes one member and one level (of each output) for all rows, so that a
@@ -345,7 +359,9 @@ class Mixture:
             draws[member == k] = self._at_scores(z[member == k], *own)
         return np.moveaxis(draws, 0, -1)
 
-    def _moments_of(self, function: Callable) -> tuple[np.ndarray, np.ndarray]:
+    def _moments_of(
+        self, function: Callable[[np.ndarray], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Members' means and variances, (K, n[, m]), of an increasing function of y.
 
         Parameters
@@ -379,11 +395,11 @@ class Mixture:
             )
         return np.stack(means), np.stack(variances)
 
-    def _nodes(self, *arrays) -> Iterator[tuple]:
+    def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[Any, Any]]:
         """Weights and values of y, (n[, m]) or numbers, of a rule for one member's averages."""
         return ((w, self._at_scores(z, *arrays)) for z, w in zip(_SCORES, _SCORE_WEIGHTS))
 
-    def to_tfp(self):
+    def to_tfp(self) -> Any:
         """The same mixture as a TensorFlow Probability distribution of n rows.
 
         Raises
@@ -396,14 +412,14 @@ class Mixture:
 
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
-    def _tfp_members(self):
+    def _tfp_members(self) -> Any:
         """The members as a distribution of batch shape (n, K), of event shape () or (m,)."""
         raise NotImplementedError(
             f"TensorFlow Probability has no counterpart of {type(self).__name__}. Use its own "
             "methods: cdf, log_prob, quantile, sample."
         )
 
-    def _independent(self, distribution):
+    def _independent(self, distribution: Any) -> Any:
         """Of one distribution an output, batch (n, K, m), one of all outputs."""
         if len(self._shape) == 1:
             return distribution

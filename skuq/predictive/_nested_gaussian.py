@@ -6,7 +6,9 @@ was 1-D).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -15,6 +17,7 @@ from skuq._checks import check_member_weights
 from skuq._constants import LOG_SQRT_2PI
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._mixture import Mixture
+from skuq.predictive._types import FILLED_IN, Factor, RandomSource
 
 __all__ = ["NestedGaussianMixture"]
 
@@ -64,9 +67,9 @@ class NestedGaussianMixture(Mixture):
     loc: np.ndarray
     scale: np.ndarray
     probabilities: np.ndarray
-    weights: np.ndarray | None = None
+    weights: np.ndarray = FILLED_IN
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         names = "loc", "scale", "probabilities"
         loc, scale, probabilities = (np.asarray(getattr(self, name), float) for name in names)
         if (
@@ -102,35 +105,43 @@ class NestedGaussianMixture(Mixture):
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
         return self._combined(self.loc, self.scale**2)[1]
 
-    def _combined(self, means, variances):
+    def _combined(self, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of members from those of components, (K, J, n[, m])."""
         mean = (self.probabilities * means).sum(axis=1)
         apart = means - mean[:, None]
         return mean, (self.probabilities * (variances + apart**2)).sum(axis=1)
 
     @property
-    def _shape(self):
+    def _shape(self) -> tuple[int, ...]:
         return self.loc.shape[2:]
 
     @property
-    def _parameters(self):
+    def _parameters(self) -> tuple[np.ndarray, ...]:
         return self.loc, self.scale, self.probabilities
 
-    def _with(self, loc, scale, probabilities):
+    def _with(
+        self, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
+    ) -> NestedGaussianMixture:
         return NestedGaussianMixture(loc, scale, probabilities, self.weights)
 
-    def _stretched(self, mean, factor):
+    def _stretched(self, mean: np.ndarray, factor: Factor) -> NestedGaussianMixture:
         loc = mean + factor * (self.loc - mean)
         return self._with(loc, factor * self.scale, self.probabilities)
 
-    def _cdf(self, y, loc, scale, probabilities):
+    def _cdf(
+        self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
+    ) -> np.ndarray:
         return sum(p * special.ndtr((y - mu) / s) for mu, s, p in zip(loc, scale, probabilities))
 
-    def _log_density(self, y, loc, scale, probabilities):
+    def _log_density(
+        self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
+    ) -> np.ndarray:
         densities = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
         return special.logsumexp(densities, axis=0, b=probabilities)
 
-    def _bracket(self, levels, arrays):
+    def _bracket(
+        self, levels: np.ndarray, arrays: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         # A mixture's quantile lies between the smallest and the largest of its components',
         # of those that it has.
         scores = special.ndtri(levels)
@@ -142,7 +153,7 @@ class NestedGaussianMixture(Mixture):
                 high = np.where(probability > 0, np.maximum(high, end), high)
         return low, high
 
-    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples).
 
         Each draw takes one member and, for each output, one uniform number that chooses the
@@ -166,14 +177,16 @@ class NestedGaussianMixture(Mixture):
             draws[chosen] = own
         return np.moveaxis(draws, 0, -1)
 
-    def _moments_of(self, function):
+    def _moments_of(
+        self, function: Callable[[np.ndarray], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         shape = self.loc.shape
         flat = shape[0] * shape[1], *shape[2:]
         components = GaussianMixture(self.loc.reshape(flat), self.scale.reshape(flat))
         moments = components._moments_of(function)
         return self._combined(*(moment.reshape(shape) for moment in moments))
 
-    def _tfp_members(self):
+    def _tfp_members(self) -> Any:
         from skuq.backend import tfd
 
         # (n, K, [m,] J)

@@ -8,15 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
 from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
 __all__ = ["EpistemicNormal", "check_parts"]
 
 
-def check_parts(**arrays) -> list[np.ndarray]:
+def check_parts(**arrays: ArrayLike) -> list[np.ndarray]:
     """A location and standard deviations, all of one shape (n,) or (n, m), as floats.
 
     Parameters
@@ -81,23 +83,21 @@ class EpistemicNormal(GaussianMixture):
     (array([2.]), array([1.]))
     """
 
-    aleatoric: np.ndarray
-    epistemic: np.ndarray
+    aleatoric: np.ndarray = FILLED_IN
+    epistemic: np.ndarray = FILLED_IN
 
-    def __init__(self, mean, aleatoric, epistemic):
-        mean, aleatoric, epistemic = check_parts(
-            mean=mean, aleatoric=aleatoric, epistemic=epistemic
-        )
+    def __init__(self, mean: ArrayLike, aleatoric: ArrayLike, epistemic: ArrayLike) -> None:
+        loc, noise, model = check_parts(mean=mean, aleatoric=aleatoric, epistemic=epistemic)
         with np.errstate(over="ignore"):
-            total = np.hypot(aleatoric, epistemic)
+            total = np.hypot(noise, model)
         if not ((total > 0) & np.isfinite(total)).all():
             raise ValueError(
                 "aleatoric and epistemic must not both be 0, and their root sum of squares must "
                 f"be finite. It lies between {total.min()} and {total.max()}."
             )
-        super().__init__(mean[None], total[None])
-        object.__setattr__(self, "aleatoric", aleatoric)
-        object.__setattr__(self, "epistemic", epistemic)
+        super().__init__(loc[None], total[None])
+        object.__setattr__(self, "aleatoric", noise)
+        object.__setattr__(self, "epistemic", model)
 
     @property
     def mean(self) -> np.ndarray:
@@ -143,7 +143,7 @@ class EpistemicNormal(GaussianMixture):
         """
         return self.loc + self.scale * special.ndtri(levels)
 
-    def scaled(self, factor) -> EpistemicNormal:
+    def scaled(self, factor: Factor) -> EpistemicNormal:
         """The same normals with both standard deviations multiplied.
 
         Parameters
@@ -153,7 +153,7 @@ class EpistemicNormal(GaussianMixture):
         """
         return EpistemicNormal(self.mean, factor * self.aleatoric, factor * self.epistemic)
 
-    def rows(self, rows) -> EpistemicNormal:
+    def rows(self, rows: RowIndex) -> EpistemicNormal:
         """The normals of some rows, by a slice or positions."""
         return EpistemicNormal(self.mean[rows], self.aleatoric[rows], self.epistemic[rows])
 
@@ -161,7 +161,7 @@ class EpistemicNormal(GaussianMixture):
         """The marginal of one output, where there are several."""
         return EpistemicNormal(self.mean[..., k], self.aleatoric[..., k], self.epistemic[..., k])
 
-    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples).
 
         Each draw takes, for each output, one standard normal for the model and one for the

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import qmc
 
 __all__ = ["Posterior", "normal_indices"]
@@ -67,14 +69,14 @@ class Posterior:
            [3., 6.]])
     """
 
-    function: Callable
-    arguments: tuple
+    function: Callable[..., Any]
+    arguments: tuple[np.ndarray, ...]
     key: Hashable | None
     n_draws: int
-    output_shape: tuple = ()
+    output_shape: tuple[int, ...] = ()
     joint: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not callable(self.function):
             raise TypeError(f"function must be callable. Got {self.function!r}.")
         hash(self.key)
@@ -84,7 +86,7 @@ class Posterior:
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "output_shape", tuple(self.output_shape))
 
-    def __call__(self, X) -> np.ndarray:
+    def __call__(self, X: ArrayLike) -> np.ndarray:
         """Draws at the rows of X, in NumPy.
 
         Parameters
@@ -110,7 +112,7 @@ class Posterior:
         parts = [self._draws(X[start : start + step]) for start in range(0, max(1, len(X)), step)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
-    def _draws(self, X):
+    def _draws(self, X: np.ndarray) -> np.ndarray:
         draws = np.asarray(self.function(np, self.arguments, X), dtype="float64")
         expected = (self.n_draws, len(X), *self.output_shape)
         if draws.shape != expected:
@@ -121,7 +123,7 @@ class Posterior:
         return draws
 
 
-def normal_indices(n_draws, n_outputs, rng):
+def normal_indices(n_draws: int, n_outputs: int, rng: np.random.Generator) -> np.ndarray:
     """Standard normals that are spread more evenly than chance does it.
 
     Parameters

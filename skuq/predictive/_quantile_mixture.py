@@ -5,6 +5,7 @@ Notation: K members, q levels, n rows, m outputs (the last axis is absent where 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +14,7 @@ import numpy as np
 from skuq._checks import check_member_weights
 from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
 from skuq.predictive._mixture import Mixture, find_roots
+from skuq.predictive._types import FILLED_IN, Factor
 
 __all__ = ["QuantileMixture"]
 
@@ -63,9 +65,9 @@ class QuantileMixture(Mixture):
 
     levels: np.ndarray
     values: np.ndarray
-    weights: np.ndarray | None = None
+    weights: np.ndarray = FILLED_IN
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         levels, values = check_quantile_levels(self.levels), np.asarray(self.values, dtype=float)
         if values.ndim not in (3, 4) or values.shape[1] != len(levels) or not len(values):
             raise ValueError(
@@ -100,38 +102,38 @@ class QuantileMixture(Mixture):
         return self._pieces.variance
 
     @property
-    def _shape(self):
+    def _shape(self) -> tuple[int, ...]:
         return self.values.shape[2:]
 
     @property
-    def _parameters(self):
+    def _parameters(self) -> tuple[np.ndarray, ...]:
         return (self.values,)
 
-    def _with(self, values):
+    def _with(self, values: np.ndarray) -> QuantileMixture:
         return QuantileMixture(self.levels, values, self.weights)
 
-    def _stretched(self, mean, factor):
+    def _stretched(self, mean: np.ndarray, factor: Factor) -> QuantileMixture:
         return self._with(mean + factor * (self.values - mean))
 
     @property
-    def _arrays(self):
+    def _arrays(self) -> tuple[np.ndarray, ...]:
         p = self._pieces
         knots, widths = np.moveaxis(p.knots, 1, 0), np.moveaxis(p.widths, 1, 0)
         return p.centre, knots, widths, p.lower, p.upper
 
-    def _cdf(self, y, *arrays):
+    def _cdf(self, y: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         return PiecewiseQuantiles(self.levels, *arrays).cdf(y)
 
-    def _log_density(self, y, *arrays):
+    def _log_density(self, y: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         return PiecewiseQuantiles(self.levels, *arrays).log_density(y)
 
-    def _quantile(self, levels, *arrays):
+    def _quantile(self, levels: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         return PiecewiseQuantiles(self.levels, *arrays).quantile(levels)
 
-    def _at_scores(self, z, *arrays):
+    def _at_scores(self, z: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
         return PiecewiseQuantiles(self.levels, *arrays).at_scores(z)
 
-    def _roots(self, levels, arrays):
+    def _roots(self, levels: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
         # Between neighbours of all members' knots the cdf is straight but for the tails of
         # some: the finder is soon there, with few numbers. Over a whole row it would have to
         # pass a corner at each knot.
@@ -152,14 +154,16 @@ class QuantileMixture(Mixture):
         slope = np.where(piece.ravel() < 0, 0.0, slope)
         row = np.broadcast_to(rows, low.shape).ravel()
 
-        def excess(y, level, at):
+        def excess(y: np.ndarray, level: np.ndarray, at: np.ndarray) -> np.ndarray:
             straight = done[at] + slope[at] * (y - start[at])
             return straight + self._tails(y, *tails[:, :, row[at]]) - level
 
         at = np.arange(low.size).reshape(low.shape)
         return find_roots(excess, low, high, levels, at, 1e-14)
 
-    def _union(self, arrays):
+    def _union(
+        self, arrays: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
         """All members' knots in order, the density after each and the probability before it.
 
         Both without tails, and sums over members: a running sum over knots would lose wide
@@ -188,14 +192,21 @@ class QuantileMixture(Mixture):
             below += weight * done[passed] + own * (y - start)
         return y, slopes, below, (knots[:, 0], knots[:, -1])
 
-    def _tails(self, y, first, last, lower, upper):
+    def _tails(
+        self,
+        y: np.ndarray,
+        first: np.ndarray,
+        last: np.ndarray,
+        lower: np.ndarray,
+        upper: np.ndarray,
+    ) -> np.ndarray:
         """Probability below y (.., r) in the members' tails, which (K, r) describe."""
-        total = 0.0
+        total = np.zeros(y.shape)
         for weight, *own in zip(self.weights, first, last, lower, upper):
             below = np.exp(np.minimum(y - own[0], 0) / own[2])
             above = -np.expm1(np.minimum(own[1] - y, 0) / own[3])
             total = total + weight * (self.levels[0] * below + (1 - self.levels[-1]) * above)
         return total
 
-    def _nodes(self, *arrays):
+    def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
         return PiecewiseQuantiles(self.levels, *arrays).nodes()

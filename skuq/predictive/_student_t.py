@@ -5,13 +5,16 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
 
 from skuq._checks import check_member_weights
 from skuq.predictive._mixture import Mixture, check_locations_and_scales
+from skuq.predictive._types import FILLED_IN, Factor
 
 __all__ = ["StudentTMixture"]
 
@@ -60,9 +63,9 @@ class StudentTMixture(Mixture):
     loc: np.ndarray
     scale: np.ndarray
     df: np.ndarray
-    weights: np.ndarray | None = None
+    weights: np.ndarray = FILLED_IN
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         loc, scale = check_locations_and_scales(self.loc, self.scale)
         df = np.asarray(self.df, dtype=float)
         if df.shape != loc.shape:
@@ -88,46 +91,55 @@ class StudentTMixture(Mixture):
         return self.scale**2 * (self.df / (self.df - 2))
 
     @property
-    def _shape(self):
+    def _shape(self) -> tuple[int, ...]:
         return self.loc.shape[1:]
 
     @property
-    def _parameters(self):
+    def _parameters(self) -> tuple[np.ndarray, ...]:
         return self.loc, self.scale, self.df
 
-    def _with(self, loc, scale, df):
+    def _with(self, loc: np.ndarray, scale: np.ndarray, df: np.ndarray) -> StudentTMixture:
         return StudentTMixture(loc, scale, df, self.weights)
 
-    def _stretched(self, mean, factor):
+    def _stretched(self, mean: np.ndarray, factor: Factor) -> StudentTMixture:
         return self._with(mean + factor * (self.loc - mean), factor * self.scale, self.df)
 
-    def _cdf(self, y, loc, scale, df):
+    def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray) -> np.ndarray:
         return special.stdtr(df, (y - loc) / scale)
 
-    def _log_density(self, y, loc, scale, df):
+    def _log_density(
+        self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
+    ) -> np.ndarray:
         # The ratio of gamma functions, without the difference of their logarithms.
         constant = np.log(special.poch(0.5 * df, 0.5)) - 0.5 * np.log(df) - _HALF_LOG_PI
         tail = 0.5 * (df + 1) * np.log1p(((y - loc) / scale) ** 2 / df)
         return constant - np.log(scale) - tail
 
-    def _quantile(self, levels, loc, scale, df):
+    def _quantile(
+        self, levels: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
+    ) -> np.ndarray:
         return loc + scale * special.stdtrit(df, levels)
 
-    def _at_scores(self, z, loc, scale, df):
+    def _at_scores(
+        self, z: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
+    ) -> np.ndarray:
         # By the lower tail, whose levels do not round to 1.
         return loc - scale * np.sign(z) * special.stdtrit(df, special.ndtr(-np.abs(z)))
 
-    def _nodes(self, loc, scale, df):
+    def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        loc, scale, df = arrays
         # By the density, in a variable in which the tails of a square with few degrees of
         # freedom fall fast enough: the quantiles are slow, and would have to reach farther.
-        log_weights = self._log_density(_NODES, 0.0, 1.0, df[..., None]) + _LOG_SLOPES
+        log_weights = (
+            self._log_density(_NODES, np.zeros(()), np.ones(()), df[..., None]) + _LOG_SLOPES
+        )
         weights = np.exp(log_weights)
         weights /= weights.sum(axis=-1, keepdims=True)
         for k, t in enumerate(_NODES):
             weight = weights[..., k]
             yield weight, loc + scale * np.where(weight > 0, t, 0.0)
 
-    def _tfp_members(self):
+    def _tfp_members(self) -> Any:
         from skuq.backend import tfd
 
         df, loc, scale = (np.moveaxis(a, 0, 1) for a in (self.df, self.loc, self.scale))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq.predictive._mixture import Mixture
+from skuq.predictive._types import Factor, RandomSource, RowIndex
 
 __all__ = ["TransformedMixture"]
 
@@ -85,7 +87,7 @@ class TransformedMixture(Mixture):
     shift: np.ndarray | float = 0.0
     factor: np.ndarray | float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.inner, Mixture):
             raise TypeError(
                 f"inner must be a Mixture, such as GaussianMixture. Got {self.inner!r}."
@@ -99,17 +101,17 @@ class TransformedMixture(Mixture):
         return self.inner.weights
 
     @property
-    def _shape(self):
+    def _shape(self) -> tuple[int, ...]:
         return self.inner._shape
 
-    def _forward(self, y):
+    def _forward(self, y: np.ndarray) -> np.ndarray:
         return self.transform.forward((np.asarray(y, dtype=float) - self.shift) / self.factor)
 
-    def _inverse(self, z):
+    def _inverse(self, z: np.ndarray) -> np.ndarray:
         return self.shift + self.factor * self.transform.inverse(z)
 
     @cached_property
-    def _moments(self):
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         return self.inner._moments_of(self.transform.inverse)
 
     @property
@@ -122,13 +124,13 @@ class TransformedMixture(Mixture):
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
         return self.factor**2 * self._moments[1]
 
-    def cdf(self, y) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         # With the output axis that the transform needs, also for a number.
         y = np.broadcast_to(y, np.broadcast_shapes(np.shape(y), self._shape))
         return self.inner.cdf(self._forward(y))
 
-    def log_prob(self, y) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row, of all outputs together. Shape (n,).
 
         Parameters
@@ -154,12 +156,12 @@ class TransformedMixture(Mixture):
         """
         return self._inverse(self.inner.inverse_cdf(levels))
 
-    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples): those of `inner`, transformed."""
         draws = np.moveaxis(self.inner.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
         return np.moveaxis(self._inverse(draws), 0, -1)
 
-    def scaled(self, factor) -> TransformedMixture:
+    def scaled(self, factor: Factor) -> TransformedMixture:
         """The same mixture, stretched about its mean.
 
         Parameters
@@ -177,7 +179,7 @@ class TransformedMixture(Mixture):
         stretched.__dict__["_moments"] = self._moments  # of the transform alone
         return stretched
 
-    def rows(self, rows) -> TransformedMixture:
+    def rows(self, rows: RowIndex) -> TransformedMixture:
         """The mixtures of some rows, by a slice or positions."""
         shift = np.broadcast_to(self.shift, self._shape)[rows]
         return TransformedMixture(self.inner.rows(rows), self.transform, shift, self.factor)
@@ -188,7 +190,7 @@ class TransformedMixture(Mixture):
         factor = np.broadcast_to(self.factor, self._shape[1:])[k]
         return TransformedMixture(self.inner.output(k), self.transform.output(k), shift, factor)
 
-    def _tfp_members(self):
+    def _tfp_members(self) -> Any:
         raise NotImplementedError(
             "The transform is a function of NumPy arrays, which TensorFlow Probability cannot "
             "use. Transform the draws of `inner.to_tfp()`, or use this record's own methods."

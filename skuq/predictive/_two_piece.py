@@ -7,12 +7,15 @@ standard deviations below and above the mode, w1 = s1 / (s1 + s2) the probabilit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
 from skuq.predictive._levels import check_levels, interval_levels
 from skuq.predictive._normal import check_parts
+from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
 __all__ = ["TwoPieceNormal"]
@@ -73,9 +76,9 @@ class TwoPieceNormal:
     mode: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
-    aleatoric: np.ndarray | None = None
+    aleatoric: np.ndarray = FILLED_IN
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         aleatoric = np.zeros(np.shape(self.mode)) if self.aleatoric is None else self.aleatoric
         names = "mode", "lower", "upper", "aleatoric"
         values = check_parts(
@@ -92,13 +95,13 @@ class TwoPieceNormal:
                 )
 
     @property
-    def _sides(self):
+    def _sides(self) -> tuple[np.ndarray, np.ndarray]:
         """s1 and s2, each of shape (n[, m])."""
         with np.errstate(over="ignore"):
             return np.hypot(self.lower, self.aleatoric), np.hypot(self.upper, self.aleatoric)
 
     @property
-    def _skew(self):
+    def _skew(self) -> np.ndarray:
         """s2 - s1, without cancellation where noise is large."""
         s1, s2 = self._sides
         return (self.upper - self.lower) * ((self.upper + self.lower) / (s1 + s2))
@@ -149,7 +152,7 @@ class TwoPieceNormal:
         """
         return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)
 
-    def cdf(self, y) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         s1, s2 = self._sides
         z = np.asarray(y, dtype=float) - self.mode
@@ -157,7 +160,7 @@ class TwoPieceNormal:
         above = 1 - 2 * s2 / (s1 + s2) * special.ndtr(-z / s2)
         return np.where(z < 0, below, above)
 
-    def log_prob(self, y) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row, of all outputs together. Shape (n,).
 
         Parameters
@@ -172,7 +175,7 @@ class TwoPieceNormal:
         density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
         return density.reshape(len(density), -1).sum(axis=1)
 
-    def quantile(self, probability) -> np.ndarray:
+    def quantile(self, probability: ArrayLike) -> np.ndarray:
         """Quantiles, in closed form.
 
         Parameters
@@ -216,7 +219,7 @@ class TwoPieceNormal:
         """Central interval, of shape (n, 2[, m]): equal probability outside either end."""
         return self.quantile(interval_levels(coverage))
 
-    def sample(self, n_samples: int = 1, rng=None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples).
 
         Each draw takes, for each output, one level for all rows, so that a draw is a
@@ -227,7 +230,7 @@ class TwoPieceNormal:
         levels = rng.uniform(tiny, 1, size=(n_samples, 1, *self.mode.shape[1:]))
         return np.moveaxis(self.inverse_cdf(levels), 0, -1)
 
-    def scaled(self, factor) -> TwoPieceNormal:
+    def scaled(self, factor: Factor) -> TwoPieceNormal:
         """The same distributions, stretched about the mode.
 
         Parameters
@@ -235,10 +238,10 @@ class TwoPieceNormal:
         factor : float or ndarray of shape (m,)
             Of all standard deviations; positive.
         """
-        parts = (factor * part for part in (self.lower, self.upper, self.aleatoric))
-        return TwoPieceNormal(self.mode, *parts)
+        lower, upper = factor * self.lower, factor * self.upper
+        return TwoPieceNormal(self.mode, lower, upper, factor * self.aleatoric)
 
-    def rows(self, rows) -> TwoPieceNormal:
+    def rows(self, rows: RowIndex) -> TwoPieceNormal:
         """The distributions of some rows, by a slice or positions."""
         return TwoPieceNormal(
             self.mode[rows], self.lower[rows], self.upper[rows], self.aleatoric[rows]
@@ -250,7 +253,7 @@ class TwoPieceNormal:
             self.mode[..., k], self.lower[..., k], self.upper[..., k], self.aleatoric[..., k]
         )
 
-    def to_tfp(self):
+    def to_tfp(self) -> Any:
         """The same as a TensorFlow Probability distribution of n rows."""
         from skuq.backend import tfd
 
