@@ -1,5 +1,6 @@
 """scikit-learn's own checks, in full, on tiny settings."""
 
+import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.tree import DecisionTreeClassifier
@@ -31,47 +32,39 @@ POOL = [
 ]
 
 
-def _tiny():
-    return [
-        skuq.AutoDEUQRegressor(
-            n_trials=2, n_members=2, epochs=30, search_space=TinySpace(), random_state=0
-        ),
-        skuq.AutoDEUQClassifier(
-            n_trials=2, n_members=2, epochs=30, search_space=TinySpace(), random_state=0
-        ),
-        skuq.AutoDEUQRegressor(
-            n_trials=2, epochs=30, search_space=TinySpace(), cv=2, refit=True, random_state=0
-        ),
-        skuq.DeepEnsembleRegressor(2, **NETWORK, random_state=0),
-        skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
-        skuq.HyperDeepEnsembleRegressor(
-            2, n_search=3, **NETWORK, dropout_range=(0.01, 0.1), random_state=0
-        ),
-        skuq.HyperDeepEnsembleClassifier(
-            2, n_search=3, **NETWORK, dropout_range=(0.01, 0.1), random_state=0
-        ),
-        skuq.MCDropoutRegressor(
-            10, dropout=0.02, **{**NETWORK, "hidden_units": 30, "epochs": 80}, random_state=0
-        ),
-        skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
-        skuq.NOMURegressor(**NETWORK, n_artificial=10, refit=False, random_state=0),
-        skuq.NEONRegressor(
-            **OPERATOR, epinet_units=8, prior_units=3, n_index=3, n_draws=8, random_state=0
-        ),
-        skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
-        skuq.NESClassifier(2, n_members=2, epochs=40, search_space=TinySpace(), random_state=0),
-        skuq.NESClassifier(
-            2, n_members=2, epochs=40, search_space=TinySpace(), cv=2, random_state=0
-        ),
-        skuq.NESRegressor(2, n_members=2, epochs=40, search_space=TinySpace(), random_state=0),
-        skuq.HQEnsembleSelector(POOL, cv=3),
-        skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
-        *(
-            skuq.CalibratedUncertaintyRegressor(TooSure(), method, cv=2)
-            for method in ("scale", "isotonic", "conformal")
-        ),
-        skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2),
-    ]
+SEARCH = {"n_trials": 2, "epochs": 30, "search_space": TinySpace(), "random_state": 0}
+HYPER = {"n_search": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
+
+# One of each way to train, and what costs nothing.
+QUICK = [
+    skuq.DeepEnsembleRegressor(2, **NETWORK, random_state=0),
+    skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
+    skuq.NOMURegressor(**NETWORK, n_artificial=10, refit=False, random_state=0),
+    skuq.NEONRegressor(
+        **OPERATOR, epinet_units=8, prior_units=3, n_index=3, n_draws=8, random_state=0
+    ),
+    skuq.HQEnsembleSelector(POOL, cv=3),
+    skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),
+    skuq.CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2),
+    skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal", cv=2),
+    skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2),
+]
+OTHERS = [
+    skuq.AutoDEUQRegressor(n_members=2, **SEARCH),
+    skuq.AutoDEUQRegressor(**SEARCH, cv=2, refit=True),
+    skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
+    skuq.HyperDeepEnsembleRegressor(2, **HYPER),
+    skuq.HyperDeepEnsembleClassifier(2, **HYPER),
+    skuq.MCDropoutRegressor(
+        10, dropout=0.02, **{**NETWORK, "hidden_units": 30, "epochs": 80}, random_state=0
+    ),
+    skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
+    skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
+    skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}),
+    skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, cv=2),
+    skuq.NESRegressor(n_members=2, **{**SEARCH, "epochs": 40}),
+    skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
+]
 
 
 def _expected(estimator):
@@ -79,6 +72,12 @@ def _expected(estimator):
     return EXPECTED_FAILURES if trains else {}
 
 
-@parametrize_with_checks(_tiny(), expected_failed_checks=_expected)
+@parametrize_with_checks(QUICK, expected_failed_checks=_expected)
 def test_sklearn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(OTHERS, expected_failed_checks=_expected)
+def test_sklearn_contract_of_the_others(estimator, check):
     check(estimator)

@@ -34,6 +34,7 @@ def _threads_of_a_worker():
     return os.environ.get("TF_NUM_INTRAOP_THREADS"), os.environ.get("TF_NUM_INTEROP_THREADS")
 
 
+@pytest.mark.slow
 def test_a_joblib_worker_keeps_to_its_share_of_the_cores():
     share = str(max(1, joblib.cpu_count() // 2))
     with joblib.parallel_config(backend="loky"):
@@ -41,6 +42,7 @@ def test_a_joblib_worker_keeps_to_its_share_of_the_cores():
     assert set(told) == {(share, share)}
 
 
+@pytest.mark.slow
 def test_what_the_user_says_of_threads_goes_first():
     code = "import os; from skuq.backend import keras; print(os.environ['TF_NUM_INTRAOP_THREADS'])"
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "1"}
@@ -59,6 +61,7 @@ def test_cross_validation_in_parallel_gives_the_same(backend, table):
     np.testing.assert_allclose(together, alone, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_searches_inside_a_search(tiny_space, table):
     """A search's own workers inside joblib's: it runs in the worker it is in."""
     model = AutoDEUQRegressor(2, n_jobs=2, epochs=5, search_space=tiny_space, random_state=0)

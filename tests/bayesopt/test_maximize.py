@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
+from tiers import slow_after
 
 from skuq.bayesopt import Acquisition, maximize_acquisition
 from skuq.bayesopt import _program as programs
@@ -133,7 +134,7 @@ def test_compiled_values_are_those_of_numpy(name, q):
     assert_allclose(values, exact, atol=2e-4)
 
 
-@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("q", slow_after(1, [2, 1]))
 @pytest.mark.parametrize("name", ["ei", "lei", "pi", "ucb", "mean", "uncertainty"])
 def test_gradients_against_differences(name, q):
     posterior, acquisition = wave_posterior(), Acquisition(name, beta=0.8)

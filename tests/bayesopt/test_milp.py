@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
+from tiers import slow_after
 
 from skuq import NOMURegressor
 from skuq.bayesopt import ReluReadout, maximize_readout
@@ -142,13 +143,16 @@ def fitted(rows, **settings):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"hidden_units": (5, 4, 3), "side_hidden_units": (6,), "connect_layers": 2},
-        {"side_hidden_units": (4, 3, 3)},
-        {"connect_layers": 0},
-        {"noise": "learned"},
-    ],
+    slow_after(
+        2,
+        [
+            {"hidden_units": (5, 4, 3), "side_hidden_units": (6,), "connect_layers": 2},
+            {"noise": "learned"},
+            {},
+            {"side_hidden_units": (4, 3, 3)},
+            {"connect_layers": 0},
+        ],
+    ),
 )
 def test_readout_weights_say_what_the_model_predicts(rows, settings):
     model = fitted(rows, **settings)

@@ -143,8 +143,8 @@ def test_weights_are_repeats(global_random_seed):
 
 @pytest.mark.parametrize("voting", ["soft", "hard"])
 def test_only_ratios_of_weights_count(voting):
-    # Rounding must not tell equal teams apart: these are 30 small pools full of ties.
-    for seed in range(30):
+    # Rounding must not tell equal teams apart: these are small pools full of ties.
+    for seed in range(8):
         proba, y = pool(seed, n_samples=40)
         weight = np.random.default_rng(seed).integers(0, 4, 40)
         for factor in (1 / 3, 1e-200, 1e200):

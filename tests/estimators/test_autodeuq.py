@@ -162,6 +162,7 @@ def test_pickle_round_trip_and_size(tiny, wave):
     assert all(r.result.weights is not None for r in fitted.catalog_ if r.completed)
 
 
+@pytest.mark.slow
 def test_cross_validation_and_grid_search(tiny, wave):
     X, y = wave
     cv = KFold(3, shuffle=True, random_state=0)
@@ -522,6 +523,7 @@ def test_fit_emits_no_other_warnings(tiny, wave):
 # ------------------------------------------------------------------ real data
 
 
+@pytest.mark.smoke
 @pytest.mark.slow
 def test_default_space_on_diabetes():
     """The real job, small: better than predicting the mean, with honest coverage."""
@@ -589,6 +591,7 @@ def test_search_spaces_of_the_wrong_form(tiny, wave, space):
         tiny.set_params(search_space=space).fit(*wave)
 
 
+@pytest.mark.slow
 def test_first_prediction_of_many_members_is_quiet(tiny, wave, capfd):
     tiny.set_params(n_trials=8, n_members=7, min_members=7, search_space=None, epochs=2)
     tiny.fit(*wave).predict(wave[0])

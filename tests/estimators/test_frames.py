@@ -20,6 +20,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 from sklearn.utils import get_tags
+from tiers import slow_after
 
 import skuq
 from skuq.backend import ops
@@ -48,10 +49,12 @@ def _every(tiny_space):
 
 
 EVERY = list(_every(None))
+# One of each way to train.
+FEW = ["DeepEnsembleClassifier", "AutoDEUQRegressor", "NOMURegressor"]
 REGRESSORS = [name for name in EVERY if name.endswith("Regressor")]
 
 
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=slow_after(len(FEW), sorted(EVERY, key=lambda name: name not in FEW)))
 def model(request, tiny_space):
     return _every(tiny_space)[request.param]
 
@@ -284,6 +287,7 @@ def test_odd_columns_are_no_trouble(ensemble, rows):
     assert np.isfinite(_predictions(ensemble, odd.assign(none=5))).all()
 
 
+@pytest.mark.slow
 def test_ten_thousand_categories(ensemble):
     rng = np.random.default_rng(0)
     codes = rng.integers(10_000, size=20_000)
@@ -430,7 +434,7 @@ def skewed():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", TRANSFORMED)
+@pytest.mark.parametrize("name", slow_after(1, TRANSFORMED))
 def test_predictions_are_in_units_of_y(name, kind, skewed, tiny_space):
     X, y = skewed
     model = _every(tiny_space)[name].set_params(target_transform=kind).fit(X, y)
@@ -461,7 +465,7 @@ def test_predictions_are_in_units_of_y(name, kind, skewed, tiny_space):
     assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_skewed_noise_is_likelier_on_its_own_scale(kind, global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     X = rng.uniform(-1, 1, (400, 2))

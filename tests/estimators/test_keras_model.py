@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
+from tiers import slow_after
 
 from skuq import (
     AutoDEUQClassifier,
@@ -30,7 +31,7 @@ def rows():
     return X, 30 * X[:, 0] + 1e4 + rng.normal(size=90)
 
 
-@pytest.mark.parametrize("network", [None, "tabular"])
+@pytest.mark.parametrize("network", slow_after(1, ["tabular", None]))
 def test_large_offsets_keep_their_digits(rows, network):
     X, y = rows
     X, y = X + [1e7, 1.7e9, 0], y + 1e8
@@ -54,16 +55,32 @@ def assert_same(model, X, inputs=None):
     return network
 
 
-@pytest.mark.parametrize("loss", ["nll", "mse", "student-t", "gaussian-mixture"])
-@pytest.mark.parametrize("n_outputs", [1, 2])
+@pytest.mark.parametrize(
+    ("loss", "n_outputs"),
+    slow_after(
+        4,
+        [
+            *(("nll", 1), ("mse", 2), ("student-t", 1), ("gaussian-mixture", 2)),
+            *(("nll", 2), ("mse", 1), ("student-t", 2), ("gaussian-mixture", 1)),
+        ],
+    ),
+)
 def test_heads(rows, loss, n_outputs):
     X, y = rows
     y = y if n_outputs == 1 else np.c_[y, X[:, 1]]
     assert_same(DeepEnsembleRegressor(**TINY, loss=loss).fit(X, y), X)
 
 
-@pytest.mark.parametrize("n_copies", [1, 3])
-@pytest.mark.parametrize("kind", [DeepEnsembleRegressor, DeepEnsembleClassifier])
+@pytest.mark.parametrize(
+    ("kind", "n_copies"),
+    slow_after(
+        2,
+        [
+            *((DeepEnsembleRegressor, 3), (DeepEnsembleClassifier, 1)),
+            *((DeepEnsembleRegressor, 1), (DeepEnsembleClassifier, 3)),
+        ],
+    ),
+)
 def test_networks_for_tables_take_what_the_preprocessor_gives(rows, kind, n_copies):
     X, y = rows
     towns = np.array([f"town {k % 20}" for k in range(len(X))])
@@ -76,6 +93,7 @@ def test_networks_for_tables_take_what_the_preprocessor_gives(rows, kind, n_copi
     assert_same(model, frame, model.preprocessor_.transform(frame))
 
 
+@pytest.mark.slow
 def test_searched_ensembles(rows, tiny_space):
     X, y = rows
     search = {"search_space": tiny_space, "epochs": 4, "random_state": 0, "n_members": 3}
@@ -126,6 +144,7 @@ def elsewhere(code, folder):
     return np.load(folder / "out.npz")
 
 
+@pytest.mark.slow
 def test_files_need_no_skuq(rows, tmp_path):
     """Built-in layers and operations only."""
     X, y = rows
@@ -148,6 +167,7 @@ np.savez(folder + "/out.npz", served=served["total"], loaded=loaded["total"])
     np.testing.assert_allclose(outputs["served"], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_files_of_networks_for_tables_need_its_layers(rows, tmp_path):
     X, y = rows
     network = DeepEnsembleRegressor(**TINY, **SMALL, n_copies=2).fit(X, y).to_keras()

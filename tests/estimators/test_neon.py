@@ -17,6 +17,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tiers import slow_after
 
 import skuq.training
 from skuq import NEONRegressor
@@ -297,6 +298,7 @@ def test_prior_stays_as_it_was_drawn(wave):
     assert len(weights) == wave.n_parameters_ and abs(weights - wave.member_.weights).max() > 0.1
 
 
+@pytest.mark.slow
 def test_one_step_without_a_prior_hardly_varies():
     """What a run of a single step knows of z is the first weights' doing alone."""
     plain = small(steps=1, learning_rate=1e-9, prior_scale=0.0)
@@ -337,8 +339,13 @@ def test_weights_draw_the_fit_to_their_functions():
 
 @pytest.mark.parametrize(
     ("shape", "loss"),
-    [(s, "auto") for s in [(), (1,), (4,), (4, 2), (1, 3), (4, 1)]]
-    + [((), "nll"), ((4, 2), "nll")],
+    slow_after(
+        3,
+        [
+            *(((), "nll"), ((4, 2), "nll"), ((1, 3), "auto")),
+            *((s, "auto") for s in [(), (1,), (4,), (4, 2), (4, 1)]),
+        ],
+    ),
     ids=str,
 )
 def test_predictions_have_the_shape_of_y(shape, loss):
@@ -558,6 +565,7 @@ def with_given(model, Y=VALUES, **changes):
 FURTHER = np.array([[4.0], [6.0], [-3.0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_components", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_given_operator_stays_as_it_is(n_components):
     given = operator_of_keras(1, 1, n_components)
@@ -596,7 +604,7 @@ def given_values(given, X):
     return given.predict(X, **({"verbose": 0} if isinstance(given, keras.Model) else {}))
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", slow_after(2, ["keras", "linear", "forest", "neon"]))
 @pytest.mark.parametrize("queries", [QUERIES, None], ids=["functions", "columns"])
 def test_given_regressor_stays_as_it_is(name, queries):
     given = GIVEN[name]()
@@ -864,6 +872,7 @@ def test_unknown_problems_of_the_paper_are_refused():
     assert NEONRegressor.from_paper("pollutants", steps=3).steps == 3
 
 
+@pytest.mark.slow
 def test_base_of_ones_own_can_be_searched():
     model = small(build_base=operator_of_keras, steps=50).fit(INPUTS, VALUES)
     box = np.array([[INPUTS.min(), INPUTS.max()]])

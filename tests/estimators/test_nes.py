@@ -97,6 +97,7 @@ def test_integers_repeat(tiny_space, iris, strategy):
     assert not np.array_equal(one.predict_proba(X), other.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_two_jobs_train_the_same_random_pool(tiny_space, iris):
     X, y = iris
     one = tiny(tiny_space, 4, strategy="rs", epochs=3).fit(X, y)
@@ -304,6 +305,7 @@ def test_classes_that_are_rare_and_weights_for_them(tiny_space):
     assert_allclose(by_class.predict_proba(X), by_row.predict_proba(X), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_class_with_one_row_and_two_classes(tiny_space):
     rng = np.random.RandomState(0)
     X = rng.normal(size=(60, 2))
@@ -387,6 +389,7 @@ def test_regression_of_several_outputs_under_shift(tiny_space, wave):
 # --------------------------------------------------------------------------- images
 
 
+@pytest.mark.slow
 def test_images_and_flat_rows_are_the_same(tiny_space):
     rng = np.random.RandomState(0)
     images = rng.normal(5, 3, size=(80, 4, 3, 2))
@@ -564,6 +567,7 @@ def test_pickle_keeps_the_members_of_every_severity(iris, fitted):
     assert sum(kept) < len(kept)
 
 
+@pytest.mark.slow
 def test_grid_search_and_pipelines(tiny_space, iris):
     X, y = iris
     grid = {"n_members": [1, 2], "strategy": ["re", "rs"]}

@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tiers import slow_after
 
 from skuq import (
     DeepEnsembleClassifier,
@@ -100,7 +101,11 @@ def test_classifiers_predict_and_split_the_uncertainty(estimator, classes):
     assert parts.total[wrong].mean() > parts.total[~wrong].mean()
 
 
-@pytest.mark.parametrize("estimator", [*REGRESSORS, *CLASSIFIERS], ids=name)
+@pytest.mark.parametrize(
+    "estimator",
+    slow_after(2, [REGRESSORS[1], CLASSIFIERS[2], *REGRESSORS[::2], *CLASSIFIERS[:2]]),
+    ids=name,
+)
 def test_fits_repeat_and_survive_pickling(estimator, table, classes):
     X, y = classes if "Classifier" in name(estimator) else table
     one, two = (clone(estimator).fit(X, y) for _ in range(2))
@@ -116,7 +121,7 @@ def test_fits_repeat_and_survive_pickling(estimator, table, classes):
     assert len(pickle.dumps(one)) < 3 * size + 30_000
 
 
-@pytest.mark.parametrize("estimator", REGRESSORS, ids=name)
+@pytest.mark.parametrize("estimator", slow_after(1, REGRESSORS[::-1]), ids=name)
 @pytest.mark.parametrize("loss", ["nll", "mse"])
 def test_several_outputs(estimator, loss, table):
     X, y = table
@@ -128,7 +133,7 @@ def test_several_outputs(estimator, loss, table):
     assert model.score(X, Y) > 0.8
 
 
-@pytest.mark.parametrize("estimator", REGRESSORS, ids=name)
+@pytest.mark.parametrize("estimator", slow_after(1, REGRESSORS), ids=name)
 def test_squared_error_with_known_or_estimated_noise(estimator, table):
     X, y = table  # its noise is 2
     known = clone(estimator).set_params(loss="mse", noise_std=2.5, epochs=100).fit(X, y)
@@ -187,7 +192,7 @@ def test_folds_and_seeds_share_programs(table):
     assert programs.n_made <= n_made + 1
 
 
-@pytest.mark.parametrize("estimator", [REGRESSORS[0], CLASSIFIERS[2]], ids=name)
+@pytest.mark.parametrize("estimator", slow_after(1, [CLASSIFIERS[2], REGRESSORS[0]]), ids=name)
 def test_pipelines_frames_and_grid_search(estimator, table, classes):
     X, y = classes if "Classifier" in name(estimator) else table
     frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
@@ -349,7 +354,11 @@ def unplanned_network(input_shape, n_outputs):
     )
 
 
-@pytest.mark.parametrize("estimator", [*REGRESSORS, *CLASSIFIERS], ids=name)
+@pytest.mark.parametrize(
+    "estimator",
+    slow_after(2, [REGRESSORS[0], CLASSIFIERS[2], *REGRESSORS[1:], *CLASSIFIERS[:2]]),
+    ids=name,
+)
 def test_networks_of_the_users_own(estimator, table, classes):
     X, y = classes if "Classifier" in name(estimator) else table
     model = clone(estimator).set_params(network=own_network, batch_size=20).fit(X, y)
@@ -483,6 +492,7 @@ def test_validation_classes_of_any_type_are_named(classes):
         clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], np.array(["a", 1], dtype=object)))
 
 
+@pytest.mark.slow
 def test_a_stored_model_predicts_without_a_backend(table, tmp_path):
     X, y = table
     models = [clone(REGRESSORS[0]).fit(X, y), clone(CLASSIFIERS[2]).fit(X, y > 100)]

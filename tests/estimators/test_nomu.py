@@ -21,6 +21,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tiers import slow_after
 
 import skuq.training
 from skuq import NOMURegressor
@@ -89,15 +90,13 @@ def gap():
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"readout": "linear"},
-        {"l_min": 0, "c": 0},
-        {"pi_exp": 0},
-        {"pi_sqr": 0},
-        {"noise": 0.5},
-        {"connect_layers": 0},
-    ],
+    slow_after(
+        3,
+        [
+            *({}, {"readout": "linear"}, {"l_min": 0, "c": 0}),
+            *({"pi_exp": 0}, {"pi_sqr": 0}, {"noise": 0.5}, {"connect_layers": 0}),
+        ],
+    ),
 )
 def test_bounds_lie_around_the_prediction(changes, table, elsewhere):
     """D1, which holds exactly."""
@@ -139,6 +138,7 @@ def test_uncertainty_grows_with_distance(gap):
         assert (np.diff(from_left) > 0).all() and (np.diff(from_right) > 0).all()
 
 
+@pytest.mark.slow
 def test_uncertainty_vanishes_with_more_rows():
     """D5, at a fixed c."""
     rng = np.random.default_rng(5)
@@ -621,6 +621,7 @@ def test_fits_repeat_and_survive_pickling(fitted, table, elsewhere):
     assert_array_equal(draws, fitted.sample_y(elsewhere, 3, random_state=0))
 
 
+@pytest.mark.slow
 def test_searches_and_pipelines(wave):
     X, y = wave[0][:40], wave[1][:40]
     frame = pd.DataFrame(X, columns=["a", "b"])
@@ -632,6 +633,7 @@ def test_searches_and_pipelines(wave):
     assert (cross_val_score(small(epochs=100), X, y, cv=2) > 0.5).all()
 
 
+@pytest.mark.slow
 def test_a_stored_model_predicts_without_a_backend(table, noisy, asymmetric, tmp_path):
     models = [
         (small(epochs=3).fit(*table), table[0]),
@@ -821,6 +823,7 @@ def test_bad_rows_are_refused(table):
             small(preprocess=None).fit(X_bad, y)
 
 
+@pytest.mark.slow
 def test_one_row_is_enough_for_numbers(table):
     X, y = table
     # Of one row the range is a point: only a box says where else there might be inputs.
@@ -1075,6 +1078,7 @@ def long_table():
 EARLY = {"hidden_units": (16,), "batch_size": 30, "epochs": 60, "random_state": 0}
 
 
+@pytest.mark.slow
 def test_early_stopping_begins_at_a_hundred_rows(long_table):
     X, y = long_table
     for n, stops in ((99, False), (100, True)):
@@ -1096,6 +1100,7 @@ def test_f_watches_the_rows_held_out(long_table):
     assert history["val_loss"][best] == pytest.approx(np.mean(error**2), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_f_stops_after_an_eighth_of_the_epochs_without_gain():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 4))
@@ -1121,6 +1126,7 @@ def test_the_last_training_of_f_is_as_long_as_was_best(long_table, monkeypatch):
     assert len(model.member_.history["loss"]) == 60
 
 
+@pytest.mark.slow
 def test_early_stopping_helps_with_noise(long_table):
     X, y = long_table
     grid = np.random.default_rng(1).uniform(-1, 1, (200, 2))
@@ -1135,6 +1141,7 @@ def test_early_stopping_helps_with_noise(long_table):
     assert rmse[0] < 0.8 * rmse[1]
 
 
+@pytest.mark.slow
 def test_models_side_by_side_in_two_steps_are_separate_fits(long_table):
     base = NOMURegressor(**{**EARLY, "epochs": 20})
     settings = [{"pi_exp": 0.001}, {"pi_exp": 0.1, "random_state": 3}]
@@ -1145,7 +1152,7 @@ def test_models_side_by_side_in_two_steps_are_separate_fits(long_table):
         assert model.l_min_ == alone.l_min_
 
 
-@pytest.mark.parametrize("changes", [{}, {"noise": "learned"}])
+@pytest.mark.parametrize("changes", slow_after(1, [{}, {"noise": "learned"}]))
 def test_more_layers_connect_in_two_steps_too(changes, long_table):
     settings = {**EARLY, "hidden_units": (8, 12), "epochs": 2}
     model = NOMURegressor(**settings, connect_layers=2, **changes).fit(*long_table)
@@ -1157,6 +1164,7 @@ def test_more_layers_connect_in_two_steps_too(changes, long_table):
 # Noise, once more ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_noise_of_zero_somewhere_leaves_other_rows_a_say():
     X = np.linspace(-1, 1, 21)[:, None]
     y = np.sin(3 * X[:, 0])
@@ -1173,6 +1181,7 @@ def test_weights_by_noise_do_not_depend_on_units():
     assert_allclose(precision(noise[:, :1]), one / one.mean())
 
 
+@pytest.mark.slow
 def test_noise_that_is_zero_in_a_fold_is_not_forgotten():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (60, 1))
@@ -1223,6 +1232,7 @@ def test_columns_of_unlabelled_rows_must_be_those_of_x(table):
         small(artificial_inputs=X[["b", "a"]]).fit(X, table[1])
 
 
+@pytest.mark.slow
 def test_groups_of_any_kind(long_table):
     X, y = long_table
     groups = np.array([None, "a", 3.0, "b", "c"] * 24, dtype=object)
@@ -1247,6 +1257,7 @@ def test_normalisation_that_a_given_model_has_learnt_is_kept(table):
         assert np.corrcoef(features[:, k], own[:, k])[0, 1] == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_given_models_of_other_kinds(table):
     X, y = table
     layers = keras.layers

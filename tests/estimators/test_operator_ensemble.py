@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
+from tiers import slow_after
 
 import skuq.training
 from skuq import OperatorEnsembleRegressor
@@ -98,6 +99,7 @@ def test_uncertainty_shrinks_with_more_functions(wave):
     assert std_of(wave, NEAR).mean() < 0.5 * std_of(few, NEAR).mean()
 
 
+@pytest.mark.slow
 def test_one_number_a_row_is_plain_regression():
     rng = np.random.default_rng(0)
     X, T = rng.uniform(-1, 1, (2, 80, 2))
@@ -106,6 +108,7 @@ def test_one_number_a_row_is_plain_regression():
     assert std_of(model, 4 * T).mean() > 2 * std_of(model, X).mean()
 
 
+@pytest.mark.slow
 def test_members_differ_by_their_priors(wave):
     """Away from the inputs; a deep ensemble only by its first weights."""
     u = inputs(40)
@@ -130,7 +133,9 @@ def test_predictions_are_moments_of_the_members(wave):
     assert len(set(nearest)) == 4
 
 
-@pytest.mark.parametrize("batch", [{}, {"batch_size": 2, "batch_over": "functions"}], ids=str)
+@pytest.mark.parametrize(
+    "batch", slow_after(1, [{}, {"batch_size": 2, "batch_over": "functions"}]), ids=str
+)
 def test_a_member_is_the_same_trained_alone(monkeypatch, batch):
     calls = []
 
@@ -181,7 +186,9 @@ def test_equal_seeds_give_equal_bits():
 
 
 @pytest.mark.parametrize(
-    "batch", [{}, {"batch_size": 2, "batch_over": "functions"}, {"batch_size": 5}], ids=str
+    "batch",
+    slow_after(1, [{"batch_size": 2, "batch_over": "functions"}, {}, {"batch_size": 5}]),
+    ids=str,
 )
 def test_bootstrap_gives_members_whole_functions_of_their_own(monkeypatch, batch):
     caught = []
@@ -244,8 +251,17 @@ def test_all_wild_is_an_error():
 # The common interface ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (4, 2)], ids=str)
-@pytest.mark.parametrize("loss", ["auto", "nll"])
+@pytest.mark.parametrize(
+    ("shape", "loss"),
+    slow_after(
+        2,
+        [
+            *(((), "auto"), ((4, 2), "nll"), ((4,), "auto")),
+            *(((), "nll"), ((4, 2), "auto"), ((4,), "nll")),
+        ],
+    ),
+    ids=str,
+)
 def test_predictions_have_the_shape_of_y(shape, loss):
     Y = VALUES[:, 3] if shape == () else VALUES
     Y = Y if len(shape) < 2 else Y[..., None] * [1, 2]
@@ -272,8 +288,8 @@ def unplanned(d_u, d_y, n_raw):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"prior_scale": 0.0}, {"loss": "nll"}, {"build_base": unplanned}],
-    ids=["prior", "none", "nll", "keras"],
+    slow_after(1, [{"loss": "nll"}, {}, {"prior_scale": 0.0}, {"build_base": unplanned}]),
+    ids=["nll", "prior", "none", "keras"],
 )
 def test_posterior_draws_are_the_members(changes):
     model = fit_small(**changes)
@@ -291,6 +307,7 @@ def test_posterior_draws_are_the_members(changes):
     assert_allclose(on_tensors, other(FURTHER), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_posterior_has_exact_gradients(wave):
     """Of the frozen priors too."""
     from skuq.backend import BACKEND, compile_program
@@ -320,6 +337,7 @@ def test_base_of_ones_own_learns():
         assert_array_equal(twin.predict(FURTHER), model.predict(FURTHER))
 
 
+@pytest.mark.slow
 def test_cross_validation():
     assert np.isfinite(cross_val_score(small(), INPUTS, VALUES, cv=2)).all()
 

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
+from tiers import slow_after
 
 from skuq import (
     AutoDEUQRegressor,
@@ -78,12 +79,15 @@ NOMUS = {
     "nomu asymmetric": nomu(bounds="asymmetric"),
 }
 # Each with one output or with two: fits take most of the time here.
-CASES = [
-    *(("deep", 1), ("mse", 2), ("joined", 1), ("hyper", 2), ("dropout", 1)),
-    *(("joined dropout", 2), ("autodeuq", 2), ("nes", 1)),
-    *(("nomu", 2), ("nomu linear", 1), ("nomu noise", 2), ("nomu as given", 1)),
-]
-ASYMMETRIC = [("nomu asymmetric", 1), ("nomu asymmetric", 2)]
+CASES = slow_after(
+    6,
+    [
+        *(("deep", 1), ("mse", 2), ("joined", 1), ("dropout", 1), ("nes", 1), ("nomu", 2)),
+        *(("hyper", 2), ("joined dropout", 2), ("autodeuq", 2)),
+        *(("nomu linear", 1), ("nomu noise", 2), ("nomu as given", 1)),
+    ],
+)
+ASYMMETRIC = slow_after(1, [("nomu asymmetric", 1), ("nomu asymmetric", 2)])
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +180,7 @@ def test_tensors_give_the_same_draws_and_exact_gradients(fitted, elsewhere, name
         assert_allclose(gradient[:, k], (up - down) / (2 * step), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("name", ["deep", "dropout", "nomu asymmetric"])
+@pytest.mark.parametrize("name", slow_after(1, ["dropout", "deep", "nomu asymmetric"]))
 def test_a_refit_runs_in_the_same_program(fitted, elsewhere, name):
     from skuq.backend import compile_program
 
@@ -190,6 +194,7 @@ def test_a_refit_runs_in_the_same_program(fitted, elsewhere, name):
     assert abs(other(elsewhere) - posterior(elsewhere)).max() > 0.1
 
 
+@pytest.mark.slow
 def test_keys_tell_other_functions_apart(fitted, table):
     names = ["deep", "joined", "dropout", "nes", "nomu", "nomu linear", "nomu asymmetric"]
     keys = [fitted(name).posterior_fn(16).key for name in names]

@@ -6,6 +6,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from tiers import slow_after
 
 from skuq import (
     AutoDEUQRegressor,
@@ -51,14 +52,17 @@ def frame():
 
 @pytest.mark.parametrize(
     ("loss", "record"),
-    [
-        ("auto", GaussianMixture),
-        ("nll", GaussianMixture),
-        ("mse", GaussianMixture),
-        ("student-t", StudentTMixture),
-        ("gaussian-mixture", NestedGaussianMixture),
-        ("quantiles", QuantileMixture),
-    ],
+    slow_after(
+        3,
+        [
+            ("mse", GaussianMixture),
+            ("gaussian-mixture", NestedGaussianMixture),
+            ("quantiles", QuantileMixture),
+            ("student-t", StudentTMixture),
+            ("auto", GaussianMixture),
+            ("nll", GaussianMixture),
+        ],
+    ),
 )
 def test_every_loss_gives_the_whole_prediction(frame, loss, record):
     X, y = frame
@@ -76,6 +80,7 @@ def test_every_loss_gives_the_whole_prediction(frame, loss, record):
     assert draws.n_draws >= 2
 
 
+@pytest.mark.slow
 def test_several_outputs(frame):
     X, y = frame
     Y = np.column_stack([y, 3 * y + 1])
@@ -164,7 +169,7 @@ def test_no_row_to_validate_on(frame):
     assert np.isfinite(model.predict(X)).all()
 
 
-@pytest.mark.parametrize("embedding", ["piecewise-linear", "none"])
+@pytest.mark.parametrize("embedding", slow_after(1, ["piecewise-linear", "none"]))
 def test_cross_validation_of_other_embeddings(frame, embedding):
     settings = {**TINY, "network_settings": {**SMALL, "embedding": embedding}}
     scores = cross_val_score(DeepEnsembleRegressor(**settings), *frame, cv=2)
@@ -195,6 +200,7 @@ def test_autodeuq_searches_the_space(frame, short):
     assert np.isfinite(model.predict(X, return_std=True)).all()
 
 
+@pytest.mark.slow
 def test_nes_searches_the_space(frame, short):
     X, y = frame
     model = NESClassifier(3, **SEARCH).fit(X, y > 0)
@@ -207,7 +213,7 @@ def test_a_space_of_other_rows_is_refused(frame):
         AutoDEUQRegressor(2, search_space=space).fit(*frame)
 
 
-@pytest.mark.parametrize("loss", ["student-t", "gaussian-mixture", "quantiles"])
+@pytest.mark.parametrize("loss", slow_after(1, ["quantiles", "student-t", "gaussian-mixture"]))
 def test_scale_of_every_head_can_be_calibrated(frame, loss):
     X, y = frame
     inner = DeepEnsembleRegressor(**TINY, loss=loss).fit(X[:100], y[:100])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.ndimage import convolve
+from tiers import slow_after
 
 from skuq.backend import keras
 from skuq.networks import (
@@ -366,7 +367,7 @@ def test_nas_bench_cell_adds_its_paths(chosen, factor):
 # Networks
 
 
-@pytest.mark.parametrize("n_cells", range(1, 9))
+@pytest.mark.parametrize("n_cells", slow_after(4, (3, 4, 5, 6, 1, 2, 7, 8)))
 def test_cell_network_of_any_depth(n_cells):
     space = CellSpace(channels=2, n_cells=n_cells)
     configuration = space.decisions().architecture.sample(np.random.default_rng(n_cells))
@@ -381,7 +382,7 @@ def test_cell_network_of_any_depth(n_cells):
     assert height == math.ceil(shape[0] / 2**n_reductions)
 
 
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("space", slow_after(1, SPACES))
 def test_network_is_keras_own_json(space):
     configuration = space.decisions().architecture.sample(np.random.default_rng(0))
     network = space.build(configuration, (6, 5, 1), 3).to_json()
@@ -436,7 +437,9 @@ def count(genotype, image_channels, n_outputs, channels, n_cells):
     return total + 9 * image_channels * stem + 2 * stem + (last + 1) * n_outputs
 
 
-@pytest.mark.parametrize(("n_cells", "seed"), [(1, 0), (2, 1), (3, 2), (4, 3), (6, 4)])
+@pytest.mark.parametrize(
+    ("n_cells", "seed"), slow_after(2, [(3, 2), (2, 1), (1, 0), (4, 3), (6, 4)])
+)
 def test_number_of_weights(n_cells, seed):
     space = CellSpace(channels=4, n_cells=n_cells)
     configuration = space.decisions().architecture.sample(np.random.default_rng(seed))
@@ -484,7 +487,7 @@ def test_nas_bench_number_of_weights(operations, expected):
     assert n_weights(model) == expected
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 3), (7, 5, 1), (1, 1, 1)])
+@pytest.mark.parametrize("shape", slow_after(1, [((7, 5, 1),), ((8, 8, 3),), ((1, 1, 1),)]))
 def test_nas_bench_network_of_any_image(shape):
     space = NASBench201Space(channels=2, n_cells=1)
     rng = np.random.default_rng(0)

@@ -38,6 +38,7 @@ def test_presets():
     assert DenseSkipSpace.benchmark() == DenseSkipSpace(n_nodes=5, max_batch_size=256)
 
 
+@pytest.mark.slow
 def test_every_choice_of_every_decision_builds():
     """One sweep per decision, with all others random: 177 types, both values of a skip."""
     space = DenseSkipSpace(n_nodes=3)

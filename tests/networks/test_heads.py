@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, special, stats
+from tiers import slow_after
 
 from skuq.networks import (
     CategoricalHead,
@@ -308,7 +309,7 @@ def test_packed_validation_is_of_what_the_copies_say_together():
     assert_allclose(found, -head.log_likelihood(codes, raw), rtol=1e-5)
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", slow_after(1, [True, False]))
 def test_heads_train_in_compiled_stacks(jit):
     """Members in a stack learn as they do alone, and get better."""
     from skuq.backend import keras

@@ -167,6 +167,7 @@ def test_layers_are_rebuilt_from_their_configuration(name):
         assert not np.array_equal(draw_variables(model, 5)[0], draw_variables(model, 6)[0])
 
 
+@pytest.mark.slow
 def test_a_process_that_never_built_a_layer_can_rebuild_it():
     import subprocess
     import sys

@@ -22,6 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PowerTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import Bunch
+from tiers import slow, slow_after
 
 import skuq
 from skuq import _registry
@@ -217,6 +218,18 @@ FOREIGN = {name for name in CASES if name.startswith("hq")} | {
 }
 # Further options of estimators that are here anyway.
 FURTHER = {
+    "ensemble",
+    "ensemble, quantiles of y",
+    "scaled, foreign preprocessing",
+    "classes, frame",
+    "hyper, classes",
+    "dropout",
+    "nomu, known noise",
+    "nomu, given",
+    "operator ensemble",
+    "calibrated, conformal",
+    "output by output",
+    "pipeline",
     "ensemble, two outputs",
     "ensemble, dropout",
     "ensemble, generator",
@@ -291,7 +304,7 @@ def assert_equal_params(one, other):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in FURTHER)) for n in CASES]
+    "name", slow_after(len(CASES) - len(FURTHER), sorted(CASES, key=FURTHER.__contains__))
 )
 def test_loaded_estimators_are_the_same(name):
     estimator, inputs = fitted(name), CASES[name][1]
@@ -311,7 +324,14 @@ def test_estimators_that_are_not_fitted_are_saved_too(name):
     assert_equal_params(loads(dumps(estimator)), estimator)
 
 
-@pytest.mark.parametrize("name", ["tabular", "autodeuq", "nes", "nomu", "neon", "hq"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "neon",
+        pytest.param("autodeuq", marks=[slow, pytest.mark.smoke]),
+        *slow_after(0, ["tabular", "nes", "nomu", "hq"]),
+    ],
+)
 def test_loaded_estimators_fit_again(name):
     _, inputs, targets = CASES[name]
     again = clone(loads(dumps(fitted(name)))).fit(inputs, targets)
@@ -532,6 +552,7 @@ def test_networks_that_would_not_be_loaded_are_not_saved(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_given_keras_models_are_given_again():
     given = build_mlp((3,), 1, [4])
     model = skuq.NOMURegressor(**NOMU, **FIXED, pretrained=given).fit(X, Y)

@@ -25,6 +25,7 @@ def build(hp):
     return model
 
 
+@pytest.mark.slow
 def test_oracle_drives_keras_tuners_own_tuner(tmp_path):
     oracle = AgEBOOracle(max_trials=9, population_size=4, sample_size=2, seed=1)
     tuner = keras_tuner.Tuner(oracle, build, directory=tmp_path, project_name="p")

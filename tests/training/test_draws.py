@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from tiers import slow_after
 
 from skuq.backend import BACKEND, keras, ops
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
@@ -115,7 +116,7 @@ def test_equal_seeds_give_equal_bits(member, data):
     assert abs(other.weights - member.weights).max() > 0.01
 
 
-@pytest.mark.parametrize("network", [EPISTEMIC, PRIOR], ids=["epinet", "prior"])
+@pytest.mark.parametrize("network", slow_after(1, [EPISTEMIC, PRIOR]), ids=["epinet", "prior"])
 def test_a_run_cut_into_slices_is_the_same_run(monkeypatch, data, network):
     recipe = replace(
         RECIPE,

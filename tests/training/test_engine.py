@@ -318,6 +318,7 @@ def test_cancelled_training_ends_at_the_next_slice():
         train_member(network(), GaussianHead(), Recipe(), data(), 1, cancelled=lambda: True)
 
 
+@pytest.mark.slow
 def test_dropped_programs_leave_nothing_behind():
     """Of every activation: TensorFlow's own swish would keep its graphs for good."""
     import gc
@@ -345,6 +346,7 @@ def test_a_rate_of_dropout_needs_a_layer_to_set():
         train_member(network(), GaussianHead(), Recipe(dropout=0.1), data(), 1)
 
 
+@pytest.mark.slow
 def test_the_first_program_through_xla_is_quiet():
     code = (
         "import numpy as np\n"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from tiers import slow_after
 
 from skuq.backend import keras
 from skuq.networks import OPTIMIZERS, GaussianHead
@@ -81,15 +82,27 @@ def compare(model, recipes, data, seeds=(1, 2, 3), jit=False, rtol=1e-4):
     return stack
 
 
-@pytest.mark.parametrize("model", [plain, noisy, unplanned])
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize(
+    ("model", "jit"),
+    slow_after(
+        2,
+        [
+            (noisy, True),
+            (unplanned, False),
+            (plain, False),
+            (noisy, False),
+            (plain, True),
+            (unplanned, True),
+        ],
+    ),
+)
 def test_a_stack_is_as_many_single_runs(model, jit):
     recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=8)
     stack = compare(model(), recipe, make_data(), jit=jit)
     assert not np.allclose(stack[0].weights, stack[1].weights)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", slow_after(2, OPTIMIZERS))
 def test_learning_rates_of_their_own(optimizer):
     recipes = [
         Recipe(optimizer, learning_rate=rate, batch_size=16, epochs=6)

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.special import logsumexp
+from tiers import slow, slow_after
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, PackedHead, bin_edges, build_tabular
@@ -83,7 +84,18 @@ def assert_equal_runs(stack, alone, rtol=1e-3):
 
 
 @pytest.mark.parametrize(
-    ("name", "jit"), [*((name, False) for name in NETWORKS), ("realmlp", True), ("copies", True)]
+    ("name", "jit"),
+    slow_after(
+        2,
+        [
+            ("realmlp", False),
+            ("copies", True),
+            ("binned", False),
+            ("copies", False),
+            ("apart", False),
+            ("realmlp", True),
+        ],
+    ),
 )
 def test_a_stack_is_as_many_single_runs(name, jit):
     """Of plain graphs, also where the stack goes through XLA."""
@@ -263,7 +275,7 @@ def dropped_loss(model, flat, state, data, step, rate):
     return np.mean(data.weight[real] * losses)
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=slow)], ids=["graph", "xla"])
 def test_vectors_of_many_categories_train(jit):
     """A table so large that it is a block of its own, from which rows are taken."""
     x = np.tile(np.arange(1.0, 41)[:, None] * 250, (2, 1))
