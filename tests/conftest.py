@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 from small_models import TinySpace
+from threadpoolctl import threadpool_limits
 from tiers import slow_after
 
 hypothesis.settings.register_profile("quick", max_examples=50, deadline=None)
@@ -16,7 +17,11 @@ hypothesis.settings.register_profile("slow", max_examples=300, deadline=None)
 
 
 def pytest_configure(config):
-    """More examples where slow tests are asked for."""
+    """More examples where slow tests are asked for; one thread for small arrays.
+
+    Threads of NumPy that wait for each other take twice the time of one.
+    """
+    threadpool_limits(1)
     asked = config.option.markexpr.replace("not slow", "")
     hypothesis.settings.load_profile("slow" if "slow" in asked else "quick")
 

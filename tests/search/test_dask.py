@@ -24,6 +24,8 @@ from skuq.exceptions import SearchSpaceError, SlotsLostError
 from skuq.search import RandomProposer, open_slots, run_search
 from skuq.search._dask_slots import DaskSlots
 
+pytestmark = pytest.mark.slow
+
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
 
@@ -236,7 +238,6 @@ def test_errors_come_with_their_reason(client):
             assert record.message == ("RuntimeError: SystemExit: 3" if k == 9 else "")
 
 
-@pytest.mark.slow
 def test_a_stopped_trial_gives_its_slot_back(client, tmp_path):
     slow, quick = noted(tmp_path, sleep=60), {"x": 0.5, "k": 0}
 
@@ -356,7 +357,6 @@ def test_two_searches_share_a_cluster(client, tmp_path):
     assert all(r.completed for r in records["a"])
 
 
-@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 def test_an_estimator_searches_on_a_cluster(client, tiny_space, wave):
