@@ -40,7 +40,8 @@ BACKENDS = {"keras", "keras_tuner", "tensorflow", "tensorflow_probability"}
 BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_keras_tuner", "_tensorflow", "_tfp")}
 OPTIONAL = {"PIL", "dask", "distributed", "matplotlib", "pde", "pooch", "skimage", "skops"}
 
-# Known faults, to be removed; both lists shall be empty. Files with imports of skuq's modules inside functions:
+# Known faults, to be removed; both lists shall be empty.
+# Files with imports of skuq's modules inside functions:
 DEFERRED: set[str] = {
     "estimators/_autodeuq.py",
     "estimators/_deep_ensemble.py",
@@ -51,8 +52,6 @@ DEFERRED: set[str] = {
     "estimators/_neon.py",
     "estimators/_nomu_fit.py",
     "estimators/_operator_ensemble.py",
-    "networks/_rebuild.py",
-    "networks/_tabular.py",
     "search/_slots.py",
 }
 # Circles between files:

@@ -1,13 +1,14 @@
-"""A Keras model from its stored configuration."""
+"""Keras models from their stored configurations."""
 
 from __future__ import annotations
+
+from skuq import backend, networks
 
 __all__ = ["rebuild"]
 
 
 def rebuild(network: str):
-    """The Keras model of a JSON configuration, with this package's own layers too."""
-    import skuq.networks._tabular_layers  # noqa: F401 - registers them with Keras
-    from skuq.backend import keras
-
-    return keras.models.model_from_json(network)
+    """Rebuild a Keras model, of which this package's layers may be part, from its JSON."""
+    # Keras knows the layers of `skuq.networks` once the module that defines them is loaded.
+    networks.Repeat  # noqa: B018
+    return backend.keras.models.model_from_json(network)

@@ -17,6 +17,8 @@ from numbers import Integral
 
 import numpy as np
 
+from skuq import backend, networks
+
 __all__ = ["bin_edges", "build_tabular"]
 
 _FLOAT32 = {"dtype": "float32"}
@@ -92,23 +94,19 @@ def build_tabular(
     Holzmueller et al., "Better by default", NeurIPS 2024. Gorishniy et al., "TabM", ICLR 2025.
     """
     _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies)
-    from skuq.backend import keras
-
     dense = _Dense(n_copies, shared, parametrization == "ntk", embedding is not None)
     blocks = _Blocks(dense, activation, parametric_activation, dropout, residual, normalization)
-    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     x = _encode(inputs, embedding, categories or {}, category_dim, feature_scale)
     x = dense.repeat(x)
     for i, units in enumerate(hidden_units, start=1):
         x = blocks.apply(x, units, i)
     outputs = dense.output(x, n_outputs, first=not hidden_units, zero=zero_output)
-    return keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
+    return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
 
 
 def _encode(x, embedding, categories, category_dim, feature_scale):
     """Replace codes by vectors and numbers by their embeddings, then scale each feature."""
-    from skuq.networks import _tabular_layers as own
-
     n_features = x.shape[-1]
     code_columns = sorted(categories)
     if code_columns:
@@ -117,15 +115,17 @@ def _encode(x, embedding, categories, category_dim, feature_scale):
                 f"`categories` must be of columns 0 .. {n_features - 1}. Got {code_columns}."
             )
         n_codes = [categories[column] for column in code_columns]
-        x = own.CategoryEmbedding(
+        x = networks.CategoryEmbedding(
             code_columns, n_codes, category_dim, name="categories", **_FLOAT32
         )(x)
     if embedding is not None:
         settings = {"kind": embedding} if isinstance(embedding, str) else dict(embedding)
         columns = _embedded_positions(settings.pop("columns", None), code_columns, n_features)
         if columns:
-            x = own.NumericEmbedding(columns=columns, name="embedding", **settings, **_FLOAT32)(x)
-    return own.FeatureScale(name="scale", **_FLOAT32)(x) if feature_scale else x
+            x = networks.NumericEmbedding(
+                columns=columns, name="embedding", **settings, **_FLOAT32
+            )(x)
+    return networks.FeatureScale(name="scale", **_FLOAT32)(x) if feature_scale else x
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ class _Dense:
 
     def repeat(self, x):
         """Give each copy its own inputs, where there are several copies."""
-        from skuq.networks._tabular_layers import Repeat
-
-        return Repeat(self.n_copies, name="repeat", **_FLOAT32)(x) if self.n_copies > 1 else x
+        if self.n_copies == 1:
+            return x
+        return networks.Repeat(self.n_copies, name="repeat", **_FLOAT32)(x)
 
     def hidden(self, x, units, i, use_bias):
         """Apply hidden layer `i`, counted from 1."""
@@ -153,12 +153,9 @@ class _Dense:
         return apart._make(n_outputs // self.n_copies, "output", first=first, zero=zero)(x)
 
     def _make(self, units, name, *, first, use_bias=True, zero=False):
-        from skuq.backend import keras
-        from skuq.networks._tabular_layers import EnsembleDense, NTKDense
-
         if self.n_copies > 1:
             signs = "normal" if self.embedded else "random-signs"
-            return EnsembleDense(
+            return networks.EnsembleDense(
                 units,
                 self.n_copies,
                 shared=self.shared,
@@ -170,7 +167,7 @@ class _Dense:
                 **_FLOAT32,
             )
         zeros = {"kernel_initializer": "zeros", "bias_initializer": "zeros"} if zero else {}
-        kind = NTKDense if self.ntk else keras.layers.Dense
+        kind = networks.NTKDense if self.ntk else backend.keras.layers.Dense
         return kind(units, use_bias=use_bias, name=name, **zeros, **_FLOAT32)
 
 
@@ -187,16 +184,15 @@ class _Blocks:
 
     def apply(self, x, units, i):
         """Apply block `i`, counted from 1."""
-        from skuq.backend import keras
-        from skuq.networks._tabular_layers import ParametricActivation
-
-        layers, entered = keras.layers, x
+        layers, entered = backend.keras.layers, x
         # Batch normalisation has a bias of its own and takes off any other.
         x = self.dense.hidden(x, units, i, use_bias=self.normalization != "batch")
         if self.normalization is not None:
             normalize = getattr(layers, _NORMALIZATIONS[self.normalization])
             x = normalize(name=f"normalization_{i}", **_FLOAT32)(x)
-        activate = ParametricActivation if self.parametric_activation else layers.Activation
+        activate = (
+            networks.ParametricActivation if self.parametric_activation else layers.Activation
+        )
         x = activate(self.activation, name=f"activation_{i}", **_FLOAT32)(x)
         if self.dropout is not None:
             x = layers.Dropout(self.dropout, name=f"dropout_{i}", **_FLOAT32)(x)
