@@ -52,7 +52,6 @@ DEFERRED: set[str] = {
     "estimators/_neon.py",
     "estimators/_nomu_fit.py",
     "estimators/_operator_ensemble.py",
-    "search/_slots.py",
 }
 # Circles between files:
 CIRCLES: set[frozenset[str]] = set()

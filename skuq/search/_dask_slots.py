@@ -4,6 +4,8 @@ The evaluation travels as a worker plugin. The scheduler gives it once to each w
 workers that start later. A worker that dies loses only the trial it was running, and Dask gives
 that trial to another worker. Scattered data would be lost with the last worker that has a copy,
 and would draw the trials to the workers that have one.
+
+Dask is optional: functions that need it import it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any, Self
-
-import distributed
 
 from skuq.exceptions import SlotsLostError
 from skuq.search._payload import EvaluationPayload, Outcome, unpack_outcome
@@ -57,7 +57,7 @@ class DaskSlots:
         payload = EvaluationPayload(self._evaluate)
         self._check_client()
         try:
-            self._client.register_plugin(_PayloadPlugin(payload), name=self._name)
+            self._client.register_plugin(_make_plugin(payload), name=self._name)
         except BaseException:  # some workers may have it already
             self.__exit__()
             raise
@@ -124,6 +124,8 @@ class DaskSlots:
         SlotsLostError
             If the client was closed or has lost the cluster.
         """
+        import distributed
+
         self._tasks[slot] = None  # else Dask would repeat a finished trial whose worker dies
         try:
             outcome = future.result()
@@ -165,22 +167,29 @@ def _find_worker(key: str, dask_scheduler: Any) -> tuple[str, bool] | None:
     return worker.address, worker.nanny is not None and len(worker.processing) == 1
 
 
-class _PayloadPlugin(distributed.WorkerPlugin):
-    """Gives a worker the payload, and cancels its evaluations when the search ends."""
+def _make_plugin(payload: EvaluationPayload) -> Any:
+    """Make a plugin that gives a worker the payload, and cancels it when the search ends."""
+    import distributed
 
-    def __init__(self, payload: EvaluationPayload) -> None:
-        self.payload = payload
+    class PayloadPlugin(distributed.WorkerPlugin):
+        def __init__(self, payload: EvaluationPayload) -> None:
+            self.payload = payload
 
-    def teardown(self, worker: Any) -> None:
-        self.payload.cancel()
+        def teardown(self, worker: Any) -> None:
+            self.payload.cancel()
+
+    return PayloadPlugin(payload)
 
 
 def _run_trial(name: str, configuration: dict[str, Any], seed: int) -> Outcome:
     """Run a trial in a worker."""
-    plugin = distributed.get_worker().plugins.get(name)
-    if not isinstance(plugin, _PayloadPlugin):
+    import distributed
+
+    plugin: Any = distributed.get_worker().plugins.get(name)
+    if plugin is None:
         raise RuntimeError(
             "The Dask worker has no search to run this trial of: the search has ended, or the "
             "cluster's scheduler was restarted in the middle of it."
         )
-    return plugin.payload.run(configuration, seed)
+    payload: EvaluationPayload = plugin.payload
+    return payload.run(configuration, seed)

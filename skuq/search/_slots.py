@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 
 import joblib
 
+from skuq.search._dask_slots import DaskSlots
 from skuq.search._process_slots import MAX_BYTES as _MAX_BYTES
 from skuq.search._process_slots import ProcessSlots, resident_bytes
 
@@ -95,8 +96,6 @@ def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials
 def _open_dask_slots(
     evaluate: Callable[..., Any], backend: Any, n_jobs: int | None, n_trials: int
 ) -> Slots:
-    from skuq.search._dask_slots import DaskSlots  # Dask is optional
-
     n_threads = backend.effective_n_jobs(n_jobs)  # those of all workers, whatever n_jobs is
     n_jobs = -1 if n_jobs is None else n_jobs
     n_slots = min(n_jobs if n_jobs > 0 else n_threads + 1 + n_jobs, n_threads, n_trials)
