@@ -23,6 +23,7 @@ from engine import figure, print_table
 
 from skuq.backend import ops
 from skuq.bayesopt import Acquisition, _maximize, maximize_acquisition
+from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices
 
@@ -99,10 +100,10 @@ def compare(make_posterior, n_features, objective, n_restarts, seed):
     known = draws if objective is None else np.asarray(objective(draws))
     best = float(known.mean(axis=0).max())
     acquisition = Acquisition("lei")
-    task = (posterior, acquisition, objective, bounds, best, 1.0, 1)
+    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, 1.0, 1)
     rng, no_starts = np.random.default_rng(seed), np.empty((0, n_features))
     u = _maximize._starts(rng, n_restarts, no_starts, bounds, 1)
-    starts = u[np.argsort(-_maximize.CompiledAcquisition(*task).values(u))[:n_restarts]]
+    starts = u[np.argsort(-CompiledAcquisition(task).values(u))[:n_restarts]]
 
     def ours():
         settings = {"n_restarts": n_restarts, "random_state": seed}

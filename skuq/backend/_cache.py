@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
 
 __all__ = ["BoundedCache"]
 
@@ -25,10 +27,11 @@ class BoundedCache:
         self.max_size = max_size
         self.n_made = 0
         self._n_dropped = 0
-        self._values = OrderedDict()
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.RLock()
 
-    def get(self, key, make):
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Get the value of `key`, made by ``make()`` if there is none."""
         # Make under the lock: Keras' naming scopes are not safe for two threads at once.
         with self._lock:
             if key not in self._values:

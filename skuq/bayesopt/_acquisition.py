@@ -1,11 +1,11 @@
-"""What a point or a batch of points is worth asking for, from draws of the objective.
+"""Acquisition functions of points and of batches, computed from draws of the objective.
 
-Everything is maximised. Notation: `values` are draws of the objective of shape (n_draws, n),
-or (n_draws, n, q) where n batches of q points are judged as one; `best` is the best value
-known, in the same units. `xp` is `numpy` or `keras.ops`. Results have shape (n,).
+All are maximised. Notation: `values` are draws of the objective of shape (n_draws, n), or
+(n_draws, n, q) for n batches of q points; `best` is the best known value, in the same units. `xp`
+is `numpy` or `keras.ops`. Results have shape (n,).
 
-Every batch form is an expectation over the draws of what the batch's best point gives
-(q-EI: Wang et al. 2016; leaky: NEON, section 7), and with q = 1 that of a point.
+Every batch form is an expectation over the draws of what the batch's best point gives (q-EI: Wang
+et al. 2016; leaky: NEON, section 7). With q = 1 it is that of a point.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = [
     "upper_confidence_bound",
 ]
 
-#: Names that `Acquisition` knows. "lcb" is "ucb": a loop that minimises flips the sign before.
+#: Names of acquisition functions. "lcb" equals "ucb": to minimise, the loop negates the objective.
 ACQUISITIONS = ("ei", "lei", "pi", "ucb", "lcb", "mean", "uncertainty")
 
-_SQRT_HALF_PI = math.sqrt(math.pi / 2)  # E|g - mu| of a normal, times this, is its std
-_TINY = 1e-30  # keeps the root's slope finite where all draws agree; normal in float32
+_SQRT_HALF_PI = math.sqrt(math.pi / 2)  # std of a normal is this times E|g - mu|
+_TINY = 1e-30  # keeps the slope of the root finite if all draws agree; normal in float32
 
 
 def expected_improvement(xp, values, best):
-    """Mean over the draws of ``max(0, value - best)``.
+    """Compute expected improvement: the mean over the draws of ``max(0, value - best)``.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def expected_improvement(xp, values, best):
 
     Notes
     -----
-    Where no draw improves, value and gradient are 0: gradients find nothing there.
+    If no draw improves, value and gradient are 0, so gradients cannot lead away from there.
 
     References
     ----------
@@ -62,7 +62,7 @@ def expected_improvement(xp, values, best):
 
 
 def leaky_expected_improvement(xp, values, best, delta=0.01):
-    """Expected improvement that still has a slope where no draw improves.
+    """Compute leaky expected improvement, which has a slope even if no draw improves.
 
     Parameters
     ----------
@@ -71,21 +71,21 @@ def leaky_expected_improvement(xp, values, best, delta=0.01):
     values : array of shape (n_draws, n) or (n_draws, n, q)
     best : float
     delta : float, default=0.01
-        Slope below `best`, the paper's default. In a batch the weight of every point that is
-        not the best of its draw, or does not improve.
+        Slope below `best`; the default is the paper's. In a batch, the weight of every point that
+        is not the best of its draw, or does not improve.
 
     Returns
     -------
     array of shape (n,)
-        In units of the objective. With values in [a, b] closer than ``delta * (b - a)`` to
-        expected improvement (Theorem 1).
+        In units of the objective. For values in [a, b] it differs from expected improvement by
+        less than ``delta * (b - a)`` (Theorem 1).
 
     Notes
     -----
     ``delta * sum_i gain_i + (1 - delta) * max(0, max_i gain_i)``, with the gains over `best`,
-    is the sum of section 7 without its ties: points of a batch that agree to the last digit,
-    as they do in a corner of the box, count as the best one once. The printed weights would
-    count each of them, and reward a batch of q copies q times.
+    is the sum of section 7, except for ties. Points of a batch that are exactly equal, as in a
+    corner of the box, count once as the best one. The printed weights would count each of them,
+    and reward a batch of q copies q times.
 
     References
     ----------
@@ -98,7 +98,7 @@ def leaky_expected_improvement(xp, values, best, delta=0.01):
 
 
 def probability_of_improvement(xp, values, best):
-    """Share of the draws above `best`, smoothed so that it has a gradient.
+    """Compute the probability of improvement, smoothed so that it has a gradient.
 
     Parameters
     ----------
@@ -114,10 +114,11 @@ def probability_of_improvement(xp, values, best):
 
     Notes
     -----
-    A count of draws is flat almost everywhere. Each draw is spread to a normal of h standard
-    deviations of the draws, h = 1.6 n_draws**(-1/3) (the rate for distribution functions),
-    after all were drawn towards their mean by sqrt(1 - h**2), which keeps the variance
-    (Silverman 1986, section 6.4). For normal draws this is the normal formula.
+    The share of draws above `best` is flat almost everywhere. So draws are shrunk towards their
+    mean by sqrt(1 - h**2), and each becomes a normal whose standard deviation is h times that of
+    the draws, which keeps the variance (Silverman 1986, section 6.4). The bandwidth is
+    h = 1.6 n_draws**(-1/3), the rate for distribution functions. For normal draws this is the
+    normal formula.
     """
     centre = xp.mean(values, axis=0, keepdims=True)
     bandwidth = min(0.9, 1.6 * values.shape[0] ** (-1 / 3))
@@ -128,7 +129,7 @@ def probability_of_improvement(xp, values, best):
 
 
 def upper_confidence_bound(xp, values, beta=1.0, deviation="std"):
-    """Mean plus `beta` standard deviations.
+    """Compute the upper confidence bound: the mean plus `beta` standard deviations.
 
     Parameters
     ----------
@@ -136,11 +137,10 @@ def upper_confidence_bound(xp, values, beta=1.0, deviation="std"):
         `numpy` or `keras.ops`.
     values : array of shape (n_draws, n) or (n_draws, n, q)
     beta : float, default=1.0
-        How much an uncertain point is preferred.
+        Weight of the standard deviation.
     deviation : {"std", "absolute"}, default="std"
-        "absolute" has ``sqrt(pi / 2) E|g - mu|`` for the standard deviation, which is the
-        same for normals and, being an expectation, has a form for batches. Batches have
-        that form in either case: the mean over the draws of the largest
+        "absolute" replaces the standard deviation by ``sqrt(pi / 2) E|g - mu|``, which is equal
+        for normals. Batches use it in both cases: the mean over the draws of the largest
         ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch.
 
     Returns
@@ -158,7 +158,7 @@ def upper_confidence_bound(xp, values, beta=1.0, deviation="std"):
 
 
 def mean(xp, values):
-    """Mean over the draws of the value of the batch's best point.
+    """Compute the mean over the draws of the best value of the batch.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def mean(xp, values):
 
 
 def uncertainty(xp, values, deviation="std"):
-    """Standard deviation of the draws: where the surrogate knows least.
+    """Compute the standard deviation of the draws.
 
     Parameters
     ----------
@@ -201,13 +201,13 @@ class Acquisition:
     Parameters
     ----------
     name : {"ei", "lei", "pi", "ucb", "lcb", "mean", "uncertainty"}
-        "lcb" is another name of "ucb": values are maximised, so both prefer the uncertain.
+        Name of the function. "lcb" is another name of "ucb", as values are maximised.
     delta : float, default=0.01
         Slope of "lei", in [0, 1]. With 0 it is "ei", with 1 "mean" of one point.
     beta : float, default=1.0
         Weight of the deviation in "ucb".
     deviation : {"std", "absolute"}, default="std"
-        Of "ucb" and "uncertainty", see `upper_confidence_bound`.
+        Measure of deviation in "ucb" and "uncertainty", see `upper_confidence_bound`.
 
     Raises
     ------
@@ -243,11 +243,11 @@ class Acquisition:
 
     @property
     def needs_best(self) -> bool:
-        """Whether it compares with the best value known."""
+        """Whether it depends on the best known value."""
         return self.name in ("ei", "lei", "pi")
 
     def __call__(self, xp, values, best, beta=None):
-        """What the points or batches are worth.
+        """Compute the acquisition of points or batches.
 
         Parameters
         ----------
@@ -255,9 +255,9 @@ class Acquisition:
             `numpy` or `keras.ops`.
         values : array of shape (n_draws, n) or (n_draws, n, q)
         best : float
-            Not used unless `needs_best`.
+            Best known value; used if `needs_best`.
         beta : float, optional
-            Instead of the one it was made with.
+            Replaces the acquisition's own beta.
 
         Returns
         -------

@@ -1,11 +1,11 @@
-"""L-BFGS in the unit box from many starts at once: every round is one batched evaluation.
+"""L-BFGS in the unit box from many starts at once: each round is one batched evaluation.
 
-A start that still searches along its line and a start that moves on share a round, and those
-that have converged leave the batch: nobody waits for the slowest. TFP's batched L-BFGS waits and
-evaluates the converged ones as well, and knows no bounds: through a sigmoid map of the box it
-took 100 starts on a network 6 to 10 s after 40 to 60 s of compilation, where this takes 1.5.
+Starts in a line search and starts with a new direction share a round, and converged ones leave
+the batch, so no start waits for the slowest. The batched L-BFGS of TFP waits, evaluates converged
+starts as well, and has no bounds: with a sigmoid map of the box it took 6 to 10 s for 100 starts
+on a network, after 40 to 60 s of compilation. This takes 1.5 s.
 
-Notation: B starts, n variables, m pairs remembered; f and g are values and gradients.
+Notation: B starts, n variables, m remembered pairs; f and g are values and gradients.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 
 __all__ = ["BatchResult", "minimize_batch"]
 
-_ARMIJO = 1e-4  # share of the decrease that the slope promises
-_FIRST_STEP = 0.1  # of the box, before anything is known of the curvature
-_MAX_HALVINGS = 8  # along one line; a step is then 1e-8 to 4e-3 of the first
-_CURVATURE = 1e-10  # least cosine-like s.y / y.y of a pair worth remembering
+_ARMIJO = 1e-4  # share of the decrease predicted by the slope that a step must gain
+_FIRST_STEP = 0.1  # length of the first step, before the curvature is known
+_MAX_HALVINGS = 8  # of one line search; a step is then 1e-8 to 4e-3 of the first
+_CURVATURE = 1e-10  # smallest s.y / (|s| |y|) of a pair that is used
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Where the starts ended: x (B, n) and value (B,), and how many rows were evaluated."""
+    """Final points x (B, n) and values (B,), and the number of evaluated rows."""
 
     x: np.ndarray
     value: np.ndarray
@@ -41,53 +41,56 @@ def minimize_batch(
     ftol: float = 1e-9,
     gtol: float = 1e-5,
 ) -> BatchResult:
-    """Local minima over [0, 1]^n, from every row of `x` on its own.
+    """Find local minima over [0, 1]^n, from every row of `x`.
 
     Parameters
     ----------
     function : callable
-        ``(x of shape (b, n)) -> (values (b,), gradients (b, n))``, for any b.
+        ``x (b, n) -> (values (b,), gradients (b, n))``, for any b.
     x : ndarray of shape (B, n)
         Starts in [0, 1].
     max_rounds : int
-        Most evaluations of one start.
+        Maximum number of evaluations of one start.
     survivors : dict of int to int, optional
-        ``{round: number}``: from this round on only so many of the starts go on, those of
-        least value; converged ones count among them.
+        ``{round: number}``: from this round on only this number of starts continues, those with
+        the lowest values. Converged starts count among them.
     memory : int, default=10
-        Pairs of steps and gradient changes kept of each start, as in SciPy's L-BFGS-B.
+        Number of pairs of steps and gradient changes kept for each start, as in SciPy's L-BFGS-B.
     ftol, gtol : float
-        Convergence: a step gains less than ``ftol * max(1, |f|)``, or the projected gradient's
-        largest entry is below `gtol`. Scale the function accordingly.
+        A start has converged if a step gains less than ``ftol * max(1, |f|)``, or if the largest
+        entry of the projected gradient is below `gtol`. Scale the function accordingly.
 
     Returns
     -------
     BatchResult
-        Never worse than the starts. A start of non-finite value stays, with value inf.
+        Values are never above those of the starts. A start whose value is not finite stays where
+        it is, with value inf.
 
     Notes
     -----
-    The projected quasi-Newton method of Bertsekas (1982): variables at a bound that push
-    outwards are held, the others take the L-BFGS direction of the pairs restricted to them,
-    and steps are clipped to the box, shortened until they give Armijo's decrease. Pairs
-    without positive curvature are left out.
+    The projected quasi-Newton method of Bertsekas (1982). Variables at a bound whose gradient
+    points outwards are fixed. The others take the L-BFGS direction of the pairs restricted to
+    them. Steps are clipped to the box and shortened until they satisfy Armijo's condition. Pairs
+    without positive curvature are not used.
     """
     state = _State(np.clip(np.asarray(x, dtype="float64"), 0.0, 1.0), memory)
+    survivors = survivors or {}
     f, g = function(state.x)
     state.start(f, g, ftol, gtol)
     for number in range(1, max_rounds):
-        if number in (survivors or {}):
+        if number in survivors:
             state.active &= np.argsort(np.argsort(state.f, kind="stable")) < survivors[number]
         rows = np.flatnonzero(state.active)
         if not rows.size:
             break
         trial = state.trial(rows)
-        state.judge(rows, trial, *function(trial), ftol, gtol)
+        f, g = function(trial)
+        state.update(rows, trial, f, g, ftol, gtol)
     return BatchResult(state.x, state.f, state.n_rows)
 
 
 class _State:
-    """All starts: where they are, what they remember, and their steps under trial."""
+    """All starts: their points, remembered pairs and current line searches."""
 
     def __init__(self, x, memory):
         size, n = x.shape
@@ -100,6 +103,7 @@ class _State:
         self.n_rows = 0
 
     def start(self, f, g, ftol, gtol):
+        """Set values and gradients of the starts, and their first directions."""
         self.n_rows += len(f)
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         self.f, self.g = np.where(finite, f, np.inf), np.where(finite[:, None], g, 0.0)
@@ -107,10 +111,11 @@ class _State:
         self._aim(np.flatnonzero(self.active), ftol)
 
     def trial(self, rows):
+        """Get the points that the line searches evaluate next."""
         return np.clip(self.x[rows] + self.length[rows, None] * self.direction[rows], 0.0, 1.0)
 
-    def judge(self, rows, trial, f, g, ftol, gtol):
-        """Take the steps that gain enough, shorten the others."""
+    def update(self, rows, trial, f, g, ftol, gtol):
+        """Accept the steps that gain enough, and shorten the others."""
         self.n_rows += len(rows)
         step = trial - self.x[rows]
         promised = np.sum(self.g[rows] * step, axis=1)
@@ -131,20 +136,20 @@ class _State:
         self._aim(rows[going], ftol)
 
     def _shorten(self, rows, promised, f, ftol):
-        """The minimum of the parabola through what is known, within [0.1, 0.5]."""
+        """Shorten steps to the minimum of a parabola, by a factor within [0.1, 0.5]."""
         with np.errstate(all="ignore"):
             ratio = -0.5 * promised / (f - self.f[rows] - promised)
         self.length[rows] *= np.clip(np.where(np.isfinite(ratio), ratio, 0.1), 0.1, 0.5)
         self.halvings[rows] += 1
         spent = rows[self.halvings[rows] >= _MAX_HALVINGS]
-        # A memory that leads nowhere is forgotten; without one there is nowhere to go.
+        # A start that cannot gain forgets its pairs; one that has none is over.
         forgetful = self.steps[spent].any(axis=(1, 2))
         self.active[spent[~forgetful]] = False
         self.steps[spent] = self.changes[spent] = 0.0
         self._aim(spent[forgetful], ftol)
 
     def _aim(self, rows, ftol):
-        """New directions; a start whose slope promises no gain worth a step has converged."""
+        """Choose new directions; a start whose slope predicts no relevant gain has converged."""
         if not rows.size:
             return
         x, g = self.x[rows], self.g[rows]
@@ -158,7 +163,7 @@ class _State:
         self.length[rows] = 1.0
         self.halvings[rows] = 0
         self.direction[rows] = direction
-        # Clipped to the box, what is left of a step may lead uphill; NaN counts as uphill.
+        # A step that is clipped to the box may lead uphill; NaN counts as uphill.
         self.direction[rows] = np.where(self._promised(rows)[:, None] < 0, direction, downhill)
         least = 0.1 * ftol * np.maximum(1.0, np.abs(self.f[rows]))
         self.active[rows] = -self._promised(rows) > least
@@ -172,9 +177,10 @@ class _State:
 
 
 def _inverse_hessian_times(g, steps, changes):
-    """The two loops of L-BFGS for every row; pairs of no positive curvature weigh nothing.
+    """Run the two loops of L-BFGS for every row (Nocedal and Wright 2006, Algorithm 7.4).
 
-    Nocedal and Wright (2006), Algorithm 7.4. Without a pair, a first step's length.
+    Pairs without positive curvature get weight 0. A row without pairs gets the length of a first
+    step.
     """
     curvature = np.einsum("bmn,bmn->bm", steps, changes)
     squares = np.einsum("bmn,bmn->bm", changes, changes)
@@ -194,7 +200,7 @@ def _inverse_hessian_times(g, steps, changes):
 
 
 def _first_scale(g, curvature, squares, valid):
-    """Curvature of the newest valid pair, else what makes a first step."""
+    """Compute the scale of the newest valid pair, or of a first step."""
     scale = _FIRST_STEP / np.maximum(np.abs(g).max(axis=1), 1e-300)
     for i in range(valid.shape[1]):
         newest = valid[:, i]

@@ -1,8 +1,8 @@
-"""Where a search takes place: a box, some of whose columns are whole numbers or categories.
+"""The domain of a search: a box whose columns may be whole numbers or categories.
 
-Notation: d columns as the user knows them, D as a surrogate sees them: a category is one
-column of codes 0, 1, .., K - 1 there, and K columns of zeros and a one here. *Unit* coordinates
-are the latter, scaled to [-1, 1].
+Notation: the user has d columns, where a category is one column of codes 0, 1, .., K - 1. The
+surrogate gets D columns, where a category is one-hot encoded. *Unit* coordinates are the latter,
+scaled to [-1, 1].
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from scipy.stats import qmc
 
 __all__ = ["Domain"]
 
-_SLACK = 1e-9  # of a side's length: how far rounding may carry a point over the edge
+_SLACK = 1e-9  # share of a side by which rounding may carry a point over the edge
 _MANY_POINTS = 2**62
 
 
 class Domain:
-    """A box of d columns, and the way to what a surrogate sees and back.
+    """A box of d columns, and its encoding for a surrogate.
 
     Parameters
     ----------
     bounds : array-like of shape (d, 2)
     integer : sequence of int, optional
-        Columns of whole numbers.
+        Numbers of the columns that hold whole numbers.
     categories : sequence of int, optional
-        Columns of codes without an order, 0 to K - 1.
+        Numbers of the columns that hold unordered codes, 0 to K - 1.
 
     Raises
     ------
     ValueError
-        If there is no such box, or no such columns.
+        If the bounds are no box, or do not fit these columns.
     """
 
     def __init__(self, bounds, integer=None, categories=None):
@@ -60,7 +60,7 @@ class Domain:
         self._place()
 
     def _place(self):
-        """Where each column stands in what a surrogate sees."""
+        """Find the position of each column in the encoded points."""
         self._columns, self.groups, ends, whole = [], [], [], []
         for column, (low, high) in enumerate(self.bounds):
             first = len(ends)
@@ -78,11 +78,12 @@ class Domain:
 
     @property
     def n_columns(self) -> int:
+        """Number of columns d."""
         return len(self.bounds)
 
     @property
     def n_points(self) -> float:
-        """How many there are: inf if any column is continuous."""
+        """Number of points; inf if any column is continuous."""
         if not self._whole.all():
             return math.inf
         counts = math.prod(int(high - low) + 1 for low, high in self.bounds)
@@ -90,20 +91,21 @@ class Domain:
 
     @property
     def is_discrete(self) -> bool:
+        """Whether any column is discrete."""
         return bool(self._whole.any())
 
     @property
     def is_binary(self) -> bool:
-        """Whether all that a surrogate sees is 0 or 1."""
+        """Whether all encoded columns are 0 or 1."""
         return bool(self.encoded_integer.all() and (self.encoded_bounds == [0, 1]).all())
 
     def check(self, X) -> np.ndarray:
-        """Points (n, d), finite and in the box; one point (d,) is n = 1.
+        """Validate points (n, d), or one point (d,), as an array (n, d).
 
         Raises
         ------
         ValueError
-            Otherwise.
+            If they are not finite, or outside of the box.
         """
         try:
             X = np.asarray(X, dtype="float64")
@@ -136,7 +138,7 @@ class Domain:
         return X
 
     def encode(self, X) -> np.ndarray:
-        """What a surrogate sees of points (n, d): (n, D)."""
+        """Encode points (n, d) for a surrogate: (n, D)."""
         parts = [
             np.eye(len(own))[X[:, column].astype(int)]
             if column in self.categories
@@ -146,7 +148,7 @@ class Domain:
         return np.hstack(parts)
 
     def decode(self, encoded) -> np.ndarray:
-        """The nearest points (n, d) of the domain to what a surrogate sees (n, D)."""
+        """Find the points (n, d) of the domain that are nearest to encoded ones (n, D)."""
         parts = [
             encoded[:, own].argmax(axis=1)
             if column in self.categories
@@ -156,40 +158,40 @@ class Domain:
         return self._rounded(np.stack(parts, axis=1).astype("float64"))
 
     def unit(self, X) -> np.ndarray:
-        """Points (n, d) in unit coordinates (n, D)."""
+        """Transform points (n, d) to unit coordinates (n, D)."""
         low, high = self.encoded_bounds.T
         return 2 * (self.encode(X) - low) / (high - low) - 1
 
     def distance(self, X, known) -> np.ndarray:
-        """From each of X (n, d) to the nearest of known points (m, d): (n,), in unit coordinates.
+        """Compute distances of X (n, d) to the nearest of known points (m, d), in unit coordinates.
 
-        Different categories are sqrt(8) apart. inf where nothing is known.
+        Different categories are sqrt(8) apart. Without known points distances are inf.
         """
         if not len(known):
             return np.full(len(X), np.inf)
         return cdist(self.unit(X), self.unit(known)).min(axis=1)
 
     def from_quantiles(self, u) -> np.ndarray:
-        """Points (n, d) from numbers in [0, 1): every whole number has an equal share."""
+        """Map numbers in [0, 1) to points (n, d); whole numbers get equal shares."""
         low, high = self.bounds.T
         whole = np.minimum(low + np.floor(u * (high - low + 1)), high)
         return np.where(self._whole, whole, low + u * (high - low))
 
     def sample(self, n, rng) -> np.ndarray:
-        """Uniform points (n, d)."""
+        """Draw uniform points (n, d)."""
         return self.from_quantiles(rng.random((n, self.n_columns)))
 
     def design(self, n, rng) -> np.ndarray:
-        """A Latin hypercube (n, d)."""
+        """Draw a Latin hypercube (n, d)."""
         return self.from_quantiles(qmc.LatinHypercube(self.n_columns, rng=rng).random(n))
 
     def grid(self) -> np.ndarray:
-        """All points (n_points, d) of a domain without continuous columns."""
+        """List all points (n_points, d) of a domain without continuous columns."""
         counts = np.diff(self.bounds, axis=1)[:, 0].astype(int) + 1
         return np.indices(counts).reshape(len(counts), -1).T + self.bounds[:, 0]
 
     def neighbours(self, x, n, rng) -> np.ndarray:
-        """Points near x (d,): one step in each discrete column, and n jitters of the others."""
+        """Get points near x (d,): steps in each discrete column, n random shifts of the others."""
         steps = []
         for column in np.flatnonzero(self._whole):
             low, high = self.bounds[column]
@@ -218,7 +220,7 @@ class Domain:
             and (self.integer, self.categories) == (other.integer, other.categories)
         )
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _check_bounds(bounds):
@@ -244,7 +246,7 @@ def _check_bounds(bounds):
 
 
 def _check_columns(name, columns, d):
-    """Sorted column numbers without repeats."""
+    """Validate column numbers; sort them without repeats."""
     if columns is None:
         return ()
     columns = np.atleast_1d(np.asarray(columns)).tolist()

@@ -1,37 +1,42 @@
-"""The point, or the batch of points, where an acquisition function is largest."""
+"""Maximisation of acquisition functions over a box."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from numbers import Integral
 
 import numpy as np
 from scipy import optimize
 from scipy.stats import qmc
 
+from skuq._checks import check_count
 from skuq.bayesopt._batch_lbfgs import minimize_batch
-from skuq.bayesopt._program import CompiledAcquisition, NumpyOnlyError, acquisition_of
+from skuq.bayesopt._program import (
+    AcquisitionTask,
+    CompiledAcquisition,
+    NumpyOnlyError,
+    acquisition_of,
+)
 
 __all__ = ["METHODS", "maximize_acquisition"]
 
-#: What `maximize_acquisition` knows as `method`.
+#: Values of `method` in `maximize_acquisition`.
 METHODS = ("auto", "lbfgs", "direct", "scipy")
 
 # On 36 rugged problems of six variables (500 restarts, wavelength a third of the box) the
 # restarts from a plain hypercube missed the best known maximum in 17% of the runs, those from
 # the best of four times as many points in 3%; eight times as many gained nothing.
 _SCREENED = 4
-# Round, and the share of the restarts that go on from there: as good as letting all of them
-# converge, by a third of the evaluations. Cutting at rounds 4, 12, 32 missed 6%.
+# {round: share of the restarts that continue}. As good as letting all restarts converge, with a
+# third of the evaluations. Cuts at rounds 4, 12 and 32 missed 6%.
 _SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
 _LEAST_SURVIVORS = 10
 _MAX_ROUNDS = 150
 _FTOL = 1e-7  # single precision has no more
-_CLIMBED = 10  # points of the sample that are improved without gradients
-_DIFFERENCE = 1e-6  # of the box; in float64 the error of a difference is about as large
-_LARGE = 1e30  # a minimised value that loses
-_COMPARED, _INEXACT = 8, 0.05  # points, and error as a share of the values' spread
+_CLIMBED = 10  # points of the sample that are improved if there are no gradients
+_DIFFERENCE = 1e-6  # share of the box; about the error of a difference in float64
+_LARGE = 1e30  # stands for values that are not finite, when minimised
+_COMPARED, _INEXACT = 8, 0.05  # points, and tolerated error as a share of the values' spread
 
 
 def maximize_acquisition(
@@ -50,94 +55,96 @@ def maximize_acquisition(
     beta=None,
     random_state=None,
 ):
-    """Where an acquisition function is largest within a box.
+    """Find the point, or the batch of points, where an acquisition function is largest.
 
     Parameters
     ----------
     posterior : Posterior
         Draws of the surrogate.
     acquisition : Acquisition
+        The function to maximise.
     objective : callable or None
         ``draws (n_draws, n, *output_shape) -> (n_draws, n)``, maximised; None for a surrogate of
-        one output. Written with operators and `keras.ops` it has exact gradients. Give the same
-        object in every step: compiled programs are found by it.
+        one output. Written with operators and `keras.ops` it has exact gradients. Compiled
+        programs are found by this object, so give the same one in every step.
     bounds : array-like of shape (d, 2)
         Lower and upper end of every input, in the user's units.
     best : float
-        Best objective value known. Not used by "ucb", "mean" and "uncertainty".
+        Best known value of the objective. "ucb", "mean" and "uncertainty" do not use it.
     q : int, default=1
-        Points asked for at once, judged as a batch.
+        Size of the batch.
     method : {"auto", "lbfgs", "scipy", "direct"}, default="auto"
-        "lbfgs" climbs from all starts at once in compiled programs, "scipy" one by one with
-        SciPy's L-BFGS-B, "direct" is SciPy's DIRECT in the original, not locally biased form
-        (5000 evaluations, 100 iterations, as in NOMU's appendix B.3). "auto" is "lbfgs", or
-        "scipy" for a posterior without gradients.
+        "lbfgs" climbs from all starts at once in compiled programs, "scipy" from one after the
+        other with L-BFGS-B. Without gradients (the posterior's key is None) "scipy" climbs from
+        the ten best points of a large sample by forward differences. "direct" is SciPy's DIRECT,
+        not locally biased, as in NOMU's appendix B.3. "auto" is "lbfgs", or "scipy" without
+        gradients.
     n_restarts : int, default=500
-        Starts of a Latin hypercube, the NEON paper's number.
+        Number of starts from a Latin hypercube.
     starts : array-like of shape (k, d), optional
-        Further ones, e.g. the best points known; with q > 1 the first points of k batches.
+        Further starts, e.g. the best known points; with q > 1 the first points of k batches.
     exclude : array-like of shape (k, d), optional
         Points that must not be proposed again.
     min_distance : float, default=1e-6
-        Nearer than this to an excluded point, in a box scaled to [0, 1]^d, counts as the same.
+        Distance below which a point counts as excluded, in a box scaled to [0, 1]^d.
     beta : float, optional
-        Instead of the acquisition's own. Changing it compiles nothing anew.
+        Replaces the acquisition's own beta, without a new compilation.
     random_state : int, numpy.random.Generator or None, default=None
-        Draws the starts.
+        Seed of the starts.
 
     Returns
     -------
     x : ndarray of shape (q, d)
-        Never outside of `bounds`.
+        Points within `bounds`.
     value : float
         The acquisition's value there.
 
     Raises
     ------
     ValueError
-        If an argument is out of its range, shapes disagree, the acquisition is NaN or infinite
-        wherever it was tried, or all that was found is excluded; with q > 1 if the posterior
-        is not joint.
+        If an argument is out of range, shapes disagree, the acquisition is NaN or infinite at all
+        points tried, all of them are excluded, or q > 1 with a posterior that is not joint.
 
     Warns
     -----
     UserWarning
-        If the objective fails on tensors: there are no gradients then, and DIRECT is used. If
-        single precision does not tell points apart, as with outputs of 1e8 that vary by 1: then
-        the search is that of a posterior without gradients.
-
-    Notes
-    -----
-    Without gradients (a posterior whose key is None) "scipy" evaluates a large sample and
-    climbs from its ten best points by forward differences, all in one call of the posterior.
-    Points whose acquisition is NaN or infinite lose against every other.
+        If the objective fails on tensors: DIRECT is used then. If single precision does not tell
+        points apart, as with outputs of 1e8 that vary by 1: no gradients are used then.
     """
     bounds = _check_bounds(bounds)
     _check_numbers(posterior, q, method, n_restarts, min_distance)
-    starts = _check_points("starts", starts, bounds)
-    exclude = _check_points("exclude", exclude, bounds)
+    starts, exclude = (
+        _check_points(name, points, bounds)
+        for name, points in (("starts", starts), ("exclude", exclude))
+    )
     beta = acquisition.beta if beta is None else float(beta)
     best = _check_best(acquisition, best)
-    task = (posterior, acquisition, objective, bounds, best, beta, q)
+    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, beta, q)
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
+    found, values = _search(task, u, method, n_restarts)
+    i = _best_allowed(found, values, bounds, exclude, min_distance)
+    return _to_box(found[i].reshape(q, -1), bounds), float(values[i])
+
+
+def _search(task, u, method, n_restarts):
+    """Search the unit box from candidates u (k, q * d): points (.., q * d) and their values."""
     if method == "auto":
-        method = "scipy" if posterior.key is None else "lbfgs"
+        method = "scipy" if task.posterior.key is None else "lbfgs"
     try:
-        found, values = _FINDERS[method](task, u, n_restarts)
+        return _FINDERS[method](task, u, n_restarts)
     except NumpyOnlyError as error:
         warnings.warn(
             f"The objective does not take the backend's tensors ({error}), so there are no "
             "gradients and the acquisition is maximised by DIRECT, more slowly. Write it with "
             "operators and keras.ops.",
-            stacklevel=2,
+            stacklevel=3,
         )
-        found, values = _direct(task, u, n_restarts)
-    i = _best_allowed(found, values, bounds, exclude, min_distance)
-    return _to_box(found[i].reshape(q, -1), bounds), float(values[i])
+        return _direct(task, u, n_restarts)
 
 
 def _batched(task, u, n_restarts):
-    compiled = CompiledAcquisition(*task)
+    """Climb from the best candidates at once."""
+    compiled = CompiledAcquisition(task)
     values = compiled.values(u)
     order, scale = _ranked(values), _scale(values)
     if _is_inexact(task, u, values, scale):
@@ -145,7 +152,7 @@ def _batched(task, u, n_restarts):
             "Inputs or outputs are so far from 0, for how much they vary, that the compiled "
             "acquisition's single precision does not tell points apart: it is maximised in double "
             "precision, more slowly and less thoroughly. Subtract a constant from them.",
-            stacklevel=4,
+            stacklevel=5,
         )
         return _without_gradients(task, u)
 
@@ -167,18 +174,19 @@ def _batched(task, u, n_restarts):
 
 
 def _is_inexact(task, u, values, scale):
-    """Whether double precision gives other values at a few of the points."""
+    """Whether values differ from those in double precision, at a few points."""
     rows = np.linspace(0, len(u) - 1, _COMPARED).astype(int)
-    exact = acquisition_of(*task)(u[rows])
+    exact = acquisition_of(task)(u[rows])
     usable = np.isfinite(exact) & np.isfinite(values[rows])
     error = np.abs(exact - values[rows])[usable]
     return bool(error.size) and error.max() > _INEXACT * max(scale, np.ptp(exact[usable]))
 
 
 def _one_by_one(task, u, n_restarts):
-    if task[0].key is None:
+    """Climb from one candidate after the other."""
+    if task.posterior.key is None:
         return _without_gradients(task, u)
-    compiled = CompiledAcquisition(*task)
+    compiled = CompiledAcquisition(task)
     u = u[:n_restarts]
     values = compiled.values(u)
     scale = _scale(values)
@@ -191,7 +199,8 @@ def _one_by_one(task, u, n_restarts):
 
 
 def _without_gradients(task, u):
-    function = acquisition_of(*task)
+    """Climb from the best candidates by differences."""
+    function = acquisition_of(task)
     values = function(u)
     scale = _scale(values)
 
@@ -204,7 +213,7 @@ def _without_gradients(task, u):
 
 
 def _polish(negative, starts, u, values, scale):
-    """SciPy's L-BFGS-B from each start; what it finds, after what is known."""
+    """Run SciPy's L-BFGS-B from each start, and append what it finds to the known points."""
     found, kept = [u], [values]
     for start in starts:
         result = optimize.minimize(
@@ -216,6 +225,8 @@ def _polish(negative, starts, u, values, scale):
 
 
 def _finite(negative):
+    """Replace values and gradients that are not finite, which L-BFGS-B does not survive."""
+
     def function(u):
         value, gradient = negative(u)
         if np.isfinite(value) and np.isfinite(gradient).all():
@@ -226,7 +237,8 @@ def _finite(negative):
 
 
 def _direct(task, u, n_restarts):
-    function = acquisition_of(*task)
+    """Run DIRECT, which takes no starts."""
+    function = acquisition_of(task)
     found = []
 
     def negative(point):
@@ -252,7 +264,7 @@ _FINDERS = {"lbfgs": _batched, "scipy": _one_by_one, "direct": _direct}
 
 
 def _starts(rng, n_restarts, starts, bounds, q):
-    """Candidates (.., q * d) in the unit box, the given ones first."""
+    """Draw candidates (.., q * d) in the unit box; given starts come first."""
     n_screened = _SCREENED * n_restarts
     u = qmc.LatinHypercube(q * len(bounds), rng=rng).random(n_screened)
     if not len(starts):
@@ -265,20 +277,20 @@ def _starts(rng, n_restarts, starts, bounds, q):
 
 
 def _ranked(values):
-    """Row numbers from the best to the worst, without those that are not finite."""
+    """Rank rows from the best to the worst, without those that are not finite."""
     order = np.argsort(-np.where(np.isfinite(values), values, -math.inf), kind="stable")
     return order[: np.isfinite(values).sum()]
 
 
 def _scale(values):
-    """What is much and what little: tolerances must not depend on the units of y."""
+    """Scale of differences that matter: tolerances must not depend on the units of y."""
     finite = values[np.isfinite(values)]
     spread = float(finite.max() - np.median(finite)) if finite.size else 0.0
     return spread if spread > 0 else 1.0
 
 
 def _best_allowed(u, values, bounds, exclude, min_distance):
-    """Row of the best value that is not at an excluded point."""
+    """Find the row of the best value that is not at an excluded point."""
     order = _ranked(values)
     if not order.size:
         raise ValueError(
@@ -316,9 +328,8 @@ def _check_bounds(bounds):
 
 
 def _check_numbers(posterior, q, method, n_restarts, min_distance):
-    for name, value in (("q", q), ("n_restarts", n_restarts)):
-        if not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"{name} must be an integer of at least 1. Got {value!r}.")
+    check_count("q", q)
+    check_count("n_restarts", n_restarts)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}. Got {method!r}.")
     if method == "lbfgs" and posterior.key is None:

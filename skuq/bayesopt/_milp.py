@@ -1,8 +1,8 @@
-"""Exact maximisation of NOMU's upper bound: a network of ReLUs as a mixed integer programme.
+"""Exact maximisation of NOMU's upper bound: a ReLU network as a mixed integer programme.
 
-Notation: d inputs; v = (x, h_1, h_2, ..) are the inputs and all hidden units from first to
-last. Hidden layer k is ``h_k = max(0, v_<k W_k + b_k)``: it may see x and every unit before it,
-so that networks side by side, joins and skips need no cases of their own.
+Notation: d inputs; v = (x, h_1, h_2, ..) holds the inputs and all hidden units from first to
+last. Hidden layer k is ``h_k = max(0, v_<k W_k + b_k)``. It may use x and every unit before it,
+which covers parallel networks, joins and skip connections.
 
 References
 ----------
@@ -20,32 +20,34 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 __all__ = ["ReluReadout", "maximize_readout"]
 
-_N_SCREENED = 2000  # random points: something to return where time runs out at once
+_N_SCREENED = 2000  # random points, to return one if the time is up at once
 _GAP = 1e-7  # relative, between the best point found and what is proved
 
 
 @dataclass(frozen=True, eq=False)
 class ReluReadout:
-    """A mean and a linear readout of an uncertainty, both affine in ReLU units.
+    """Mean and standard deviation of a network whose outputs are affine in ReLU units.
 
-    ``readout(X)`` gives mean and standard deviation of rows X (n, d), each (n,), in units of y.
+    ``readout(X)`` computes both for rows X (n, d): two arrays (n,) in units of y.
 
     Attributes
     ----------
     hidden : tuple of (ndarray of shape (n_before, n_units), ndarray of shape (n_units,))
-        Weights and biases of each hidden layer; ``n_before`` is d and all units before it.
+        Weights and biases of each hidden layer; ``n_before`` counts the inputs and all units
+        before it.
     mean : tuple of (ndarray of shape (n_all,), float)
-        Weights of x and of all units, and an offset; in units of y.
+        Weights of inputs and units for the mean, and an offset; in units of y.
     raw : tuple of (ndarray of shape (n_all,), float)
-        The same of the raw uncertainty r.
+        Weights and offset for the raw uncertainty r.
     l_min, l_max : float
-        Ends of the readout: the standard deviation is ``unit * clip(r, l_min, l_max)``.
+        Range of the readout: the standard deviation is ``unit * clip(r, l_min, l_max)``.
     unit : float
+        Scale of y.
     """
 
-    hidden: tuple
-    mean: tuple
-    raw: tuple
+    hidden: tuple[tuple[np.ndarray, np.ndarray], ...]
+    mean: tuple[np.ndarray, float]
+    raw: tuple[np.ndarray, float]
     l_min: float
     l_max: float
     unit: float
@@ -59,10 +61,11 @@ class ReluReadout:
 
     @property
     def n_inputs(self) -> int:
+        """Number of inputs d."""
         return len(self.mean[0]) - sum(len(bias) for _, bias in self.hidden)
 
     def negated(self) -> ReluReadout:
-        """The same model of minus y."""
+        """Get the model of -y."""
         return replace(self, mean=(-self.mean[0], -self.mean[1]))
 
 
@@ -76,37 +79,37 @@ def maximize_readout(
     one_hot=(),
     exclude=None,
 ):
-    """Greatest value of mean + beta * standard deviation on a box, found and proved.
+    """Find the point of a box with the largest mean + beta * standard deviation, with a proof.
 
     Parameters
     ----------
     readout : ReluReadout
-        From ``readout_weights()`` of a fitted model.
+        Result of ``readout_weights()`` of a fitted model.
     bounds : array-like of shape (d, 2)
     beta : float
-        At least 0.
+        Weight of the standard deviation, at least 0.
     integer : bool or array-like of bool of shape (d,), default=False
         Which inputs are whole numbers: with bounds (0, 1) and True the domain is {0, 1}^d.
     time_limit : float, optional
-        Seconds, after which the best point so far is returned.
+        Seconds after which the best point so far is returned.
     one_hot : sequence of sequences of int
-        Inputs of which exactly one is 1, and all others 0.
+        Groups of inputs of which exactly one is 1 and all others are 0.
     exclude : ndarray of shape (n, d), optional
-        Points that may not be returned; only where all inputs are 0 or 1.
+        Points that may not be returned; only if all inputs are 0 or 1.
 
     Returns
     -------
     x : ndarray of shape (d,)
     value : float
-        Of the model itself at x.
+        Value of the model itself at x.
     optimal : bool
-        Whether nothing better exists, up to the solver's tolerances: False where time ran out.
+        Whether nothing better exists, up to the solver's tolerances; False if the time was up.
 
     Raises
     ------
     ValueError
-        If `beta` is negative or not finite, bounds do not fit, points of a domain that is not
-        {0, 1}^d are to be excluded, or no point is left.
+        If `beta` is negative or not finite, bounds do not fit, points of a domain other than
+        {0, 1}^d are excluded, or no point is left.
 
     Notes
     -----
@@ -116,34 +119,15 @@ def maximize_readout(
 
     units that cannot change sign need no a. The readout
     ``l_min + max(0, r - l_min) - max(0, r - l_max)`` is maximised, so it needs one more unit and a
-    ceiling at l_max only. Programmes of more than some hundred units take long: NP-hard they are.
+    ceiling at l_max only. The problem is NP-hard: some hundred units already take long.
     """
-    bounds = np.asarray(bounds, dtype="float64")
-    d = readout.n_inputs
-    if bounds.shape != (d, 2) or not (bounds[:, 0] < bounds[:, 1]).all():
-        raise ValueError(
-            f"`bounds` must be {d} pairs (low, high) with low < high, one for each input of the "
-            f"network. Got shape {bounds.shape}."
-        )
-    if not (np.isfinite(beta) and beta >= 0):
-        raise ValueError(f"`beta` must be finite and at least 0. Got {beta}.")
-    is_integer = np.zeros(d, dtype=bool) | np.asarray(integer, dtype=bool)
-    for group in one_hot:
-        is_integer[np.asarray(group)] = True
-    programme = _Programme(bounds, is_integer)
-    for kernel, bias in readout.hidden:
-        programme.add_units(kernel, bias)
-    objective, offset = programme.expression(*readout.mean)
-    if beta * readout.unit > 0:
-        weights, shift = readout.raw
-        programme.add_units(weights[:, None], np.array([shift - readout.l_min]))
-        raised = programme.add_ceiling(readout.l_max - readout.l_min)
-        objective = np.append(objective, np.zeros(programme.n_variables - len(objective)))
-        objective[raised] = beta * readout.unit
+    bounds, is_integer = _check_domain(readout, bounds, beta, integer, one_hot)
+    programme, objective = _programme_of(readout, bounds, beta, is_integer)
     for group in one_hot:
         programme.add_sum(group, 1.0)
     if exclude is not None:
-        programme.exclude(np.asarray(exclude, dtype="float64"))
+        exclude = np.asarray(exclude, dtype="float64")
+        programme.exclude(exclude)
     result = programme.maximize(objective, time_limit)
     if result.status == 2:
         raise ValueError(
@@ -162,11 +146,43 @@ def maximize_readout(
     return candidates[best], float(values[best]), result.status == 0
 
 
-class _Programme:
-    """Variables and constraints, built up layer by layer.
+def _check_domain(readout, bounds, beta, integer, one_hot):
+    """Check bounds and beta; say which inputs are whole numbers."""
+    bounds = np.asarray(bounds, dtype="float64")
+    d = readout.n_inputs
+    if bounds.shape != (d, 2) or not (bounds[:, 0] < bounds[:, 1]).all():
+        raise ValueError(
+            f"`bounds` must be {d} pairs (low, high) with low < high, one for each input of the "
+            f"network. Got shape {bounds.shape}."
+        )
+    if not (np.isfinite(beta) and beta >= 0):
+        raise ValueError(f"`beta` must be finite and at least 0. Got {beta}.")
+    is_integer = np.zeros(d, dtype=bool) | np.asarray(integer, dtype=bool)
+    for group in one_hot:
+        is_integer[np.asarray(group)] = True
+    return bounds, is_integer
 
-    The first variables are the inputs: each shifted to begin at 0, and scaled to [0, 1] where
-    it is continuous, so that the solver's absolute tolerances mean the same for all.
+
+def _programme_of(readout, bounds, beta, is_integer):
+    """Write the network as constraints, and mean + beta * std as coefficients of variables."""
+    programme = _Programme(bounds, is_integer)
+    for kernel, bias in readout.hidden:
+        programme.add_units(kernel, bias)
+    objective, _ = programme.expression(*readout.mean)
+    if beta * readout.unit > 0:
+        weights, shift = readout.raw
+        programme.add_units(weights[:, None], np.array([shift - readout.l_min]))
+        raised = programme.add_ceiling(readout.l_max - readout.l_min)
+        objective = np.append(objective, np.zeros(programme.n_variables - len(objective)))
+        objective[raised] = beta * readout.unit
+    return programme, objective
+
+
+class _Programme:
+    """Variables and constraints of a mixed integer programme, built layer by layer.
+
+    The first variables are the inputs, shifted to begin at 0. Continuous ones are scaled to
+    [0, 1], so that the solver's absolute tolerances mean the same for all.
     """
 
     def __init__(self, bounds, is_integer):
@@ -183,20 +199,20 @@ class _Programme:
         self.n_variables = len(low)
 
     def inputs(self, solution):
-        """x (d,) of a solution, within the bounds whatever the solver's tolerances."""
+        """Get x (d,) from a solution, within the bounds whatever the solver's tolerances."""
         part = solution[: len(self.low)]
         part = np.where(self.is_integer, np.round(part), part)
         return self.low + self.scale * np.clip(part, 0, self._upper[0])
 
     def expression(self, weights, offset):
-        """Coefficients (n_variables,) and offset of ``v @ weights + offset``."""
+        """Get coefficients (n_variables,) and offset of ``v @ weights + offset``."""
         d, coefficients = len(self.low), np.zeros(self.n_variables)
         coefficients[self._position[: len(weights)]] = weights
         coefficients[:d] *= self.scale
         return coefficients, offset + self.low @ weights[:d]
 
     def add_units(self, kernel, bias):
-        """``h = max(0, v @ kernel + bias)`` as the next entries of v."""
+        """Append ``h = max(0, v @ kernel + bias)`` to v."""
         d, before = len(self.low), np.array(self._position[: len(kernel)])
         kernel, bias = kernel.copy(), bias + self.low @ kernel[:d]
         kernel[:d] *= self.scale[:, None]
@@ -207,7 +223,7 @@ class _Programme:
         self._position += h.tolist()
 
         def bound(units, low, high, switch=None, switched=None):
-            """low <= h - v @ kernel + switched * switch <= high, for some of the units."""
+            """Add ``low <= h - v @ kernel + switched * switch <= high`` for these units."""
             columns, parts = [before, h[units]], [-kernel[:, units].T, np.eye(units.sum())]
             if switch is not None:
                 columns, parts = [*columns, switch], [*parts, np.diag(switched)]
@@ -229,17 +245,19 @@ class _Programme:
             )
 
     def add_ceiling(self, ceiling):
-        """A variable that is at most the last unit, and at most a number; its position."""
+        """Add a variable that is at most the last unit and at most a number; get its position."""
         capped = self._add(1, 0.0, ceiling)
         last = self._position[-1]
         self._add_block(np.array([last, capped[0]]), np.array([[-1.0, 1.0]]), -np.inf, 0.0)
         return capped[0]
 
     def add_sum(self, inputs, total):
+        """Require that these inputs sum to a number."""
         inputs = np.asarray(inputs)
         self._add_block(inputs, np.ones((1, len(inputs))), total, total)
 
     def exclude(self, points):
+        """Forbid these points."""
         if not (self.is_integer.all() and (self._upper[0] == 1).all()):
             raise ValueError("Points can be excluded only where all inputs are 0 or 1.")
         bits = np.round(points - self.low)
@@ -248,6 +266,7 @@ class _Programme:
         self._add_block(columns, 1 - 2 * bits, 1 - bits.sum(axis=1), np.inf)
 
     def maximize(self, objective, time_limit):
+        """Solve the programme."""
         rows, lower, upper = [], [], []
         for columns, matrix, low, high in self._blocks:
             block = sparse.coo_array(matrix)
@@ -282,7 +301,7 @@ class _Programme:
 
 
 def _screened(bounds, is_integer, one_hot, exclude):
-    """Random points of the domain (n, d), without those excluded."""
+    """Draw random points of the domain (n, d), without the excluded ones."""
     rng = np.random.default_rng(0)
     low, high = bounds.T
     points = low + (high - low) * rng.random((_N_SCREENED, len(low)))
@@ -292,6 +311,6 @@ def _screened(bounds, is_integer, one_hot, exclude):
     for group in one_hot:
         points[:, group] = np.eye(len(group))[rng.integers(len(group), size=_N_SCREENED)]
     if exclude is not None:
-        known = {tuple(row) for row in np.asarray(exclude, dtype="float64")}
+        known = {tuple(row) for row in exclude}
         points = points[[tuple(row) not in known for row in points]]
     return points

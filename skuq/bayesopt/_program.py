@@ -1,26 +1,30 @@
-"""Acquisition functions as compiled programs, for as many points as asked for.
+"""Acquisition functions as compiled programs, for any number of points.
 
-What changes between the steps of a loop (a fit's arrays, the best value, beta, the bounds) are
-arguments of a program: steps share one compilation.
+What changes between the steps of a loop (the arrays of a fit, the best value, beta, the bounds)
+are arguments of a program, so that all steps share one compilation.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from skuq.backend import BoundedCache
+from skuq.bayesopt._acquisition import Acquisition
+from skuq.predictive import Posterior
 
-__all__ = ["CompiledAcquisition", "NumpyOnlyError", "acquisition_of"]
+__all__ = ["AcquisitionTask", "CompiledAcquisition", "NumpyOnlyError", "acquisition_of"]
 
-# Three of one loop: values, gradients, gradients of a single row. Several loops side by side.
+# One loop has three programs: values, gradients, gradients of a single row. Room for 8 loops.
 _programs = BoundedCache(24)
 
-# Rows of one call: past some 1e5 draws of outputs larger calls gain nothing (128 draws of a
+# Size of one call. Above some 1e5 draws of outputs larger calls gain nothing (128 draws of a
 # network at 12 queries: 512 rows with gradients take 0.19 s in calls of 64 rows, 0.20 of 16,
-# 0.22 of 8), and small ones waste less where few starts are left.
+# 0.22 of 8), and small calls waste less when few starts are left.
 _ENTRIES_PER_CALL = 2**16
 _MAX_ROWS = 512
 
@@ -29,50 +33,69 @@ class NumpyOnlyError(Exception):
     """The objective cannot be evaluated on the backend's tensors."""
 
 
-class CompiledAcquisition:
-    """``values(u)`` and ``values_and_gradients(u)`` for batches u (n, q * d) in the unit box.
+class AcquisitionTask(NamedTuple):
+    """An acquisition function to maximise over a box.
 
-    Compiled by XLA, which takes a third of a plain graph's time here, when first called.
-
-    Parameters
+    Attributes
     ----------
     posterior : Posterior
-        With a key.
     acquisition : Acquisition
     objective : callable or None
     bounds : ndarray of shape (d, 2)
     best, beta : float
     q : int
-        Points of a batch.
+        Number of points of a batch.
+    """
+
+    posterior: Posterior
+    acquisition: Acquisition
+    objective: Callable[..., Any] | None
+    bounds: np.ndarray
+    best: float
+    beta: float
+    q: int
+
+
+class CompiledAcquisition:
+    """Values and gradients of an acquisition function at batches u (n, q * d) in the unit box.
+
+    XLA compiles it when it is first called; here it takes a third of a plain graph's time.
+
+    Parameters
+    ----------
+    task : AcquisitionTask
+        Its posterior has a key.
 
     Raises
     ------
     NumpyOnlyError
-        When called, if the objective does not take tensors.
+        By its methods, if the objective does not take tensors.
     """
 
-    def __init__(self, posterior, acquisition, objective, bounds, best, beta, q):
-        self._posterior, self._objective, self._q = posterior, objective, q
-        # beta is an argument, and what a name does not use must not tell programs apart.
-        self._acquisition = replace(acquisition, beta=1.0)
-        self._d = len(bounds)
-        self._arguments = _to_tensors((posterior.arguments, *bounds.T, best, beta))
-        self._used = {}  # what a single row costs is mostly looking up and converting
+    def __init__(self, task: AcquisitionTask):
+        posterior, q = task.posterior, task.q
+        self._posterior, self._objective, self._q = posterior, task.objective, q
+        # beta is an argument of the program, so it must not be part of the program's key.
+        self._acquisition = replace(task.acquisition, beta=1.0)
+        self._d = len(task.bounds)
+        self._arguments = _to_tensors((posterior.arguments, *task.bounds.T, task.best, task.beta))
+        # Looking up and converting are most of the cost of a call with a single row.
+        self._used: dict[tuple[str, int], Callable[..., Any]] = {}
         numbers = posterior.n_draws * q * math.prod(posterior.output_shape)
         rows = max(1, min(_MAX_ROWS, _ENTRIES_PER_CALL // numbers))
         self.rows_per_call = 2 ** int(math.log2(rows))
 
     def values(self, u):
-        """Acquisition of every batch."""
+        """Compute the acquisition of every batch."""
         return self._run("value", u)[0]
 
     def values_and_gradients(self, u):
-        """Acquisition of every batch, and its gradient with respect to u."""
+        """Compute the acquisition of every batch, and its gradient with respect to u."""
         values, gradients = self._run("gradient", u)
         return values, gradients.reshape(u.shape)
 
     def value_and_gradient(self, u):
-        """The same of one batch (q * d,), by a program for one."""
+        """Compute the acquisition of one batch (q * d,), and its gradient."""
         values, gradients = self._run("gradient", u[None], rows=1)
         return values[0], gradients.reshape(u.shape)
 
@@ -109,7 +132,7 @@ class CompiledAcquisition:
             try:
                 return compile_program(program, (*self._arguments, u), jit=True)
             except NumpyOnlyError as error:
-                return error  # kept as well: the next step need not find out again
+                return error  # cached too, so that the next step does not try again
 
         program = _programs.get(key, make)
         if isinstance(program, NumpyOnlyError):
@@ -119,7 +142,7 @@ class CompiledAcquisition:
     def _value_program(self):
         from skuq.backend import ops
 
-        # Not `self`: a cached program must not keep a fit's arrays.
+        # Without `self`: a cached program must not keep the arrays of a fit alive.
         function, acquisition, objective = (
             self._posterior.function,
             self._acquisition,
@@ -147,7 +170,7 @@ class CompiledAcquisition:
 
             def total(u):
                 (values,) = value(*arguments, u)
-                return ops.sum(values), values  # rows do not meet: each its own gradient
+                return ops.sum(values), values  # rows are independent: each gets its gradient
 
             _, values, gradients = BACKEND.value_and_gradient(total, u)
             return values, gradients
@@ -155,8 +178,9 @@ class CompiledAcquisition:
         return gradient
 
 
-def acquisition_of(posterior, acquisition, objective, bounds, best, beta, q):
-    """``values(u)`` of batches u (n, q * d) in NumPy, where nothing is compiled."""
+def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
+    """Make the acquisition function of batches u (n, q * d) in NumPy, without compilation."""
+    posterior, acquisition, objective, bounds, best, beta, q = task
     lower, upper = bounds.T
 
     def values(u):
@@ -176,13 +200,13 @@ def _on_tensors(objective, draws):
     try:
         return objective(draws)
     except Exception as error:
-        # Without its traceback, which would keep the whole trace alive.
+        # Without the traceback, which would keep the whole trace alive.
         reason = f"{type(error).__name__}: {error}"
         raise NumpyOnlyError(reason.splitlines()[0]) from None
 
 
 def _check_values(values, draws, objective, n_draws):
-    """The values as they are, if there is one for every draw and row."""
+    """Check that there is one value for every draw and row."""
     expected = (n_draws, draws.shape[1])
     if tuple(values.shape) == expected:
         return values
@@ -198,7 +222,7 @@ def _check_values(values, draws, objective, n_draws):
 
 
 class _Same:
-    """A key for what is not hashable: the very same object."""
+    """A key for an object that is not hashable: only the same object is equal."""
 
     def __init__(self, thing):
         self.thing = thing
@@ -219,7 +243,7 @@ def _key_of(objective):
 
 
 def _to_tensors(tree):
-    """In float32 where there are floats."""
+    """Convert arrays to tensors, floats to float32."""
     from skuq.backend import to_tensors
 
     return to_tensors(_single(tree))

@@ -1,7 +1,7 @@
-"""One step of a search: from results to the points to ask for next.
+"""One step of a search: fit a surrogate to the results and propose points.
 
-Notation: points are (k, d) of the domain; values are the objective's, signed so that more is
-better.
+Notation: points (k, d) lie in the domain. Values are those of the objective, with the sign that
+makes more better.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from skuq.bayesopt._surrogate import posterior_of
 
 __all__ = ["Proposal", "SignedObjective", "Step", "distance_threshold"]
 
-_SAME, _FAILED = 1e-6, 0.05  # in unit coordinates, by the root of their number
-_FEWER_POINTS = 4096  # domains of fewer are looked at point by point
+# Distances in unit coordinates, times the root of their number: below the first, points count as
+# the same; below the second, a point is too near to a failed one.
+_SAME, _FAILED = 1e-6, 0.05
+_SMALL_DOMAIN = 4096  # points of a domain that is searched exhaustively
 _N_CANDIDATES, _N_WIDTHS = 2000, 20_000  # the latter is the paper's
-_ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # draws of outputs, in all and at a time
-_N_STARTS = 3  # best points known among the starts, as in the NEON paper's code
+_ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # numbers that are drawn: in total, and in one call
+_N_STARTS = 3  # best known points among the starts, as in the NEON paper's code
 _MOST_DOUBLINGS = 15
 _MOST_MOVES = 50
 _MILP_SECONDS = 60.0
@@ -38,9 +40,9 @@ _MILP_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class SignedObjective:
-    """An objective of outputs, to be maximised: times -1 where it is minimised.
+    """An objective that is to be maximised: the user's, times -1 if he minimises.
 
-    Equal ones compare equal, so that compiled programs find each other.
+    Equal objectives compare equal, so that steps share compiled programs.
     """
 
     function: Callable | None
@@ -53,7 +55,7 @@ class SignedObjective:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Points (q, d), the acquisition's value there, and how they came to be."""
+    """Proposed points (q, d), their acquisition, and the beta that found them."""
 
     x: np.ndarray
     value: float
@@ -62,20 +64,20 @@ class Proposal:
 
 
 def distance_threshold(t: float) -> float:
-    """delta_t of NOMU's dynamic c (appendix B.3.2), at a share t of the steps.
+    """Compute delta_t of NOMU's dynamic c (appendix B.3.2) at a share t of the steps.
 
-    In unit coordinates: from a quarter of a side over 8 points, 0.0625, down to 0.01.
+    In unit coordinates it falls from 0.0625, a quarter of a side over 8 points, to 0.01.
     """
     return 0.0625 * (0.01 / 0.0625) ** min(t, 1.0)
 
 
 class Step:
-    """A surrogate fitted to results, and what it proposes.
+    """A surrogate fitted to results, and its proposals.
 
     Parameters
     ----------
     estimator : object
-        Cloned, seeded and fitted here.
+        Surrogate; a seeded clone is fitted.
     domain : Domain
     results : Results
     acquisition : Acquisition
@@ -83,7 +85,7 @@ class Step:
     maximizer : {"auto", "lbfgs", "scipy", "direct", "milp"}
     n_restarts, n_draws : int
     entropy : int
-        With the number of results it decides all that is random here.
+        Seed. Together with the number of results it determines all random numbers.
     """
 
     def __init__(
@@ -111,10 +113,10 @@ class Step:
         self._best = float(results.values.max())
 
     def beta_of_width(self, mean_width: float) -> float:
-        """beta for which bounds are so wide on average: 2 * beta * mean std (appendix B.3.2)."""
+        """Find beta such that bounds have this average width, 2 beta mean(std) (appendix B.3.2)."""
         X = self.domain.sample(self._affordable(_N_WIDTHS), self._rng("width"))
         unit = replace(self.acquisition, name="ucb", beta=1.0)
-        values = self._drawn(X)
+        values = self._draw(X)
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
         if not (np.isfinite(std) and std > 0):
             raise ValueError(
@@ -124,15 +126,15 @@ class Step:
         return mean_width / (2 * std)
 
     def propose(self, q: int, beta: float, threshold: float | None = None) -> Proposal:
-        """The acquisition's best q points.
+        """Propose the q points that maximise the acquisition.
 
         Parameters
         ----------
         q : int
         beta : float
         threshold : float, optional
-            NOMU's dynamic c: while a proposal is within so much of a point known, in unit
-            coordinates, beta is doubled for this proposal, 15 times at most.
+            NOMU's dynamic c: while a proposal is nearer than this to a known point, in unit
+            coordinates, beta is doubled for this proposal, up to 15 times.
         """
         known = self._known()
         for n_doublings in range(_MOST_DOUBLINGS + 1):
@@ -140,33 +142,41 @@ class Step:
             x = self._maximize(q, raised)
             if threshold is None or self.domain.distance(x, known).min() > threshold:
                 break
-        x = self._repaired(x, raised)
+        x = self._repair(x, raised)
         return Proposal(x, float(self._value(x, raised)), raised, n_doublings)
 
-    def propose_one_by_one(self, q: int, believed, beta, threshold=None) -> Proposal:
-        """q points, each after a fit that takes the mean at those before it for their outputs.
+    def propose_one_by_one(self, q: int, make_step, beta, threshold=None) -> Proposal:
+        """Propose q points one after the other, for surrogates without joint draws, or for "milp".
 
-        For surrogates whose draws are not of functions, or maximisers of one point.
+        Parameters
+        ----------
+        q : int
+        make_step : callable
+            ``make_step(results)`` fits a step to further results: before each point, those before
+            it get the surrogate's mean predictions as results.
+        beta, threshold
+            See `propose`.
         """
         proposal = self.propose(1, beta, threshold)
         if q == 1:
             return proposal
         output = self.posterior(self.domain.encode(proposal.x)).mean(axis=0)[0]
         value = float(self._objective_values(output[None])[0])
-        step = believed(self.results.with_result(proposal.x, output, value))
-        rest = step.propose_one_by_one(q - 1, believed, beta, threshold)
+        step = make_step(self.results.with_result(proposal.x, output, value))
+        rest = step.propose_one_by_one(q - 1, make_step, beta, threshold)
         self.seconds_fit += step.seconds_fit
         return replace(proposal, x=np.vstack([proposal.x, rest.x]))
 
     @property
     def takes_batches(self) -> bool:
+        """Whether `propose` can find several points at once."""
         return self.posterior.joint and self.maximizer != "milp"
 
     def _maximize(self, q, beta) -> np.ndarray:
         if self.maximizer == "milp":
-            return self._exact(beta)
+            return self._maximize_exactly(beta)
         if self._is_small:
-            return self._greedy(q, beta)
+            return self._choose_greedily(q, beta)
         best = np.argsort(-self.results.values, kind="stable")[:_N_STARTS]
         plain = self.objective.function is None and self.objective.sign > 0
         x, _ = maximize_acquisition(
@@ -183,10 +193,10 @@ class Step:
             random_state=self._seed("maximize"),
         )
         x = self.domain.decode(x)
-        return self._climbed(x, beta) if q == 1 and self.domain.is_discrete else x
+        return self._climb(x, beta) if q == 1 and self.domain.is_discrete else x
 
-    def _exact(self, beta):
-        """By a mixed integer programme."""
+    def _maximize_exactly(self, beta):
+        """Maximise by a mixed integer programme."""
         if not hasattr(self.model, "readout_weights"):
             raise ValueError(
                 f'maximizer="milp" needs an estimator with `readout_weights`, as NOMURegressor has '
@@ -210,17 +220,17 @@ class Step:
             )
         return self.domain.decode(x[None])
 
-    def _greedy(self, q, beta):
-        """Points of a small domain one after the other, each the best beside those before it."""
+    def _choose_greedily(self, q, beta):
+        """Choose points of a small domain one after the other, each the best given the others."""
         points = self.domain.grid()
         chosen = np.empty((0, self.domain.n_columns))
         for _ in range(q):
             left = points[self._free(points, chosen)]
-            chosen = np.vstack([chosen, left[np.argmax(self._beside(chosen, left, beta))]])
+            chosen = np.vstack([chosen, left[np.argmax(self._values_with(chosen, left, beta))]])
         return chosen
 
-    def _climbed(self, x, beta):
-        """Steps to better neighbours: rounding has left the maximiser's point."""
+    def _climb(self, x, beta):
+        """Move to better neighbours, as rounding has moved x away from the maximum."""
         rng, value = self._rng("climb"), self._value(x, beta)
         none = x[:0]
         for _ in range(_MOST_MOVES):
@@ -228,14 +238,14 @@ class Step:
             near = near[self._free(near, none)]
             if not len(near):
                 break
-            values = self._beside(none, near, beta)
+            values = self._values_with(none, near, beta)
             if not np.max(values) > value:
                 break
             x, value = near[[np.argmax(values)]], np.max(values)
         return x
 
-    def _repaired(self, x, beta):
-        """Each point that is known, has failed or occurs twice, replaced by the next best."""
+    def _repair(self, x, beta):
+        """Replace each point that is known, has failed or occurs twice by the best other one."""
         x = x.copy()
         for j in range(len(x)):
             others = np.delete(x, j, axis=0)
@@ -243,14 +253,14 @@ class Step:
                 candidates = self._candidates(x[j])
                 free = candidates[self._free(candidates, others)]
                 if len(free):
-                    x[j] = free[np.argmax(self._beside(others, free, beta))]
-                else:  # failures all around: away from them
+                    x[j] = free[np.argmax(self._values_with(others, free, beta))]
+                else:  # failures everywhere: take the point farthest from them
                     gap = self.domain.distance(candidates, np.vstack([self._known(), others]))
                     x[j] = candidates[np.argmax(gap)]
         return x
 
     def _candidates(self, x):
-        """Points all over the domain, and near x."""
+        """Sample points of the whole domain, and near x."""
         rng, n = self._rng("candidates"), self._affordable(_N_CANDIDATES)
         if self._is_small:
             return self.domain.grid()
@@ -258,11 +268,11 @@ class Step:
         return np.concatenate([near, self.domain.sample(n - n // 2, rng)])
 
     def _free(self, X, others):
-        """Which points may be asked for: (n,)."""
+        """Which points may be proposed: (n,)."""
         root = math.sqrt(len(self.domain.encoded_bounds))
         taken = np.vstack([self._known(), others])
         free = self.domain.distance(X, taken) > _SAME * root
-        if math.isinf(self.domain.n_points):  # near a failure there may be others
+        if math.isinf(self.domain.n_points):  # points near a failure are likely to fail too
             free &= self.domain.distance(X, self.results.failed) > _FAILED * root
         return free
 
@@ -270,21 +280,21 @@ class Step:
         return np.vstack([self.results.X, self.results.failed])
 
     def _value(self, x, beta):
-        """The acquisition of one batch (q, d)."""
-        return self._beside(x[:-1], x[-1:], beta)[0]
+        """Compute the acquisition of one batch (q, d)."""
+        return self._values_with(x[:-1], x[-1:], beta)[0]
 
-    def _beside(self, chosen, X, beta):
-        """The acquisition of each of X (n, d), in one batch with the points chosen: (n,)."""
-        values = self._drawn(X)  # (n_draws, n)
+    def _values_with(self, chosen, X, beta):
+        """Compute the acquisition of each of X (n, d) in a batch with the chosen points: (n,)."""
+        values = self._draw(X)  # (n_draws, n)
         if len(chosen):
-            fixed = self._drawn(chosen)[:, None]  # (n_draws, 1, q - 1)
+            fixed = self._draw(chosen)[:, None]  # (n_draws, 1, q - 1)
             fixed = np.broadcast_to(fixed, (*values.shape, len(chosen)))
             values = np.concatenate([fixed, values[..., None]], axis=-1)
         worth = self.acquisition(np, values, self._best, beta)
         return np.where(np.isfinite(worth), worth, -np.inf)
 
-    def _drawn(self, X):
-        """The objective's draws at points X (n, d): (n_draws, n)."""
+    def _draw(self, X):
+        """Draw the objective at points X (n, d): (n_draws, n)."""
         encoded, outputs = self.domain.encode(X), math.prod(self.posterior.output_shape)
         rows = max(1, _ENTRIES_AT_ONCE // (self.posterior.n_draws * outputs))
         parts = [
@@ -298,11 +308,11 @@ class Step:
 
     @property
     def _is_small(self):
-        """Whether every point of the domain can be looked at."""
-        return self.domain.n_points <= self._affordable(_FEWER_POINTS)
+        """Whether the domain can be searched exhaustively."""
+        return self.domain.n_points <= self._affordable(_SMALL_DOMAIN)
 
     def _affordable(self, n):
-        """So many points, or as many as their draws are worth."""
+        """Limit a number of points to what the size of their draws allows."""
         outputs = self.posterior.n_draws * math.prod(self.posterior.output_shape)
         return max(16, min(n, _ENTRIES // outputs))
 
@@ -314,9 +324,9 @@ class Step:
 
 
 def seeded(estimator, seed):
-    """A clone whose `random_state`, and that of every part, follows from the seed."""
+    """Clone an estimator and seed its `random_state` and those of all its parts."""
     model = clone(estimator)
-    # A clone copies functions, and programs compiled for a function know it by being the same.
+    # A clone copies functions, but compiled programs are found by the same function object.
     own = estimator.get_params(deep=True)
     kept = {n: v for n, v in own.items() if callable(v) and not hasattr(v, "get_params")}
     model.set_params(**kept)

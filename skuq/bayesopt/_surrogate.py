@@ -1,4 +1,4 @@
-"""Any fitted regressor as a posterior, and regressors of one output for many outputs."""
+"""Posteriors of any regressor, and regressors that fit each output by itself."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["OutputwiseRegressor", "check_surrogate", "posterior_of"]
 
 
 def check_surrogate(estimator) -> None:
-    """Raise TypeError if it is known already that a regressor, once fitted, gives no draws."""
+    """Raise TypeError if a regressor is known to give no draws once it is fitted."""
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
         raise TypeError(f"`estimator` must be a regressor, not its class. Got {estimator!r}.")
-    while isinstance(estimator, Pipeline):  # which predicts as its last step does
+    while isinstance(estimator, Pipeline):  # predicts as its last step does
         estimator = estimator.steps[-1][1]
     if hasattr(estimator, "posterior_fn") or not hasattr(estimator, "predict"):
-        return  # a search or another wrapper may show `predict` only once it is fitted
+        return  # a search or another wrapper may have `predict` only once it is fitted
     parameters = inspect.signature(estimator.predict).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     if "return_std" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
@@ -34,23 +34,25 @@ def check_surrogate(estimator) -> None:
 
 
 def posterior_of(estimator, n_draws=128, random_state=None):
-    """Draws of a fitted regressor's function.
+    """Get draws of a fitted regressor's function.
 
     Parameters
     ----------
     estimator : object
-        Fitted. With ``posterior_fn(n_draws, random_state)``, else with
+        Fitted regressor with ``posterior_fn(n_draws, random_state)``, or else with
         ``predict(X, return_std=True)``.
     n_draws : int, default=128
-        At least 2. An ensemble of networks gives one draw a member instead.
+        Number of draws, at least 2. An ensemble of networks gives one draw for each member
+        instead.
     random_state : int, numpy.random.Generator or None, default=None
+        Seed of the draws.
 
     Returns
     -------
     Posterior
-        Of the estimator's own making where it has `posterior_fn`. Else for NumPy alone and
-        not joint: a draw is the mean plus so many standard deviations, the same number for
-        all rows, and outputs are independent.
+        The estimator's own, if it has `posterior_fn`. Otherwise a posterior in NumPy that is not
+        joint: a draw is the mean plus z standard deviations, with one normal z for all rows, and
+        outputs are independent.
 
     Raises
     ------
@@ -87,23 +89,24 @@ def _mean_and_std(estimator, X):
 
 @saved_as("bayesopt.OutputwiseRegressor", kind="estimator")
 class OutputwiseRegressor(RegressorMixin, BaseEstimator):
-    """A regressor of its own for every output.
+    """Fit a clone of a regressor to each output.
 
-    With a Gaussian process this is the composite surrogate of Astudillo and Frazier (2019)
-    with independent outputs.
+    With a Gaussian process this is the composite surrogate of Astudillo and Frazier (2019) with
+    independent outputs.
 
     Parameters
     ----------
     estimator : object
-        A regressor of one output; every output gets a clone.
+        Regressor of one output.
 
     Attributes
     ----------
     estimators_ : list
-        One fitted clone an output.
+        The fitted clones, one for each output.
     n_features_in_ : int
+        Number of features seen by `fit`.
     output_shape_ : tuple of int
-        Of the outputs of one row; () where y was 1-D.
+        Shape of the outputs of one row; () if y was 1-D.
 
     References
     ----------
@@ -125,7 +128,7 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         self.estimator = estimator
 
     def fit(self, X, y):
-        """Fit a clone to every column.
+        """Fit a clone to each output.
 
         Parameters
         ----------
@@ -145,7 +148,7 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X, return_std=False):
-        """Means, and standard deviations on request.
+        """Predict means, and standard deviations on request.
 
         Parameters
         ----------

@@ -13,7 +13,7 @@ from skuq.bayesopt import Acquisition, maximize_acquisition
 from skuq.bayesopt import _program as programs
 from skuq.bayesopt._acquisition import ACQUISITIONS
 from skuq.bayesopt._batch_lbfgs import minimize_batch
-from skuq.bayesopt._program import CompiledAcquisition, acquisition_of
+from skuq.bayesopt._program import AcquisitionTask, CompiledAcquisition, acquisition_of
 from skuq.predictive import Posterior
 
 BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
@@ -44,7 +44,9 @@ CORNER = Posterior(slope, ([[1.0, 1.0], [2.0, 3.0]],), "slope", 2)
 
 
 def compiled(posterior, acquisition, objective=None, best=0.5, q=1):
-    return CompiledAcquisition(posterior, acquisition, objective, BOX, best, acquisition.beta, q)
+    return CompiledAcquisition(
+        AcquisitionTask(posterior, acquisition, objective, BOX, best, acquisition.beta, q)
+    )
 
 
 def rosenbrock(x):
@@ -128,7 +130,7 @@ def test_batch_evaluates_only_the_survivors():
 def test_compiled_values_are_those_of_numpy(name, q):
     posterior, acquisition = wave_posterior(), Acquisition(name, beta=0.8)
     u = np.random.RandomState(0).uniform(size=(7, 2 * q))
-    exact = acquisition_of(posterior, acquisition, None, BOX, 0.5, 0.8, q)(u)
+    exact = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.5, 0.8, q))(u)
     values = compiled(posterior, acquisition, q=q).values(u)
     # Inputs of 11 times frequencies of 6 in single precision: 1e-5 of values of some 3.
     assert_allclose(values, exact, atol=2e-4)
@@ -141,7 +143,7 @@ def test_gradients_against_differences(name, q):
     u = np.random.RandomState(0).uniform(0.1, 0.9, size=(5, 2 * q))
     program = compiled(posterior, acquisition, q=q)
     values, gradients = program.values_and_gradients(u)
-    exact = acquisition_of(posterior, acquisition, None, BOX, 0.5, 0.8, q)
+    exact = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.5, 0.8, q))
     step = 1e-6
     for j in range(2 * q):
         moved = step * np.eye(2 * q)[j]
@@ -157,7 +159,9 @@ def test_every_method_finds_the_grids_maximum(method):
     posterior, acquisition = wave_posterior(), Acquisition("ucb")
     side = np.linspace(0, 1, 150)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
-    known = acquisition_of(posterior, acquisition, None, BOX, 0.0, 1.0, 1)(grid).max()
+    known = acquisition_of(AcquisitionTask(posterior, acquisition, None, BOX, 0.0, 1.0, 1))(
+        grid
+    ).max()
     x, value = maximize_acquisition(
         posterior, acquisition, None, BOX, None, method=method, n_restarts=30, random_state=0
     )
@@ -340,8 +344,8 @@ def test_objective_of_many_outputs():
         ({"bounds": [[0.0, np.inf], [0.0, 1.0]]}, "bounds must be finite"),
         ({"bounds": [0.0, 1.0]}, r"bounds must have shape \(d, 2\)"),
         ({"best": np.nan}, "best must be finite"),
-        ({"q": 0}, "q must be an integer of at least 1"),
-        ({"n_restarts": 1.5}, "n_restarts must be an integer"),
+        ({"q": 0}, "`q` must be a positive whole number. Got 0"),
+        ({"n_restarts": 1.5}, "`n_restarts` must be a positive whole number"),
         ({"method": "newton"}, "method must be one of"),
         ({"starts": [[1.0, 2.0, 3.0]]}, r"starts must be finite, of shape \(k, 2\)"),
         ({"exclude": [[1.0, np.nan]]}, "exclude must be finite"),
@@ -384,7 +388,7 @@ def test_far_outputs_are_maximised_in_double_precision(constant):
         )
     assert any("single precision" in str(w.message) for w in caught) == (constant > 0)
     value, highest = (
-        acquisition_of(near, acquisition, None, BOX, best, 1.0, 1)(
+        acquisition_of(AcquisitionTask(near, acquisition, None, BOX, best, 1.0, 1))(
             (point - BOX[:, 0]) / np.ptp(BOX, axis=1)
         )
         for point in (x, expected)
