@@ -64,7 +64,7 @@ def check_member_weights(
         return np.full(n_members, 1 / n_members)
     checked = np.asarray(weights, dtype=float)
     # Written so that NaN fails.
-    sound = checked.shape == (n_members,) and (checked >= 0).all()
+    sound = checked.shape == (n_members,) and bool((checked >= 0).all())
     sound = sound and not (positive and (checked == 0).any())
     if not (sound and abs(checked.sum() - 1) <= tolerance):
         raise ValueError(

@@ -39,7 +39,8 @@ def predict_normal(estimator, X) -> tuple[np.ndarray, np.ndarray]:
             "A regressor must have `predict(X, return_std=True)` or `predict_distribution(X)`. "
             f"{estimator!r} does not say how sure it is."
         )
-    return tuple(np.asarray(values, dtype=float) for values in predicted)
+    mean, std = (np.asarray(values, dtype=float) for values in predicted)
+    return mean, std
 
 
 def as_predicted(y, mean) -> np.ndarray:

@@ -109,11 +109,9 @@ class Integer:
         return self.low if value != self.low else self.high
 
     def contains(self, value) -> bool:
-        return (
-            isinstance(value, numbers.Integral)
-            and _is_number(value)
-            and self.low <= value <= self.high
-        )
+        if not (isinstance(value, numbers.Integral) and _is_number(value)):
+            return False
+        return self.low <= int(value) <= self.high
 
     def encode(self, values) -> np.ndarray:
         values = np.asarray(values, dtype=float)[:, None]
@@ -209,8 +207,10 @@ class Space:
     def pin(self, configuration: Mapping) -> Space:
         """The same decisions, those in `configuration` with one possible value."""
         return Space(
-            Categorical(d.name, (configuration[d.name],)) if d.name in configuration else d
-            for d in self.decisions
+            tuple(
+                Categorical(d.name, (configuration[d.name],)) if d.name in configuration else d
+                for d in self.decisions
+            )
         )
 
     def mutate(self, configuration: Mapping, rng) -> dict:

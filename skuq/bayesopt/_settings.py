@@ -61,7 +61,8 @@ def check_settings(
     for parameter, value in (("mean_width", mean_width), ("dynamic_c", dynamic_c)):
         if value and name not in _BOUNDS:
             raise ValueError(f'`{parameter}` is for acquisition="ucb". Got {name!r}.')
-    if mean_width is not None and not (isinstance(mean_width, Real) and 0 < mean_width < np.inf):
+    is_width = isinstance(mean_width, Real) and 0 < float(mean_width) < np.inf
+    if mean_width is not None and not is_width:
         raise ValueError(f"`mean_width` must be a positive number. Got {mean_width!r}.")
     if maximizer == "milp" and (name not in _IN_A_PROGRAMME or objective is not None):
         raise ValueError(
