@@ -64,9 +64,8 @@ def check_member_weights(
         return np.full(n_members, 1 / n_members)
     checked = np.asarray(weights, dtype=float)
     # Written so that NaN fails.
-    sound = checked.shape == (n_members,) and bool((checked >= 0).all())
-    sound = sound and not (positive and (checked == 0).any())
-    if not (sound and abs(checked.sum() - 1) <= tolerance):
+    sound = checked > 0 if positive else checked >= 0
+    if not (checked.shape == (n_members,) and sound.all() and abs(checked.sum() - 1) <= tolerance):
         raise ValueError(
             f"`weights` must be {n_members} {'positive' if positive else 'non-negative'} numbers "
             f"that sum to 1. Got {checked}."

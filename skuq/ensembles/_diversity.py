@@ -1,4 +1,4 @@
-"""How different the members of an ensemble are.
+"""Diversity of the members of an ensemble.
 
 Notation: M models, N rows, teams of S models as index arrays (n_teams, S); F sets of rows
 (Q measures have one, HQ measures one a focal model).
@@ -11,9 +11,12 @@ into one matrix a set, and a team of any size costs S (S - 1) / 2 look-ups.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.spatial.distance import pdist
 
 from skuq.ensembles._teams import check_teams, row_weights
@@ -24,13 +27,13 @@ __all__ = ["MEASURES", "PairCounts", "architecture_diversity", "count_pairs", "d
 #: Kohavi-Wolpert variance, generalised diversity.
 MEASURES = ("ck", "qs", "bd", "fk", "kw", "gd")
 
-# Beside 1, what counts as 0 in a denominator: rounding of weighted counts.
+# Share of the rows below which a denominator counts as 0: rounding of weighted counts.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class PairCounts:
-    """What models do alone and in pairs, counted over F sets of rows.
+    """Counts of what models do alone and in pairs, over F sets of rows.
 
     Attributes
     ----------
@@ -52,10 +55,10 @@ class PairCounts:
     agree: np.ndarray
     chance: np.ndarray
 
-    def scores(self, measure: str, teams: np.ndarray, sets: np.ndarray) -> np.ndarray:
-        """A measure of each team (n_teams, S) on its set (n_teams,) or 0; low is diverse.
+    def scores(self, measure: str, teams: np.ndarray, sets: np.ndarray | int) -> np.ndarray:
+        """Score each team (n_teams, S) on its set (n_teams,) or 0; low is diverse.
 
-        Rounded to twelve digits, so that what is equal stays equal.
+        Scores are rounded to twelve digits, so that equal teams stay equal.
         """
         sets = np.broadcast_to(sets, len(teams))
         n, size = self.n[sets], teams.shape[1]
@@ -76,14 +79,14 @@ class PairCounts:
             score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
         return np.round(score, 12) + 0.0  # without -0
 
-    def _disagree(self):
+    def _disagree(self) -> np.ndarray:
         return self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both
 
-    def _cohen(self):
+    def _cohen(self) -> np.ndarray:
         n2 = self.n[:, None, None] ** 2
         return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
 
-    def _yule(self):
+    def _yule(self) -> np.ndarray:
         n = self.n[:, None, None]
         only = self.wrong[:, :, None] - self.both  # the first is wrong, the second right
         neither = n - only - self.wrong[:, None, :]
@@ -97,15 +100,17 @@ class PairCounts:
 _TABLES = {"ck": PairCounts._cohen, "qs": PairCounts._yule}
 
 
-def _ratio(numerator, denominator, undefined, size):
-    """Their quotient; `undefined` where the denominator is 0 beside `size`."""
+def _ratio(
+    numerator: np.ndarray, denominator: np.ndarray, undefined: float, size: Any
+) -> np.ndarray:
+    """Divide; `undefined` where the denominator is 0 compared to `size`."""
     defined = denominator > _ROUNDING * size
     return np.divide(
         numerator, denominator, out=np.full(np.shape(denominator), undefined), where=defined
     )
 
 
-def _pair_sum(table, teams, sets):
+def _pair_sum(table: np.ndarray, teams: np.ndarray, sets: np.ndarray) -> np.ndarray:
     """Sum of a table (F, M, M) over the pairs of each team: (n_teams,)."""
     total = np.zeros(len(teams))
     for first in range(teams.shape[1]):
@@ -114,8 +119,13 @@ def _pair_sum(table, teams, sets):
     return total
 
 
-def count_pairs(wrong, sets, weight, labels=None) -> PairCounts:
-    """`PairCounts` over sets of rows.
+def count_pairs(
+    wrong: np.ndarray,
+    sets: Sequence[np.ndarray],
+    weight: np.ndarray,
+    labels: np.ndarray | None = None,
+) -> PairCounts:
+    """Count what models do alone and in pairs over sets of rows.
 
     Parameters
     ----------
@@ -124,7 +134,7 @@ def count_pairs(wrong, sets, weight, labels=None) -> PairCounts:
         Positions of the rows of each set.
     weight : ndarray of shape (N,)
     labels : ndarray of int of shape (M, N), optional
-        What `agree` and `chance` are about; by default being right or wrong.
+        Ratings for `agree` and `chance`; by default being right or wrong.
     """
     n_models = len(wrong)
     ratings = wrong if labels is None else labels
@@ -145,9 +155,15 @@ def count_pairs(wrong, sets, weight, labels=None) -> PairCounts:
 
 
 def diversity_score(
-    predictions, y=None, *, measure="gd", teams=None, on="correctness", sample_weight=None
-):
-    """One of the six Q measures of diversity of teams; low means diverse.
+    predictions: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    measure: str = "gd",
+    teams: Sequence[Sequence[int]] | None = None,
+    on: str = "correctness",
+    sample_weight: ArrayLike | None = None,
+) -> float | np.ndarray:
+    """Compute one of the six Q measures of teams' diversity; low means diverse.
 
     Parameters
     ----------
@@ -163,18 +179,17 @@ def diversity_score(
     teams : sequence of sequences of int, optional
         Which models make a team; by default all of them make one.
     on : {"correctness", "labels"}, default="correctness"
-        What the kappas are about: being right or wrong, as in the paper, or the labels
-        themselves, as in its released code. The others know correctness only.
+        Ratings that the kappas compare: being right or wrong, as in the paper, or the labels
+        themselves, as in its released code. The other measures use correctness only.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative.
 
     Returns
     -------
     float or ndarray of shape (n_teams,)
-        A number if `teams` is not given. Never NaN: where a measure is 0/0 it is 0 for
-        a pair of "ck" or "qs" (no agreement beyond chance can be seen) and 1 for "fk" and
-        "gd" (members that never differ are not diverse); without any rows "bd" and "kw"
-        are 1 too.
+        A number if `teams` is not given. Never NaN: where a measure is 0/0 it is 0 for a pair
+        of "ck" or "qs" (no agreement beyond chance can be seen) and 1 for "fk" and "gd"
+        (members that never differ are not diverse); without rows "bd" and "kw" are 1 too.
 
     Raises
     ------
@@ -211,7 +226,7 @@ def diversity_score(
         )
     n_models, n_samples = predictions.shape
     if on == "labels":
-        labels, wrong = _label_codes(predictions, measure), np.zeros(predictions.shape, bool)
+        labels, wrong = _number_labels(predictions, measure), np.zeros(predictions.shape, bool)
     else:
         labels, wrong = None, _wrong(predictions, y)
     weight = row_weights(sample_weight, n_samples)
@@ -221,14 +236,14 @@ def diversity_score(
     return float(scores[0]) if teams is None else scores
 
 
-def _label_codes(labels, measure):
+def _number_labels(labels: np.ndarray, measure: str) -> np.ndarray:
     """Number labels (M, N), for a measure that can be taken on labels."""
     if measure not in ("ck", "fk"):
         raise ValueError(f'Only "ck" and "fk" can be taken on labels. Got {measure!r}.')
     return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
 
 
-def _wrong(predictions, y):
+def _wrong(predictions: np.ndarray, y: ArrayLike | None) -> np.ndarray:
     """Whether each model is wrong on each row, from labels and `y` or from booleans."""
     if y is None:
         if predictions.dtype == bool:
@@ -248,7 +263,7 @@ def _wrong(predictions, y):
     return predictions != y
 
 
-def architecture_diversity(embeddings) -> float:
+def architecture_diversity(embeddings: ArrayLike) -> float:
     """Diversity score of a set of architectures (AutoDEUQ III.B.2).
 
     Parameters

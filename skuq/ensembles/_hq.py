@@ -5,7 +5,11 @@ Notation: M models, N rows, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from skuq._checks import class_codes
@@ -34,7 +38,14 @@ _POOL_SIZE = 20
 _WRONG_SHARE = 1 / 3
 
 
-def prune_classifiers(codes, proba, y, weight, rules: Rules, random_state) -> TeamSelection:
+def prune_classifiers(
+    codes: np.ndarray,
+    proba: np.ndarray | None,
+    y: np.ndarray,
+    weight: np.ndarray,
+    rules: Rules,
+    random_state: Any,
+) -> TeamSelection:
     """Prune the teams of a pool of classifiers; everything is checked.
 
     Parameters
@@ -58,27 +69,27 @@ def prune_classifiers(codes, proba, y, weight, rules: Rules, random_state) -> Te
     return prune(Pool(wrong, weight, strength, accuracy, labels), rules, _generator(random_state))
 
 
-def _generator(random_state):
+def _generator(random_state: Any) -> np.random.Generator:
     return np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
 
 
 def select_teams(
-    predictions,
-    y,
+    predictions: ArrayLike,
+    y: ArrayLike,
     *,
-    metric="gd",
-    score="hq",
-    filters=("alpha", "kmeans"),
-    beta=0.1,
-    max_team_size=None,
-    voting=None,
-    choose="accuracy",
-    n_negatives=None,
-    rank_base=1,
-    on="correctness",
-    classes=None,
-    sample_weight=None,
-    random_state=None,
+    metric: str | Sequence[str] = "gd",
+    score: str = "hq",
+    filters: Sequence[str] = ("alpha", "kmeans"),
+    beta: float = 0.1,
+    max_team_size: int | None = None,
+    voting: str | None = None,
+    choose: str | Callable[..., Any] = "accuracy",
+    n_negatives: int | None = None,
+    rank_base: int = 1,
+    on: str = "correctness",
+    classes: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    random_state: Any = None,
 ) -> TeamSelection:
     """Choose a small, diverse, strong team from the predictions of a pool of classifiers.
 
@@ -139,7 +150,9 @@ def select_teams(
     return prune_classifiers(codes, proba, y, weight, rules, random_state)
 
 
-def _as_codes(predictions, y, classes, voting):
+def _as_codes(
+    predictions: np.ndarray, y: np.ndarray, classes: ArrayLike | None, voting: str | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Codes of the models' and the true classes, and the probabilities to average or None."""
     if predictions.ndim == 3:
         proba = None if voting == "hard" else predictions.astype(float)
@@ -152,7 +165,7 @@ def _as_codes(predictions, y, classes, voting):
     return *_label_codes(predictions, y), None
 
 
-def _stacked(predictions):
+def _stacked(predictions: ArrayLike) -> np.ndarray:
     try:
         array = np.asarray(predictions)
     except ValueError:  # ragged
@@ -166,7 +179,9 @@ def _stacked(predictions):
     return array
 
 
-def _probability_codes(proba, y, classes):
+def _probability_codes(
+    proba: np.ndarray, y: np.ndarray, classes: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Classes the models give, and true ones, as columns of the probabilities."""
     n_classes = proba.shape[2]
     usable = proba.dtype.kind in "fiu" and (proba >= 0).all()  # also no NaN
@@ -189,7 +204,7 @@ def _probability_codes(proba, y, classes):
     return proba.argmax(axis=2), class_codes(y, known, problem)
 
 
-def _label_codes(labels, y):
+def _label_codes(labels: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     textual = [isinstance(array.ravel()[0], str) for array in (labels, y)]
     if textual[0] != textual[1]:
         raise ValueError(
@@ -204,16 +219,16 @@ def _label_codes(labels, y):
 
 
 def select_hq(
-    y,
-    loc,
-    scale,
-    n_members,
+    y: np.ndarray,
+    loc: np.ndarray,
+    scale: np.ndarray,
+    n_members: int,
     *,
-    sample_weight=None,
-    pool_size=_POOL_SIZE,
-    metric="gd",
-    filters=("alpha", "kmeans"),
-    beta=0.1,
+    sample_weight: ArrayLike | None = None,
+    pool_size: int = _POOL_SIZE,
+    metric: str | Sequence[str] = "gd",
+    filters: Sequence[str] = ("alpha", "kmeans"),
+    beta: float = 0.1,
 ) -> Selection:
     """HQ pruning as the selection step of a regressor.
 
@@ -268,8 +283,8 @@ def select_hq(
         raise ValueError("No candidate has a finite loss on the rows to select on.")
     if len(best) == 1:
         return Selection(best, np.ones(1), -float(every[best[0]]))
-    statistics = [s[best] for s in statistics]
-    squares = np.square(statistics[0])
+    error, second_moment = (s[best] for s in statistics)
+    squares = np.square(error)
     errors = np.sqrt(squares.reshape(*squares.shape[:2], -1).mean(axis=2))
     order = np.argsort(-errors[0])
     beyond = np.cumsum(weight[order]) > _WRONG_SHARE * weight.sum()
@@ -277,7 +292,7 @@ def select_hq(
     pool = Pool(
         errors > tolerance,
         weight,
-        negative_loss(statistics, normal_nll, weight),
+        negative_loss((error, second_moment), normal_nll, weight),
         every[best],
     )
     rules = Rules(metric, "hq", filters, beta, n_members)
@@ -285,7 +300,14 @@ def select_hq(
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)
 
 
-def select_hq_proba(y, proba, n_members, *, sample_weight=None, pool_size=_POOL_SIZE) -> Selection:
+def select_hq_proba(
+    y: np.ndarray,
+    proba: np.ndarray,
+    n_members: int,
+    *,
+    sample_weight: ArrayLike | None = None,
+    pool_size: int = _POOL_SIZE,
+) -> Selection:
     """HQ pruning as the selection step of a classifier whose pool is large.
 
     Parameters

@@ -9,6 +9,7 @@ from __future__ import annotations
 from numbers import Integral
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq.ensembles._selection import (
     Selection,
@@ -17,6 +18,7 @@ from skuq.ensembles._selection import (
     select_forward,
     select_in_order,
 )
+from skuq.ensembles._types import Loss, Statistics
 
 __all__ = [
     "SELECTORS",
@@ -37,7 +39,7 @@ _N_FOLDS = 5
 _MIN_FOLD = 10  # rows; with less to judge by, sizes are not compared
 
 
-def class_log_likelihood(y, proba) -> np.ndarray:
+def class_log_likelihood(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
     """What candidates said about the true classes, (n_candidates, n_samples) in nats.
 
     From codes (n_samples,) and probabilities (n_candidates, n_samples, n_classes).
@@ -46,7 +48,7 @@ def class_log_likelihood(y, proba) -> np.ndarray:
         return np.log(proba[:, np.arange(len(y)), y])
 
 
-def brier_statistics(y, proba):
+def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray], Loss]:
     """What an ensemble averages, and its Brier score: for `select_forward`.
 
     From codes (n_samples,) and probabilities (n_candidates, n_samples, n_classes); the score
@@ -57,7 +59,9 @@ def brier_statistics(y, proba):
     return (error,), lambda mean: (mean**2).sum(axis=-1)
 
 
-def likelihood_statistics(log_likelihood):
+def likelihood_statistics(
+    log_likelihood: ArrayLike,
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Loss]:
     """What an ensemble averages, and its loss: for `select_forward`.
 
     Parameters
@@ -83,7 +87,7 @@ def likelihood_statistics(log_likelihood):
     return (ratios, np.broadcast_to(largest, ratios.shape), bounded), _averaged_nll
 
 
-def _averaged_nll(ratio, largest, log_likelihood):
+def _averaged_nll(ratio: np.ndarray, largest: np.ndarray, log_likelihood: np.ndarray) -> np.ndarray:
     # Where no member comes within 708 nats of the best candidate, the ratios are 0. The mean
     # of the members' own losses, an upper bound, still tells these members apart.
     return np.where(
@@ -92,14 +96,14 @@ def _averaged_nll(ratio, largest, log_likelihood):
 
 
 def select_by(
-    statistics,
-    loss,
-    n_members,
-    method="forward",
+    statistics: Statistics,
+    loss: Loss,
+    n_members: int,
+    method: str = "forward",
     *,
-    use_best=False,
-    sample_weight=None,
-    groups=None,
+    use_best: bool = False,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> Selection:
     """One of the four selections of the NES paper, for any loss of averages.
 
@@ -154,13 +158,13 @@ def select_by(
 
 
 def select_by_likelihood(
-    log_likelihood,
-    n_members,
-    method="forward",
+    log_likelihood: ArrayLike,
+    n_members: int,
+    method: str = "forward",
     *,
-    use_best=False,
-    sample_weight=None,
-    groups=None,
+    use_best: bool = False,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> Selection:
     """An ensemble from what each candidate said about the observed labels or targets.
 
@@ -207,7 +211,13 @@ def select_by_likelihood(
 
 
 def choose_size(
-    statistics, loss, n_members, method="forward", *, sample_weight=None, groups=None
+    statistics: Statistics,
+    loss: Loss,
+    n_members: int,
+    method: str = "forward",
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> int:
     """The number of members, from 2 to `n_members`, that does best on rows not selected on.
 
@@ -235,7 +245,7 @@ def choose_size(
             method,
             sample_weight=weight[rest],
         )
-        path = [index for index, _ in grown.path] or grown.indices.tolist()
+        path = np.array([index for index, _ in grown.path] or grown.indices)
         sizes = np.arange(1, len(path) + 1).reshape(-1, *[1] * (statistics[0].ndim - 1))
         means = [np.cumsum(s[np.ix_(path, fold)], axis=0) / sizes for s in statistics]
         rows = loss(*means).reshape(len(path), len(fold), -1).mean(axis=2)

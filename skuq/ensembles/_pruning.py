@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -74,12 +74,12 @@ class Rules:
     filters: Sequence[str] = ("alpha", "kmeans")
     beta: float = 0.1
     max_team_size: int | None = None
-    choose: str | Callable = "accuracy"
+    choose: str | Callable[..., Any] = "accuracy"
     n_negatives: int | None = None
     rank_base: int = 1
     on: str = "correctness"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (isinstance(self.metric, str) or _is_list(self.metric)):
             raise ValueError(f"`metric` must be a name or several. Got {self.metric!r}.")
         if not _is_list(self.filters):
@@ -149,12 +149,12 @@ class Rules:
         return min(n_models, self.max_team_size or n_models)
 
     @property
-    def measures(self) -> tuple:
+    def measures(self) -> tuple[str, ...]:
         """The metrics, one or several."""
         return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
 
 
-def _is_list(value):
+def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
@@ -199,12 +199,12 @@ class TeamSelection:
     """
 
     teams_: pd.DataFrame
-    selected_: tuple
+    selected_: tuple[int, ...]
     support_: np.ndarray
     accuracies_: np.ndarray
     n_possible_: int
     n_scored_: int
-    thresholds_: tuple
+    thresholds_: tuple[Threshold, ...]
 
     @property
     def selection(self) -> Selection:
@@ -257,7 +257,7 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     )
 
 
-def _count(pool, rules, rng) -> tuple[PairCounts, PairCounts]:
+def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCounts, PairCounts]:
     """Counts on the negatives of the whole pool, and on those of each focal model."""
     used = pool.weight > 0
     negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
@@ -272,21 +272,24 @@ def _count(pool, rules, rng) -> tuple[PairCounts, PairCounts]:
                 f"{rules.n_negatives} rows (one on {min(few)}): all of these are used.",
                 stacklevel=2,
             )
-    return tuple(
+    everyone, by_focal = (
         count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, focal)
     )
+    return everyone, by_focal
 
 
-def _draw(rows, n, rng):
+def _draw(rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     return np.sort(rng.choice(rows, n, replace=False)) if len(rows) > n else rows
 
 
-def _q(everyone, rules, teams):
+def _q(everyone: PairCounts, rules: Rules, teams: np.ndarray) -> np.ndarray:
     """Scores of teams on the negatives of the whole pool; of several measures the mean."""
     return np.mean([everyone.scores(measure, teams, 0) for measure in rules.measures], axis=0)
 
 
-def _hq(focal, rules, teams, model_strength):
+def _hq(
+    focal: PairCounts, rules: Rules, teams: np.ndarray, model_strength: np.ndarray
+) -> np.ndarray:
     """HQ scores of all teams of one size that are alive (Algorithm 2)."""
     scores = np.zeros(teams.shape)
     for measure in rules.measures:
@@ -303,7 +306,7 @@ def _hq(focal, rules, teams, model_strength):
     return np.round(means, 12)
 
 
-def _scale_by_focal(scores, teams, n_models):
+def _scale_by_focal(scores: np.ndarray, teams: np.ndarray, n_models: int) -> np.ndarray:
     """Min-max scaling over the teams of each focal model; as it is where all are equal.
 
     So the one team of all models is not scaled.
@@ -316,7 +319,7 @@ def _scale_by_focal(scores, teams, n_models):
     return np.where(varied, (scores - low) / np.where(varied, spread, 1.0), scores)
 
 
-def _alpha(scored, rules):
+def _alpha(scored: pd.DataFrame, rules: Rules) -> np.ndarray:
     """Which teams of one size are pruned: the share `beta` with the highest score."""
     pruned = np.zeros(len(scored), bool)
     if "alpha" in rules.filters:
@@ -326,7 +329,7 @@ def _alpha(scored, rules):
     return pruned
 
 
-def _mean_filter(scored, score):
+def _mean_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
     """Keep the teams below the mean score of all that are left (Algorithm 1).
 
     Filters return their thresholds.
@@ -336,7 +339,7 @@ def _mean_filter(scored, score):
     return _cut(scored, left, Threshold("mean", score, None, threshold))
 
 
-def _kmeans_filter(scored, score):
+def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
     """Of each size, keep what scores below the weak cluster (section 2.3, Figure 3)."""
     thresholds = []
     for size, group in scored[scored["kept"]].groupby("size"):
@@ -358,7 +361,7 @@ def _kmeans_filter(scored, score):
 _FILTERS = {"mean": _mean_filter, "kmeans": _kmeans_filter}
 
 
-def _cut(scored, index, threshold):
+def _cut(scored: pd.DataFrame, index: pd.Index, threshold: Threshold) -> list[Threshold]:
     """Drop the teams at and above a threshold, which is returned; none if all would go."""
     name, score, _, value = threshold
     dropped = index[scored.loc[index, score] >= value]
@@ -370,20 +373,20 @@ def _cut(scored, index, threshold):
     return [threshold]
 
 
-def _skip(scored, index, name, why):
+def _skip(scored: pd.DataFrame, index: pd.Index, name: str, why: str) -> None:
     note = f"{name} skipped: {why}"
     before = scored.loc[index, "reason"]
     scored.loc[index, "reason"] = np.where(before == "", note, before + "; " + note)
 
 
-def _unit(values):
+def _unit(values: Any) -> Any:
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 0 else values * 0.0
 
 
-def _choose(scored, rules):
+def _choose(scored: pd.DataFrame, rules: Rules) -> tuple[int, ...]:
     survivors = scored[scored["kept"]].drop(columns=["alpha", "kept", "reason"])
-    if rules.choose == "accuracy":
+    if not callable(rules.choose):  # "accuracy"
         order = survivors.sort_values(
             ["accuracy", "size", rules.score], ascending=[False, True, True], kind="stable"
         )
@@ -397,7 +400,9 @@ def _choose(scored, rules):
     return survivors["team"][label]
 
 
-def _with_unscored(scored, everyone, n_models, max_size, rules):
+def _with_unscored(
+    scored: pd.DataFrame, everyone: PairCounts, n_models: int, max_size: int, rules: Rules
+) -> pd.DataFrame:
     """The frame with the teams that were never looked at, sorted by size and members."""
     known, missing = set(scored["team"]), []
     for size in range(2, max_size + 1):

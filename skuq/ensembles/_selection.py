@@ -1,4 +1,4 @@
-"""Choosing an ensemble from the predictions of many candidates.
+"""Selection of an ensemble from the predictions of many candidates.
 
 Everything here works on arrays and knows nothing of networks. What an ensemble predicts
 is always the *average* of some statistics of its members (first and second moments,
@@ -10,11 +10,15 @@ candidates; its weights are how often each was taken, divided by its size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq._registry import saved_as
+from skuq.ensembles._types import Loss, Statistics
 from skuq.metrics._regression import crps_normal
 
 __all__ = [
@@ -55,24 +59,24 @@ class Selection:
     indices: np.ndarray
     weights: np.ndarray
     loss: float = float("nan")
-    path: tuple = ()
+    path: tuple[tuple[int, float], ...] = ()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.indices)
 
 
 def select_forward(
-    statistics,
-    loss,
-    n_members,
+    statistics: Statistics,
+    loss: Loss,
+    n_members: int,
     *,
-    replacement=True,
-    k_init=1,
-    min_members=1,
-    min_size=1,
-    max_size=None,
-    sample_weight=None,
-):
+    replacement: bool = True,
+    k_init: int = 1,
+    min_members: int = 1,
+    min_size: int = 1,
+    max_size: int | None = None,
+    sample_weight: ArrayLike | None = None,
+) -> Selection:
     """Greedy forward selection on averages of statistics (Caruana et al., 2004).
 
     Start from the `k_init` best candidates; add the candidate that gives the ensemble of the
@@ -94,13 +98,13 @@ def select_forward(
     k_init : int, default=1
         Number of best single candidates to begin with.
     min_members : int, default=1
-        Minimum number of distinct members, reached with new candidates even if the loss
-        rises. One member has no epistemic part.
+        Minimum number of distinct members, reached even if the loss rises. One member has
+        no epistemic part.
     min_size : int, default=1
         Minimum number of members with repeats.
     max_size : int, optional
-        Maximum number of members with repeats, hence no weight below ``1 / max_size``; by
-        default ``4 * n_members``. It ends repeats that each lower the loss by less.
+        Maximum number of members with repeats, so that no weight is below ``1 / max_size``;
+        by default ``4 * n_members``.
     sample_weight : array-like of shape (n_samples,), optional
 
     Returns
@@ -114,14 +118,15 @@ def select_forward(
 
     References
     ----------
-    Egele et al., "AutoDEUQ", Algorithm 1, lines 29-39. As printed it accepts an equal
-    loss and never ends; a strict decrease is meant.
+    Egele et al., "AutoDEUQ", Algorithm 1, lines 29-39. As printed it accepts an equal loss
+    and never ends; a strict decrease is meant.
     """
     order, singles = ranked(statistics, loss, sample_weight)
     n_members = min(n_members, len(order))
     min_members, k_init = min(min_members, n_members), min(k_init, n_members)
     max_size = max(4 * n_members if max_size is None else max_size, min_members, min_size)
-    path, totals, best, best_size = [], [0.0] * len(statistics), np.inf, 0
+    path: list[tuple[int, float]] = []
+    totals, best, best_size = [0.0] * len(statistics), np.inf, 0
     while _n_distinct(path) < n_members and len(path) < max_size:
         losses = singles
         if path:
@@ -137,24 +142,23 @@ def select_forward(
                 break
         path.append((taken, float(losses[taken])))
         totals = [total + s[taken] for total, s in zip(totals, statistics)]
-        enough = _n_distinct(path) >= min_members and len(path) >= min_size
-        if enough and path[-1][1] < best:
+        if _n_distinct(path) >= min_members and len(path) >= min_size and path[-1][1] < best:
             best, best_size = path[-1][1], len(path)
     return _ensemble_on_path(path, best_size or len(path))
 
 
-def _best_candidate(losses, usable, excluded) -> int:
+def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int]) -> int:
     """Candidate of the lowest loss among those usable and not excluded."""
     allowed = usable & ~np.isnan(losses)
     allowed[excluded] = False
     return int(np.argmin(np.where(allowed, losses, np.inf)))
 
 
-def _n_distinct(path) -> int:
+def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
     return len({index for index, _ in path})
 
 
-def _ensemble_on_path(path, size) -> Selection:
+def _ensemble_on_path(path: Sequence[tuple[int, float]], size: int) -> Selection:
     """Ensemble of the first `size` steps; repeats of a candidate are its weight."""
     taken = [index for index, _ in path[:size]]
     indices = list(dict.fromkeys(taken))
@@ -162,8 +166,14 @@ def _ensemble_on_path(path, size) -> Selection:
     return Selection(np.array(indices), weights, path[size - 1][1], tuple(path))
 
 
-def _ensemble_losses(statistics, loss, totals, size, sample_weight):
-    """Loss of (what is chosen + c) for every candidate c, in chunks of bounded memory."""
+def _ensemble_losses(
+    statistics: Statistics,
+    loss: Loss,
+    totals: Sequence[Any],
+    size: int,
+    sample_weight: ArrayLike | None,
+) -> np.ndarray:
+    """Loss of the ensemble with each candidate added, in chunks of bounded memory."""
     n_candidates = len(statistics[0])
     per_candidate = max(1, statistics[0][0].size)
     step = max(1, _CHUNK_ENTRIES // per_candidate)
@@ -176,15 +186,17 @@ def _ensemble_losses(statistics, loss, totals, size, sample_weight):
     return losses
 
 
-def _mean_loss(rows, sample_weight):
-    """Mean over outputs, where there are any, then over rows: (n, n_samples, ..) to (n,)."""
+def _mean_loss(rows: np.ndarray, sample_weight: Any) -> np.ndarray:
+    """Average over outputs, if any, then over rows: (n, n_samples, ..) to (n,)."""
     if rows.ndim > 2:
         rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
     return np.average(rows, axis=1, weights=sample_weight)
 
 
-def normal_statistics(y, loc, scale):
-    """Moments about y of each candidate's normals: what a moment-matched mixture averages.
+def normal_statistics(
+    y: np.ndarray, loc: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Moments about y of each candidate's normals, which a moment-matched mixture averages.
 
     Taken about y and not about 0, so that nothing cancels where y is large.
     """
@@ -192,19 +204,19 @@ def normal_statistics(y, loc, scale):
     return error, error**2 + np.asarray(scale, dtype=float) ** 2
 
 
-def normal_nll(error, second_moment):
+def normal_nll(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
     """NLL of y under a normal with the mixture's mean and variance (Eq. 3)."""
     variance = second_moment - error**2
     return 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
 
 
-def normal_crps(error, second_moment):
+def normal_crps(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
     """CRPS of y under a normal with the mixture's mean and variance."""
     return crps_normal(error, np.sqrt(second_moment - error**2))
 
 
-def squared_error(error, second_moment):
-    """Of the mixture's mean."""
+def squared_error(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
+    """Squared error of the mixture's mean."""
     return error**2
 
 
@@ -213,9 +225,17 @@ MOMENT_LOSSES = {"nll": normal_nll, "crps": normal_crps, "mse": squared_error}
 
 
 def select_greedy(
-    y, loc, scale, n_members, *, sample_weight=None, k_init=1, min_members=2, loss="nll"
-):
-    """AutoDEUQ's selection: greedy, with repeats as weights.
+    y: np.ndarray,
+    loc: np.ndarray,
+    scale: np.ndarray,
+    n_members: int,
+    *,
+    sample_weight: ArrayLike | None = None,
+    k_init: int = 1,
+    min_members: int = 2,
+    loss: str = "nll",
+) -> Selection:
+    """Select greedily as AutoDEUQ does, with repeats as weights.
 
     Parameters
     ----------
@@ -224,15 +244,15 @@ def select_greedy(
     loc, scale : ndarray of shape (n_candidates, n_samples) or (.., n_outputs), as y
         Means and standard deviations of the candidates, in the units of y.
     n_members : int
-        Most distinct members.
+        Maximum number of distinct members.
     sample_weight : ndarray of shape (n_samples,), optional
     k_init : int, default=1
-        Begin with so many of the best single candidates.
+        Number of best single candidates to begin with.
     min_members : int, default=2
-        Fewest distinct members; 1 is the paper's rule to the letter, which often keeps
+        Minimum number of distinct members; 1 is the paper's rule to the letter, which often keeps
         one member on small data, and then there is no epistemic part.
     loss : {"nll", "crps", "mse"}, default="nll"
-        What falls: of the normal with the mixture's mean and variance, or of its mean.
+        Loss to minimise: of the normal with the mixture's mean and variance, or of its mean.
 
     Returns
     -------
@@ -261,8 +281,16 @@ def select_greedy(
     )
 
 
-def select_top(y, loc, scale, n_members, *, sample_weight=None, loss="nll"):
-    """The candidates with the lowest loss each on its own, equally weighted.
+def select_top(
+    y: np.ndarray,
+    loc: np.ndarray,
+    scale: np.ndarray,
+    n_members: int,
+    *,
+    sample_weight: ArrayLike | None = None,
+    loss: str = "nll",
+) -> Selection:
+    """Select the candidates with the lowest single losses, equally weighted.
 
     Parameters and return value are those of `select_greedy`.
     """
@@ -270,8 +298,10 @@ def select_top(y, loc, scale, n_members, *, sample_weight=None, loss="nll"):
     return select_best(statistics, MOMENT_LOSSES[loss], n_members, sample_weight=sample_weight)
 
 
-def select_best(statistics, loss, n_members, *, sample_weight=None):
-    """The candidates with the lowest loss each on its own, equally weighted.
+def select_best(
+    statistics: Statistics, loss: Loss, n_members: int, *, sample_weight: ArrayLike | None = None
+) -> Selection:
+    """Select the candidates with the lowest single losses, equally weighted.
 
     Parameters and return value are those of `select_forward`.
     """
@@ -279,8 +309,10 @@ def select_best(statistics, loss, n_members, *, sample_weight=None):
     return ensemble_of(order[:n_members], statistics, loss, sample_weight)
 
 
-def select_in_order(statistics, loss, n_members, *, sample_weight=None):
-    """Once through the candidates, from the best on, taking each that improves the ensemble.
+def select_in_order(
+    statistics: Statistics, loss: Loss, n_members: int, *, sample_weight: ArrayLike | None = None
+) -> Selection:
+    """Go through the candidates once, from the best, and take each that improves the ensemble.
 
     Parameters and return value are those of `select_forward`.
     """
@@ -296,8 +328,10 @@ def select_in_order(statistics, loss, n_members, *, sample_weight=None):
     return replace(ensemble_of(chosen, statistics, loss, sample_weight), path=tuple(path))
 
 
-def ranked(statistics, loss, sample_weight):
-    """Usable candidates from the best on, and every candidate's own loss."""
+def ranked(
+    statistics: Statistics, loss: Loss, sample_weight: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rank usable candidates from the best, and return every candidate's own loss too."""
     losses = _ensemble_losses(statistics, loss, [0.0] * len(statistics), 1, sample_weight)
     usable = np.isfinite(losses)
     if not usable.any():
@@ -305,16 +339,18 @@ def ranked(statistics, loss, sample_weight):
     return np.argsort(np.where(usable, losses, np.inf), kind="stable")[: usable.sum()], losses
 
 
-def ensemble_of(chosen, statistics, loss, sample_weight):
-    """Equally weighted members and their joint loss."""
+def ensemble_of(
+    chosen: Any, statistics: Statistics, loss: Loss, sample_weight: ArrayLike | None
+) -> Selection:
+    """Make an ensemble of equally weighted members, with their joint loss."""
     chosen = np.asarray(chosen)
     mean = [s[chosen].mean(axis=0, keepdims=True) for s in statistics]
     value = float(_mean_loss(loss(*mean), sample_weight)[0])
     return Selection(chosen, np.full(len(chosen), 1 / len(chosen)), value)
 
 
-def check_selection(chosen, n_candidates):
-    """A user's selection, checked before anything is built on it.
+def check_selection(chosen: Any, n_candidates: int) -> None:
+    """Check a selection that a user's function has returned.
 
     Raises
     ------

@@ -7,13 +7,16 @@ more is better.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations, groupby
 from math import comb
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq._checks import check_weights
+from skuq.ensembles._types import Loss, Statistics
 
 __all__ = [
     "all_teams",
@@ -78,7 +81,7 @@ def extend_teams(alive: np.ndarray, most: int) -> np.ndarray:
     return np.array(extended, dtype=int).reshape(-1, size + 1)
 
 
-def check_teams(teams, n_models: int) -> list[np.ndarray]:
+def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
     """Each team as an array of distinct model indices.
 
     Raises
@@ -105,7 +108,7 @@ def check_teams(teams, n_models: int) -> list[np.ndarray]:
     return checked
 
 
-def row_weights(sample_weight, n: int) -> np.ndarray:
+def row_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray:
     """Weights (n,) of at most 1: only ratios count, and squares of huge sums overflow.
 
     Raises
@@ -127,7 +130,9 @@ def tie_weights(accuracy: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def hard_vote_accuracy(codes, y, weight, accuracy) -> Strength:
+def hard_vote_accuracy(
+    codes: np.ndarray, y: np.ndarray, weight: np.ndarray, accuracy: np.ndarray
+) -> Strength:
     """The share of rows a team's plurality vote gets right, as a function of teams.
 
     Parameters
@@ -144,20 +149,21 @@ def hard_vote_accuracy(codes, y, weight, accuracy) -> Strength:
     codes = codes[order]
     # Rows in which the same models side with each other and the same are right are one row.
     small = np.min_scalar_type(len(codes))
-    side = [(codes == own).argmax(axis=0).astype(small) for own in codes]  # the first to say so
-    pattern = np.concatenate([side, codes == y], dtype=small)
+    # The first model that gives a model's class stands for all of that side.
+    sides = [(codes == own).argmax(axis=0).astype(small) for own in codes]
+    pattern = np.concatenate([np.stack(sides), codes == y], dtype=small)
     pattern, row = np.unique(pattern, axis=1, return_inverse=True)
     weight = np.bincount(row.ravel(), weight)
     side, right = pattern[: len(codes)], pattern[len(codes) :].astype(bool)
 
-    def strength(teams):
+    def strength(teams: np.ndarray) -> np.ndarray:
         teams = np.sort(place[teams], axis=1)
         step = max(1, _CHUNK_BYTES // (teams.shape[1] * side[0].nbytes))
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):
             members = teams[start : start + step].T
             sides = side[members]  # (S, n_teams, n_patterns)
-            most, won = 0, False
+            most, won = np.zeros((), side.dtype), np.zeros((), bool)
             for own, model in zip(sides, members):
                 votes = (sides == own).sum(axis=0, dtype=side.dtype)
                 # Strictly more: a tie stays with the more accurate.
@@ -169,7 +175,7 @@ def hard_vote_accuracy(codes, y, weight, accuracy) -> Strength:
     return strength
 
 
-def soft_vote_accuracy(proba, y, weight) -> Strength:
+def soft_vote_accuracy(proba: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Strength:
     """The share of rows a team's averaged probabilities get right, as a function of teams.
 
     Parameters
@@ -185,7 +191,7 @@ def soft_vote_accuracy(proba, y, weight) -> Strength:
     proba = np.ascontiguousarray(np.moveaxis(proba[:, contested], 2, 1))  # (M, C, n)
     truth, share = y[contested], weight[contested]
 
-    def strength(teams):
+    def strength(teams: np.ndarray) -> np.ndarray:
         step = max(1, _CHUNK_BYTES // max(1, proba[0].nbytes))
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):
@@ -199,7 +205,7 @@ def soft_vote_accuracy(proba, y, weight) -> Strength:
     return strength
 
 
-def _first_argmax(values):
+def _first_argmax(values: Any) -> np.ndarray:
     """``values.argmax(axis=1)`` of (T, C, n): NumPy's own would copy the axis to the end."""
     best, where = values[:, 0].copy(), np.zeros(values[:, 0].shape, dtype=int)
     for k in range(1, values.shape[1]):
@@ -209,7 +215,7 @@ def _first_argmax(values):
     return where
 
 
-def negative_loss(statistics, loss, weight) -> Strength:
+def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Strength:
     """Minus the mean loss of averaged statistics, as a function of teams.
 
     Parameters
@@ -221,7 +227,7 @@ def negative_loss(statistics, loss, weight) -> Strength:
     weight : ndarray of shape (N,)
     """
 
-    def strength(teams):
+    def strength(teams: np.ndarray) -> np.ndarray:
         step = max(1, _CHUNK_BYTES // statistics[0][0].nbytes)
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):

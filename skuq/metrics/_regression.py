@@ -125,8 +125,8 @@ def crps_loss(y_true, mean, std, *, sample_weight=None):
     return float(average(crps_normal(y - mean, std), sample_weight).mean())
 
 
-def crps_normal(error, std):
-    """Of normals with these errors of the mean: each element's score, without checks."""
+def crps_normal(error: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """Score normals with these errors of the mean, element by element and without checks."""
     return _mean_distance(error, std) - std / np.sqrt(np.pi)
 
 

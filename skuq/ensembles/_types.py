@@ -1,0 +1,15 @@
+"""Types of arguments that the selections of ensembles share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+__all__ = ["Loss", "Statistics"]
+
+#: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
+Statistics: TypeAlias = Sequence[np.ndarray]
+#: From averages of statistics to the loss (n, n_samples, ...) of each row.
+Loss: TypeAlias = Callable[..., np.ndarray]
