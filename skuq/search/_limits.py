@@ -104,9 +104,12 @@ class RunOptions:
         1 shows a progress bar.
     name : str, default="search"
         What the progress bar and warnings call the search.
+    score_name : str, default="score"
+        What the progress bar calls the score.
     """
 
     n_jobs: int | None = None
     limits: Limits = field(default_factory=Limits)
     verbose: int = 0
     name: str = "search"
+    score_name: str = "score"

@@ -126,7 +126,8 @@ class TrialLog:
         self._bar.update()
         scores = [r.score for r in self.history if r.completed]
         best = f"{min(scores):.3f}" if scores else "-"
-        self._bar.set_postfix(best=best, failed=len(self.history) - len(scores))
+        n_failed = len(self.history) - len(scores)
+        self._bar.set_postfix({f"best {self._options.score_name}": best, "failed": n_failed})
         if record.completed:
             _logger.info("trial %d: score %.4f", record.trial_number, record.score)
         else:

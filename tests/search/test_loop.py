@@ -235,8 +235,11 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
 
 def test_progress_is_shown_on_request(capsys):
     with inline(Evaluate()) as slots:
-        run_search(RandomProposer(SPACE), slots, 3, 1, options=RunOptions(verbose=1))
-    assert "3/3" in capsys.readouterr().err
+        options = RunOptions(verbose=1, name="trials", score_name="NLL")
+        records = run_search(RandomProposer(SPACE), slots, 3, 1, options=options)
+    shown = capsys.readouterr().err
+    assert "trials: 100%" in shown and "3/3" in shown
+    assert f"best NLL={min(r.score for r in records):.3f}, failed=0" in shown
     assert threading.active_count() < 50
 
 
