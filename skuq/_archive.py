@@ -1,14 +1,13 @@
 """Plain trees as checked zip files: JSON for the structure, npy for the arrays.
 
-A tree is made of None, bool, int, float, str, NumPy scalars, lists, tuples, dicts and arrays.
-Objects come in and go out through two hooks, so that this module makes none itself. Nothing
-in a file is trusted: each check below is made before what it guards is used, and memory is
-only taken for bytes that are there.
+A tree is made of None, bool, int, float, str, NumPy scalars, lists, tuples, dicts and arrays. Two
+hooks encode and decode objects, so this module makes none itself. Nothing in a file is trusted:
+every value is checked before it is used, and memory is allocated only for bytes that are there.
 
 A file holds ``header.json`` (format, versions, sizes and SHA-256 of the others), ``tree.json``,
 ``arrays/0.npy``, ``arrays/1.npy`` and so on, and long strings as ``texts/0.txt`` and so on. In
-``tree.json`` a JSON object with the key "@" is something that JSON has no word for; its value
-says what.
+``tree.json`` a JSON object with the key "@" stands for something that JSON cannot express; the
+value of "@" says what it is.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import sys
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,31 +39,31 @@ from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 __all__ = ["from_bytes", "read", "to_bytes", "write"]
 
 FORMAT_VERSION = 1
-# What may be compressed takes at most MAX_TEXT plus this many times the length of the file.
+# Compressed parts may unpack to MAX_TEXT bytes plus this many times the length of the file.
 MAX_RATIO = 200
 _HEADER, _TREE = "header.json", "tree.json"
 _ARRAY = re.compile(r"arrays/(0|[1-9][0-9]{0,8})\.npy")
 _TEXT = re.compile(r"texts/(0|[1-9][0-9]{0,8})\.txt")
-_LOCAL = struct.Struct("<4s5H3L2H")  # what stands before a member's bytes
+_LOCAL = struct.Struct("<4s5H3L2H")  # the header before a member's bytes
 _WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklearn"}
 
 
 # ------------------------------------------------------------------------------------- writing
 
 
-def write(path, tree, *, kind: str, describe=None) -> None:
+def write(path: str | os.PathLike[str], tree: Any, *, kind: str, describe: Any = None) -> None:
     """Write a tree to a file, whole or not at all; see `to_bytes`."""
     atomic_write(path, to_bytes(tree, kind=kind, describe=describe))
 
 
-def to_bytes(tree, *, kind: str, describe=None) -> bytes:
-    """A tree as the bytes of a file: equal for equal trees under equal versions.
+def to_bytes(tree: Any, *, kind: str, describe: Any = None) -> bytes:
+    """Encode a tree as the bytes of a file; equal trees give equal bytes under equal versions.
 
     Parameters
     ----------
     tree : object
     kind : str
-        What it is, asked for on reading.
+        What the file holds; it is checked on reading.
     describe : callable, optional
         ``describe(object, where) -> (name, state) or None`` for objects that are not plain;
         `state` is again a tree, which may hold such objects. ``str(where)`` is a path for
@@ -72,7 +72,7 @@ def to_bytes(tree, *, kind: str, describe=None) -> bytes:
     Raises
     ------
     UnsavableError
-        If a part is not plain, holds itself, or lies too deep; it names the part.
+        If a part is not plain, holds itself, or is nested too deeply; the message names it.
     """
     encoder = TreeEncoder(describe)
     encoded = encoder.encode(tree, kind)
@@ -102,12 +102,13 @@ def to_bytes(tree, *, kind: str, describe=None) -> bytes:
     members = {_HEADER: json.dumps(header, indent=1).encode(), **members}
     data = _zipped(members, packed=(".json", ".txt"))
     if sum(map(len, [text, *encoder.texts])) > _most_packed(data):
-        data = _zipped(members, packed=(".json",))  # texts so alike that they look like a bomb
+        # Texts that are so repetitive that reading would take the file for a zip bomb.
+        data = _zipped(members, packed=(".json",))
     return data
 
 
 def _zipped(members, packed):
-    """Members with these endings are compressed. Arrays of weights hardly shrink."""
+    """Zip the members; compress those with these endings. Arrays of weights hardly shrink."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, data in members.items():
@@ -120,7 +121,7 @@ def _zipped(members, packed):
 
 
 def _most_packed(data):
-    """Bytes that what is compressed in a file may take in all."""
+    """Limit of the unpacked size of all compressed parts of a file, in bytes."""
     return MAX_TEXT + MAX_RATIO * len(data)
 
 
@@ -144,8 +145,8 @@ def _versions():
 # ------------------------------------------------------------------------------------- reading
 
 
-def read(path, *, kind: str, restore=None):
-    """The tree of a file; see `from_bytes`. What opening raises (OSError) passes through."""
+def read(path: str | os.PathLike[str], *, kind: str | tuple[str, ...], restore: Any = None) -> Any:
+    """Read the tree of a file; see `from_bytes`. An OSError of opening it passes through."""
     path = Path(path)
     with open(path, "rb", opener=_open_regular) as file:
         data = file.read()
@@ -153,7 +154,7 @@ def read(path, *, kind: str, restore=None):
 
 
 def _open_regular(path, flags):
-    """Open without waiting for the other end of a pipe, and read no endless device."""
+    """Open a regular file only: pipes would block and devices may be endless."""
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # open() refuses folders itself
@@ -162,23 +163,25 @@ def _open_regular(path, flags):
     return descriptor
 
 
-def from_bytes(data: bytes, *, kind: str, restore=None, source: str = "the file"):
-    """The tree of `to_bytes`.
+def from_bytes(
+    data: bytes, *, kind: str | tuple[str, ...], restore: Any = None, source: str = "the file"
+) -> Any:
+    """Decode the tree that `to_bytes` has encoded.
 
     Parameters
     ----------
     data : bytes
     kind : str or tuple of str
-        As it was written; any of several.
+        Expected kind; any of several.
     restore : callable, optional
-        ``restore(name, state, where) -> object``, for objects, innermost first.
+        ``restore(name, state, where) -> object``, called for each object, innermost first.
     source : str
-        How errors call the data.
+        Name of the data in errors.
 
     Raises
     ------
     FileFormatError
-        If anything at all is not as `to_bytes` writes it.
+        If anything is not as `to_bytes` writes it.
     FileVersionError
         If a newer skuq wrote it.
     """
@@ -196,17 +199,17 @@ def from_bytes(data: bytes, *, kind: str, restore=None, source: str = "the file"
 
 
 def _checked_members(data):
-    """``({name: bytes}, header)`` of a zip file; only its header has been decoded."""
+    """Unpack a zip file: ``({name: bytes}, header)``. Only its header is decoded."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos, end = archive.infolist(), archive.start_dir
-    # What zipfile lets out for broken directories, seen under mutation.
+    # Errors that zipfile raises for broken directories, found by mutating files.
     except (zipfile.BadZipFile, ValueError, OverflowError, OSError, struct.error) as error:
         raise FileFormatError(f"it is no zip file, or a broken one ({error})") from error
     except (NotImplementedError, EOFError, LookupError) as error:
         raise FileFormatError(f"it is a zip file of another kind ({error})") from error
     infos = sorted(infos, key=lambda info: info.header_offset)
-    # Neither before its first part, nor (as a comment, say) behind its directory.
+    # Nothing may stand before the first part, or behind the directory (a comment, say).
     if data[-22:-18] != b"PK\x05\x06" or (infos and infos[0].header_offset):
         raise FileFormatError("it holds more than its parts")
     seen = set()
@@ -250,7 +253,7 @@ def _check_info(info):
 
 
 def _allowed_methods(name):
-    """How a member of this name may be compressed; none for other names."""
+    """Compression methods allowed for a member of this name; none for unknown names."""
     if name in (_HEADER, _TREE):
         return (zipfile.ZIP_DEFLATED,)
     if _TEXT.fullmatch(name):
@@ -259,7 +262,7 @@ def _allowed_methods(name):
 
 
 def _raw(view, info, end):
-    """A member's bytes. They end before the next member begins, so none counts twice."""
+    """Get a member's bytes. They must end before the next member, so that none count twice."""
     name, start = info.filename, info.header_offset
     begin = start + _LOCAL.size
     if begin > end:
@@ -282,7 +285,7 @@ def _raw(view, info, end):
 
 
 def _inflated(raw, info):
-    """At most as many bytes as declared, whatever the stream would give."""
+    """Decompress a member, to at most as many bytes as declared."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         data = inflater.decompress(raw, info.file_size + 1)
@@ -294,7 +297,7 @@ def _inflated(raw, info):
 
 
 def _check_header(header, kind):
-    """It is one of ours, of a version that we know, and what was asked for."""
+    """Check that skuq wrote the file, in a known version, and that it is of the given kind."""
     if type(header) is not dict or header.get("format") != "skuq":
         raise FileFormatError("it was not written by skuq")
     version, versions = header.get("format_version"), header.get("versions")
@@ -318,7 +321,7 @@ def _is_text_dict(value):
 
 
 def _check_contents(members, header):
-    """The members are exactly those of the header, byte by byte."""
+    """Check that the members are exactly those that the header lists, byte by byte."""
     declared = header.get("members")
     if type(declared) is not dict or set(declared) != set(members) - {_HEADER}:
         raise FileFormatError("its parts are not those that its header lists")

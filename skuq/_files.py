@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 __all__ = ["atomic_write"]
 
 
-def atomic_write(path, data: bytes) -> None:
-    """Write a file so that whoever looks sees the old one or the new one, never a part.
+def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file atomically: readers see the old one or the new one, never a part.
 
-    The bytes go to a hidden neighbour ``.<random>.tmp`` first. When this returns they are on
-    the disk, not only with the system.
+    The bytes go to a hidden file ``.<random>.tmp`` in the same folder first. When this returns,
+    they are on disk and not only in the system's cache.
 
     Raises
     ------
     OSError
-        As the system gives it, with the name of the file; the neighbour is removed then.
+        The system's error, with the name of the file; the hidden file is removed.
     """
     path = Path(path)
     temporary = path.parent / f".{secrets.token_hex(8)}.tmp"
     try:
-        # "x": a name that is there already, or a link laid there, is never written through.
+        # "x" never writes through an existing file or link of this name.
         with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
@@ -34,14 +34,14 @@ def atomic_write(path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and error.filename == str(temporary):
-            # The caller has never heard of the neighbour. From the number follows the class.
+            # Name the file that the caller knows. The class follows from the number.
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     _sync_folder(path.parent)
 
 
-def _sync_folder(folder):
-    """Make the new name durable; not every system and file system can."""
+def _sync_folder(folder: Path) -> None:
+    """Make the new name durable, where the file system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

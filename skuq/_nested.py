@@ -1,4 +1,4 @@
-"""What other people's estimators predict, also inside of pipelines and searches."""
+"""Predictions of estimators of other libraries, also inside of pipelines and searches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["as_predicted", "classifies", "innermost", "predict_normal"]
 
 
 def classifies(estimator) -> bool:
-    """Whether a fitted estimator, or one that only behaves so, gives classes."""
+    """Whether a fitted estimator is a classifier."""
     return hasattr(estimator, "classes_")
 
 
 def predict_normal(estimator, X) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation, each (n[, m]), of a regressor's prediction.
+    """Predict mean and standard deviation, each (n[, m]), with a regressor.
 
     Raises
     ------
@@ -44,17 +44,17 @@ def predict_normal(estimator, X) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_predicted(y, mean) -> np.ndarray:
-    """Targets with the output axis of the prediction: some drop one of length 1."""
+    """Reshape targets to the prediction's shape: some estimators drop an axis of length 1."""
     y, shape = np.asarray(y, dtype=float), np.shape(mean)
     fits = y.size == np.prod(shape) and y.shape[:1] == shape[:1]
     return y.reshape(shape) if fits else y
 
 
 def innermost(estimator, X):
-    """The estimator at the end of searches and pipelines, and what X is when it arrives.
+    """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
 
-    Frozen ones are opened. For what these do not pass on: `predict_distribution`, and of
-    searches, and pipelines under metadata routing, ``predict(X, return_std=True)``.
+    Needed for what those do not delegate: `predict_distribution`, and ``predict(X,
+    return_std=True)`` of searches, and of pipelines under metadata routing.
     """
     estimator = getattr(estimator, "best_estimator_", estimator)
     if isinstance(estimator, FrozenEstimator):

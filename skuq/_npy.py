@@ -1,4 +1,4 @@
-"""Plain arrays as npy files and back, where the file is not trusted."""
+"""Write plain arrays as npy files, and read npy files that are not trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skuq.exceptions import FileFormatError
 __all__ = ["array_of", "checked_dtype", "checked_values", "is_plain_dtype", "npy", "reshaped"]
 
 _DTYPE = re.compile(r"[<>|=]?[biufcUmM][0-9]{1,18}(\[[0-9]{0,9}[a-zA-Z]{1,3}\])?")
-# The only form in which NumPy writes a header of arrays that we write.
+# The only form of a header that NumPy writes for plain arrays.
 _NPY_HEADER = re.compile(
     rf"{{'descr': '({_DTYPE.pattern})', 'fortran_order': (?:True|False), "
     r"'shape': \((?:[0-9]{1,18}(?:, [0-9]{1,18})*)?,?\), } *\n"
@@ -23,13 +23,13 @@ _MAX_NPY_HEADER = 4096
 
 
 def is_plain_dtype(dtype) -> bool:
-    """Whether values are numbers, truth values, strings or dates, of which nothing points."""
+    """Whether a dtype is of numbers, truth values, strings or dates, without pointers."""
     return _DTYPE.fullmatch(dtype.str) is not None
 
 
 def npy(array) -> bytes:
-    """An array of a plain dtype as a npy file."""
-    if array.dtype.itemsize == 0:  # "<U0": would let a file claim any number of rows for free
+    """Encode an array of a plain dtype as a npy file."""
+    if array.dtype.itemsize == 0:  # with "<U0" a short file could claim any number of rows
         array = array.astype(array.dtype.str.replace("0", "1"))
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, array, allow_pickle=False)
@@ -37,7 +37,7 @@ def npy(array) -> bytes:
 
 
 def checked_dtype(text, where):
-    """The plain dtype of a text."""
+    """Parse the text of a plain dtype."""
     if type(text) is not str or not _DTYPE.fullmatch(text):
         raise FileFormatError(f"{where} has the type {str(text)[:50]!r}, which is not read")
     try:
@@ -50,7 +50,7 @@ def checked_dtype(text, where):
 
 
 def array_of(data, where) -> np.ndarray:
-    """The array of a npy file, as long as it says it is."""
+    """Decode a npy file, whose length must fit its header."""
     file = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
@@ -80,7 +80,7 @@ def array_of(data, where) -> np.ndarray:
 
 
 def checked_values(flat, where):
-    """Refuse bytes that are no values of their type: NumPy trusts them, also in C."""
+    """Refuse bytes that are no values of their type, which NumPy does not check."""
     if flat.dtype.kind == "b" and flat.size and flat.view(np.uint8).max() > 1:
         raise FileFormatError(f"{where} has truth values other than 0 and 1")
     if flat.dtype.kind == "U" and flat.size:
@@ -92,6 +92,7 @@ def checked_values(flat, where):
 
 
 def reshaped(flat, shape, order, where):
+    """Reshape an array to a shape that may be impossible."""
     try:
         return flat.reshape(shape, order=order)
     except (ValueError, OverflowError) as error:

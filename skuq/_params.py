@@ -1,6 +1,6 @@
-"""The only door to scikit-learn's private validation tools.
+"""scikit-learn's private validation tools, imported nowhere else.
 
-They are private upstream and may move: whatever breaks, breaks here.
+They may move or change with any release of scikit-learn; then only this file breaks.
 """
 
 from sklearn.base import _fit_context as fit_context

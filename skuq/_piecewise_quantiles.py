@@ -1,4 +1,4 @@
-"""Distributions whose quantile function is linear between given levels, with exponential tails.
+"""Distributions with piecewise linear quantile functions and exponential tails.
 
 Notation: levels t_1 < .. < t_q, values v_1 <= .. <= v_q on the first axis, then any others.
 """
@@ -14,14 +14,14 @@ from scipy import special
 
 __all__ = ["PiecewiseQuantiles", "check_quantile_levels"]
 
-_LEAST_WIDTH = 1e-6  # of a piece, in units of its level's step times the values' range
-_LEAST_RANGE = 1e-9  # of the values, in units of their size: far above rounding
-_TAIL_NODES, _PIECE_NODES, _LEAST_NODES = 16, 64, 4  # of a tail, all pieces, each piece
-_TINY = 1e-100  # range of values that are all 0; its square is still a number
+_LEAST_WIDTH = 1e-6  # width of a piece, in units of its level's step times the values' range
+_LEAST_RANGE = 1e-9  # range of the values, in units of their size: far above rounding
+_TAIL_NODES, _PIECE_NODES, _LEAST_NODES = 16, 64, 4  # for a tail, all pieces, each piece
+_TINY = 1e-100  # range that stands for values that are all 0; its square is not 0
 
 
 def check_quantile_levels(levels) -> np.ndarray:
-    """Levels of quantiles as floats (q,).
+    """Validate levels of quantiles; return them as floats (q,).
 
     Raises
     ------
@@ -40,22 +40,22 @@ def check_quantile_levels(levels) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseQuantiles:
-    """Of arrays of distributions, each by its quantiles at the same levels.
+    """An array of distributions, given by their quantiles at the same levels.
 
-    Between levels the density is constant. Below the first and above the last it falls
-    exponentially, from the density of the outermost piece: the scale of the lower tail is
-    ``t_1 * (v_2 - v_1) / (t_2 - t_1)``, that of the upper one the same from the other end.
-    Made by `from_values`.
+    Between levels the density is constant. Below the first and above the last level it falls
+    exponentially from the density of the outermost piece. The scale of the lower tail is
+    ``t_1 * (v_2 - v_1) / (t_2 - t_1)``, that of the upper tail accordingly. Made by
+    `from_values`.
 
     Parameters
     ----------
     levels : ndarray of shape (q,)
     centre : ndarray of shape (...)
-        The value at the middle level.
+        Value at the middle level.
     knots : ndarray of shape (q, ...)
-        Values less `centre`.
+        Values minus `centre`.
     widths : ndarray of shape (q - 1, ...)
-        Of the pieces; positive.
+        Widths of the pieces; positive.
     lower, upper : ndarray of shape (...)
         Scales of the tails.
     """
@@ -69,13 +69,13 @@ class PiecewiseQuantiles:
 
     @classmethod
     def from_values(cls, levels: np.ndarray, values: np.ndarray) -> PiecewiseQuantiles:
-        """Through values (q, ...), non-decreasing along the first axis, at levels (q,).
+        """Make distributions from values (q, ...) at levels (q,).
 
-        Pieces are at least as wide as 1e-6 times their step in level times the range of the
-        values, so that the density is at most 1e6 divided by that range; where that moves
-        values, the middle one stays and none moves by more than 1e-6 of the range. The range
-        counts as at least 1e-9 of the largest absolute value, so that tied values, all of
-        them even, have a finite density.
+        Values must not decrease along the first axis. Pieces are widened to 1e-6 times their step
+        in level times the range of the values, so that the density is at most 1e6 divided by that
+        range. This keeps the middle value and moves the others by at most 1e-6 of the range. The
+        range counts as at least 1e-9 of the largest absolute value, so that even values that are
+        all equal have a finite density.
         """
         middle, steps = len(levels) // 2, np.diff(levels)
         size = np.maximum(abs(values[0]), abs(values[-1]))
@@ -93,7 +93,7 @@ class PiecewiseQuantiles:
         )
 
     def _parts(self):
-        """Probability, mean less `centre` and variance of the lower tail, pieces, upper tail."""
+        """Get probability, mean minus `centre` and variance of lower tail, pieces, upper tail."""
         probability = np.diff(self.levels, prepend=0.0, append=1.0)  # (q + 1,)
         mean = np.concatenate(
             [
@@ -109,21 +109,21 @@ class PiecewiseQuantiles:
 
     @property
     def mean(self) -> np.ndarray:
-        """Shape (...)."""
+        """Means, of shape (...)."""
         probability, mean, _ = self._parts()
         return self.centre + np.tensordot(probability, mean, axes=1)
 
     @property
     def variance(self) -> np.ndarray:
-        """Shape (...)."""
+        """Variances, of shape (...)."""
         probability, mean, variance = self._parts()
         apart = mean - np.tensordot(probability, mean, axes=1)
         return np.tensordot(probability, variance + apart**2, axes=1)
 
     def nodes(self) -> Iterator[tuple[float, np.ndarray]]:
-        """Weights, which sum to 1, and values (...) of a rule for expectations of functions.
+        """Iterate over weights, which sum to 1, and values (...) of a rule for expectations.
 
-        Gauss' rules of each piece and tail: their slopes jump from one to the next.
+        Each piece and tail has a Gaussian rule of its own, as the density jumps between them.
         """
         t, probability = special.roots_laguerre(_TAIL_NODES)
         for z, weight in zip(t, probability):
@@ -136,7 +136,7 @@ class PiecewiseQuantiles:
                 yield step * weight, self.centre + knot + width * z
 
     def cdf(self, y) -> np.ndarray:
-        """P(Y <= y), where y broadcasts against (...)."""
+        """Compute P(Y <= y), where y broadcasts against (...)."""
         z = y - self.centre
         below = self.levels[0] * np.exp(np.minimum(z - self.knots[0], 0) / self.lower)
         above = (1 - self.levels[-1]) * -np.expm1(np.minimum(self.knots[-1] - z, 0) / self.upper)
@@ -146,7 +146,7 @@ class PiecewiseQuantiles:
         return np.minimum(total, 1.0)
 
     def log_density(self, y) -> np.ndarray:
-        """Log of the density at y, which broadcasts against (...)."""
+        """Compute the log density at y, which broadcasts against (...)."""
         z = np.asarray(y - self.centre)
         piece = (z >= self.knots).sum(axis=0)  # 0 below the first knot, q from the last on
         heights = np.log(_first(np.diff(self.levels), self.widths)) - np.log(self.widths)
@@ -157,11 +157,11 @@ class PiecewiseQuantiles:
         return np.take_along_axis(heights, piece[None], axis=0)[0] + tails
 
     def quantile(self, levels) -> np.ndarray:
-        """Where the cdf is `levels`, in (0, 1), which broadcast against (...)."""
+        """Compute quantiles at levels in (0, 1), which broadcast against (...)."""
         return self._quantile(levels, np.log(levels), np.log1p(-np.asarray(levels)))
 
     def at_scores(self, z) -> np.ndarray:
-        """The quantile at the level that a standard normal has below z, however far out."""
+        """Compute quantiles at levels Phi(z) of a standard normal, exact far in the tails."""
         return self._quantile(special.ndtr(z), special.log_ndtr(z), special.log_ndtr(-z))
 
     def _quantile(self, levels, log_below, log_above):
@@ -175,5 +175,5 @@ class PiecewiseQuantiles:
 
 
 def _first(numbers, like):
-    """Numbers (q,) so that they broadcast along the first axis of an array (q, ...)."""
+    """Reshape numbers (q,) to broadcast along the first axis of an array (q, ...)."""
     return numbers.reshape(-1, *[1] * (like.ndim - 1))

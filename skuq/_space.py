@@ -1,7 +1,7 @@
-"""The language of search spaces: named decisions that can be drawn, changed, encoded.
+"""Search spaces as sets of named decisions that can be sampled, mutated and encoded.
 
-NumPy only. A configuration is a plain dictionary ``{decision name: value}`` of JSON
-types, so it can be stored, compared and sent to a worker as it is.
+A configuration is a plain dictionary ``{decision name: value}`` of JSON types, so that it can be
+stored, compared and sent to a worker.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from skuq._registry import saved_as
 
 __all__ = ["Categorical", "Integer", "Real", "Space"]
 
-# Up to this many choices a category gets one column each when it is encoded for a
-# forest; beyond, its position in the list is the code.
+# Categories with up to this many choices are one-hot encoded for a forest. For larger ones the
+# code is the position of the choice.
 _MAX_ONE_HOT = 12
 
 
@@ -30,7 +30,7 @@ def _is_number(value):
 @saved_as("networks.Categorical")
 @dataclass(frozen=True)
 class Categorical:
-    """One of several JSON values, all equally likely."""
+    """A decision for one of several JSON values, uniform."""
 
     name: str
     choices: tuple
@@ -54,7 +54,7 @@ class Categorical:
         return self.choices.index(value)
 
     def other(self, value):
-        """Some value that is not this one."""
+        """Get a value that differs from this one."""
         return next(choice for choice in self.choices if choice != value)
 
     def contains(self, value) -> bool:
@@ -71,7 +71,7 @@ class Categorical:
 @saved_as("networks.Integer")
 @dataclass(frozen=True)
 class Integer:
-    """A whole number in ``low..high``, both included; uniform, or log-uniform.
+    """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
 
     Log-uniform means P(k) proportional to log((k + 1) / k).
     """
@@ -105,7 +105,7 @@ class Integer:
         return int(value) - self.low
 
     def other(self, value):
-        """Some value that is not this one."""
+        """Get a value that differs from this one."""
         return self.low if value != self.low else self.high
 
     def contains(self, value) -> bool:
@@ -121,7 +121,7 @@ class Integer:
 @saved_as("networks.Real")
 @dataclass(frozen=True)
 class Real:
-    """A number in ``[low, high]``; uniform, or log-uniform."""
+    """A decision for a number in ``[low, high]``; uniform or log-uniform."""
 
     name: str
     low: float
@@ -150,7 +150,7 @@ class Real:
         return np.clip(drawn, self.low, self.high).tolist()
 
     def other(self, value):
-        """Some value that is not this one."""
+        """Get a value that differs from this one."""
         return self.low if value != self.low else self.high
 
     def contains(self, value) -> bool:
@@ -188,7 +188,7 @@ class Space:
 
     @property
     def size(self) -> float:
-        """Number of configurations; infinite where a decision is a real number."""
+        """Number of configurations; infinite if a decision is a real number."""
         return math.prod(decision.size for decision in self.decisions)
 
     @property
@@ -196,16 +196,16 @@ class Space:
         return [decision.name for decision in self.decisions]
 
     def sample(self, rng) -> dict:
-        """One configuration, every decision drawn on its own."""
+        """Draw one configuration; decisions are independent."""
         return self.sample_many(rng, 1)[0]
 
     def sample_many(self, rng, n: int) -> list[dict]:
-        """`n` configurations."""
+        """Draw `n` configurations."""
         columns = [decision.sample(rng, n) for decision in self.decisions]
         return [dict(zip(self.names, row)) for row in zip(*columns)] or [{}] * n
 
     def pin(self, configuration: Mapping) -> Space:
-        """The same decisions, those in `configuration` with one possible value."""
+        """Fix the decisions that are in `configuration` to their values there."""
         return Space(
             tuple(
                 Categorical(d.name, (configuration[d.name],)) if d.name in configuration else d
@@ -214,9 +214,9 @@ class Space:
         )
 
     def mutate(self, configuration: Mapping, rng) -> dict:
-        """A copy in which one decision, drawn uniformly, has a different value.
+        """Copy a configuration and change one decision, drawn uniformly, to a different value.
 
-        Decisions that have only one value are never chosen.
+        Decisions with only one value are never changed.
         """
         free = [decision for decision in self.decisions if decision.size > 1]
         child = self.restrict(configuration)
@@ -224,23 +224,23 @@ class Space:
             return child
         decision = free[rng.integers(len(free))]
         current = child[decision.name]
-        # By the decision's own law given that the value differs: a few dozen draws nearly
-        # always hold one; where one value has almost all the mass, take any other.
+        # Sample the decision's distribution given that the value differs. Some dozen draws nearly
+        # always hold another value; if one value has almost all the mass, take any other.
         drawn = [value for value in decision.sample(rng, 64) if value != current]
         return {**child, decision.name: drawn[0] if drawn else decision.other(current)}
 
     def restrict(self, configuration: Mapping) -> dict:
-        """The part of a configuration that these decisions make."""
+        """Get the part of a configuration that belongs to these decisions."""
         return {name: configuration[name] for name in self.names}
 
     def default(self) -> dict:
         return {decision.name: decision.default for decision in self.decisions}
 
     def encode(self, configurations: Sequence[Mapping]) -> np.ndarray:
-        """Features for a forest, of shape (n_configurations, n_columns).
+        """Encode configurations as features for a forest, (n_configurations, n_columns).
 
-        Log-scaled numbers enter as logarithms; categories with up to 12 choices as one
-        column each, larger ones as the position of the choice.
+        Log-scaled numbers become logarithms. Categories with up to 12 choices are one-hot encoded,
+        larger ones become the position of the choice.
         """
         columns = [
             decision.encode([c[decision.name] for c in configurations])
@@ -249,11 +249,11 @@ class Space:
         return np.hstack(columns) if columns else np.empty((len(configurations), 0))
 
     def embed(self, configurations: Sequence[Mapping]) -> np.ndarray:
-        """Integers, one a decision: the position of the value taken (AutoDEUQ III.B.2)."""
+        """Encode each decision as the position of its value (AutoDEUQ, section III.B.2)."""
         return np.array([[d.index(c[d.name]) for d in self.decisions] for c in configurations])
 
     def check(self, configuration: Mapping, name: str) -> dict:
-        """A full, valid configuration from a user's one; errors name what is wrong."""
+        """Validate a user's configuration and fill in defaults."""
         unknown = sorted(set(configuration) - set(self.names))
         if unknown:
             raise ValueError(f"`{name}` has unknown decisions {unknown}. Known are {self.names}.")

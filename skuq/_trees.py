@@ -1,6 +1,6 @@
-"""Plain trees as JSON, and back from JSON that is not trusted.
+"""Encode plain trees as JSON, and decode JSON that is not trusted.
 
-Trees and their hooks are as in `_archive`. Arrays and long strings are kept beside the JSON.
+Trees and their hooks are as in `_archive`. Arrays and long strings are stored apart from the JSON.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from skuq.exceptions import FileFormatError, UnsavableError
 __all__ = ["MAX_DEPTH", "MAX_TEXT", "TreeDecoder", "TreeEncoder", "read_json"]
 
 MAX_DEPTH = 100
-MAX_TEXT = 64 * 2**20  # bytes of JSON: 1.5 GB of Python objects at the very worst
-_LONG = 4096  # characters of a string that is worth a member of its own
+MAX_TEXT = 64 * 2**20  # bytes of JSON: at worst 1.5 GB of Python objects
+_LONG = 4096  # characters of a string that gets a member of its own
 
 
 class _Place:
-    """Where a part stands in its tree: a path for people, made only when it is asked for."""
+    """Place of a part in its tree; ``str(place)`` is a path for people, made on demand."""
 
     __slots__ = ("attribute", "key", "parent")
 
@@ -42,16 +42,17 @@ class _Place:
 
 
 class TreeEncoder:
-    """Makes JSON of a tree, and collects its arrays, each once."""
+    """Encode a tree as JSON, and collect its arrays, each once."""
 
     def __init__(self, describe):
         self.describe = describe
         self.arrays, self.objects = [], []
-        self.texts = {}  # as bytes -> its place
+        self.texts: dict[bytes, int] = {}  # long strings and their numbers
         self._places = {}  # id of an array -> (the array, its reference)
-        self._open = set()  # ids of what encloses the current part
+        self._open = set()  # ids of the containers around the current part
 
     def encode(self, value, where):
+        """Encode a part of the tree as JSON."""
         kind = type(value)
         if value is None or kind is bool:
             return value
@@ -75,7 +76,7 @@ class TreeEncoder:
         except UnicodeEncodeError:  # half a character, which JSON can write
             return value
         if len(data) > MAX_TEXT:
-            return value  # and the tree is refused as too long
+            return value  # the tree will be refused as too long
         return {"@": "text", "index": self.texts.setdefault(data, len(self.texts))}
 
     def _enclosing(self, value, where):
@@ -128,7 +129,7 @@ class TreeEncoder:
             else:
                 tag, stored, part = "array", self.arrays, array
             stored.append(part)
-            # The array is kept with its reference: a freed one's id may come again.
+            # The array is kept alive with its reference, as ids of freed arrays are reused.
             self._places[id(array)] = array, {"@": tag, "index": len(stored) - 1}
         return self._places[id(array)][1]
 
@@ -150,6 +151,7 @@ def _is_plain_array(array):
 
 
 def read_json(text, name):
+    """Parse JSON as strictly as skuq writes it."""
     try:
         return json.loads(bytes(text).decode("ascii"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -161,14 +163,15 @@ def _refuse_constant(text):
 
 
 class TreeDecoder:
-    """Makes a tree of JSON whose shape is not known to be right."""
+    """Decode JSON to a tree, checking every part."""
 
     def __init__(self, members, restore):
         self.members, self.restore = members, restore
-        self.arrays, self.objects, self.texts = {}, {}, {}  # made, by index
+        self.arrays, self.objects, self.texts = {}, {}, {}  # decoded, by index
         self.stored = []  # object arrays as JSON
 
     def decode_all(self, document, kind):
+        """Decode a whole document; all its arrays and texts must be used."""
         if type(document) is not dict or set(document) != {"tree", "objects"}:
             raise FileFormatError("its tree is not what skuq writes")
         self.stored = document["objects"]
@@ -181,6 +184,7 @@ class TreeDecoder:
         return tree
 
     def decode(self, value, where, depth):
+        """Decode a part of the tree."""
         kind = type(value)
         if kind is float and not math.isfinite(value):  # "1e999"
             raise FileFormatError(f"{where} is a number beyond floats")

@@ -1,4 +1,4 @@
-"""Errors and warnings that are skuq's own."""
+"""Errors and warnings of skuq."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,11 +39,11 @@ class SearchFailedError(RuntimeError):
 
 
 class SlotsLostError(ConnectionError):
-    """The cluster on which trials run is gone: none of those that run will ever finish."""
+    """The cluster on which trials run is lost, so that running trials will never finish."""
 
 
 class SmallValidationWarning(UserWarning):
-    """Members are chosen on so few rows that the choice is mostly chance."""
+    """Members are selected on so few rows that the choice is mostly chance."""
 
 
 class CatalogLockedError(RuntimeError):
@@ -55,7 +55,7 @@ class CatalogMismatchError(ValueError):
 
 
 class FileFormatError(ValueError):
-    """A file is broken, was not written by skuq, or asks for what loading never does."""
+    """A file is broken, was not written by skuq, or holds something that is never loaded."""
 
 
 class FileVersionError(FileFormatError):
@@ -63,8 +63,8 @@ class FileVersionError(FileFormatError):
 
 
 class UnsavableError(TypeError):
-    """A part of what is to be saved has no safe form; the message names it."""
+    """An object to be saved has a part without a safe form; the message names it."""
 
 
 class MissingPartError(RuntimeError):
-    """A part that was not saved is needed; give it to ``skuq.load(path, parts={...})``."""
+    """A part that was not saved is needed: give it to ``skuq.load(path, parts={...})``."""

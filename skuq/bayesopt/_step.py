@@ -40,7 +40,7 @@ _MILP_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class SignedObjective:
-    """An objective that is to be maximised: the user's, times -1 if he minimises.
+    """An objective that is to be maximised: the user's, times -1 when minimising.
 
     Equal objectives compare equal, so that steps share compiled programs.
     """

@@ -1,4 +1,4 @@
-"""Estimators as files that are safe to load."""
+"""Save estimators and catalogs to files that are safe to load."""
 
 import lazy_loader
 

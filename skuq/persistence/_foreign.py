@@ -1,4 +1,4 @@
-"""Objects of scikit-learn as bytes, by skops: it has a list of what is safe to load."""
+"""Objects of scikit-learn as bytes of skops, which has a list of types that are safe to load."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from skuq.exceptions import FileFormatError, UnsavableError
 
 __all__ = ["dump_foreign", "is_foreign", "load_foreign"]
 
-# Not on skops' list, though all that it makes of one is the type of an array that it has read.
-# Encoders hold one, and so does every ColumnTransformer with them.
+# Not on skops' list, although it is harmless: skops only makes the dtype of an array that it has
+# read. Encoders hold one, and so does every ColumnTransformer with encoders.
 _SAFE = ("numpy.dtype",)
 
 
 def is_foreign(value) -> bool:
-    """Whether an object is scikit-learn's, or looks like one of those."""
+    """Whether an object is scikit-learn's, or an estimator in its style."""
     if isinstance(value, type) or type(value).__module__.startswith("skuq."):
         return False
     return isinstance(value, BaseEstimator) or type(value).__module__.startswith("sklearn.")
 
 
 def dump_foreign(value, where) -> np.ndarray | None:
-    """The object as bytes; None if skops cannot write it.
+    """Encode an object as bytes; None if skops cannot.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def dump_foreign(value, where) -> np.ndarray | None:
     try:
         data = skops.io.dumps(value)
         untrusted = skops.io.get_untrusted_types(data=data)
-    except Exception:  # of whatever kind the object's own parts raise
+    except Exception:  # parts of the object may raise anything
         return None
     if own := [kind for kind in untrusted if kind.startswith("skuq.")]:
         raise UnsavableError(
@@ -54,12 +54,12 @@ def dump_foreign(value, where) -> np.ndarray | None:
 
 
 def load_foreign(data, trusted, name):
-    """The object of `dump_foreign`.
+    """Make the object that `dump_foreign` has encoded.
 
     Raises
     ------
     FileFormatError
-        If it is broken, or holds what is neither on skops' list nor in `trusted`.
+        If it is broken, or holds a type that is neither on skops' list nor in `trusted`.
     """
     if importlib.util.find_spec("skops") is None:
         raise FileFormatError(f'`{name}` was saved with skops: pip install "skuq[skops]"')
@@ -71,7 +71,7 @@ def load_foreign(data, trusted, name):
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
-        # As skops writes by default: nothing in it grows.
+        # skops does not compress by default, so nothing can grow beyond the file's size.
         if any(i.compress_type or i.file_size != i.compress_size for i in infos):
             raise FileFormatError(f"`{name}` is compressed")
         if sum(info.file_size for info in infos) > len(data):

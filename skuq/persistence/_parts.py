@@ -1,6 +1,8 @@
-"""Parts that are the user's own: named in a file, and given again on loading."""
+"""The user's own functions and objects: files name them, and the user gives them again."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from skuq._registry import is_given_again
 from skuq.exceptions import MissingPartError
@@ -9,17 +11,17 @@ __all__ = ["MissingPart", "PartNames", "description_of", "is_users"]
 
 
 class MissingPart:
-    """Stands where something of the user's stood that was not saved.
+    """Placeholder for a part of the user's that was not saved.
 
-    It passes for whatever it was until it is used: every use raises `MissingPartError`. What a
-    fitted estimator needs for fitting alone may stay missing.
+    Every use raises `MissingPartError`. Parts that a fitted estimator needs only to fit again may
+    stay missing.
 
     Attributes
     ----------
     name : str
-        Of the part, as ``skuq.load(path, parts={name: ...})`` takes it.
+        Name of the part in ``skuq.load(path, parts={name: ...})``.
     description : str
-        What it was.
+        What the part was.
     """
 
     def __init__(self, name: str, description: str):
@@ -41,34 +43,35 @@ class MissingPart:
             "`set_params`."
         )
 
-    # What parameters are checked for: search spaces, oracles, estimators.
+    # Methods by which parameters are recognised as search spaces, oracles or estimators.
     decisions = build = recipe = __call__
     create_trial = end_trial = __call__
     fit = predict = predict_proba = transform = __call__
 
 
 class PartNames:
-    """Names of the user's parts in an estimator: those of its parameters, or their places.
+    """Names of the user's parts in an estimator: of a parameter, or else of the part's place.
 
     Parameters
     ----------
     estimator : object
-        With or without `get_params`.
+        Estimator, with or without `get_params`.
     """
 
     def __init__(self, estimator):
         params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
-        # With the objects: an id is of one object for as long as that lives.
-        self._named = {}
+        # id -> (name, object): the object is kept alive, so that its id stays unique.
+        self._named: dict[int, tuple[str, Any]] = {}
         for name in sorted(params, key=lambda name: (name.count("__"), name)):
             self._named.setdefault(id(params[name]), (name, params[name]))
         self._params = frozenset(self._named)
 
     def is_parameter(self, value) -> bool:
+        """Whether an object is the value of a parameter."""
         return id(value) in self._params
 
     def __call__(self, value, where) -> str:
-        """The name of the part at a place; fitted ``estimator_.x`` is ``estimator__x``."""
+        """Name the part at a place; fitted ``estimator_.x`` becomes ``estimator__x``."""
         if id(value) not in self._named:
             _, *steps = str(where).replace("[", ".").replace("]", "").split(".")
             self._named[id(value)] = "__".join(step.strip("_'") for step in steps), value
@@ -76,7 +79,7 @@ class PartNames:
 
 
 def description_of(value) -> str:
-    """What an object is, in words."""
+    """Describe an object in words."""
     if isinstance(value, type):
         return f"class {value.__module__}.{value.__qualname__}"
     if callable(value) and hasattr(value, "__qualname__"):
@@ -85,15 +88,15 @@ def description_of(value) -> str:
     return f"object of class {kind.__module__}.{kind.__qualname__}"
 
 
-# Whose data would be lost in silence if they counted as something that the user has.
+# Packages whose objects are data. They must not be taken for parts that the user gives again.
 _DATA = ("builtins", "numpy", "pandas", "scipy", "skuq")
 
 
 def is_users(value, is_parameter: bool) -> bool:
-    """Whether an object is something that the user can give again.
+    """Whether an object counts as the user's own, to be given again on loading.
 
-    Functions and classes are, those of skuq if they are parameters; so are objects of anybody
-    else's classes.
+    Functions and classes do, those of skuq only as parameters. So do objects of classes of other
+    packages.
     """
     kind = type(value)
     if is_given_again(kind):

@@ -16,35 +16,35 @@ _KINDS = ("estimator", "catalog")  # of what is saved by itself
 
 
 def save(estimator, path) -> None:
-    """Write an estimator to a file that is safe to load.
+    """Save an estimator or a catalog to a file that is safe to load.
 
-    What is written is what a pickle holds: parameters and all that was learnt, for a search
-    without the networks that were not chosen. The file is whole or not there, also if the
-    process ends meanwhile; a file of the same name is replaced.
+    The file holds what a pickle would: parameters and fitted attributes, for a search without the
+    networks that were not selected. It is written atomically: an existing file is replaced as a
+    whole, even if the process is killed meanwhile.
 
     Parameters
     ----------
     estimator : estimator or Catalog
-        One of skuq, fitted or not, or a `sklearn.pipeline.Pipeline` with one in it.
+        Estimator of skuq, fitted or not, or a `sklearn.pipeline.Pipeline` that holds one.
     path : str or path
-        By convention the name ends in ``.skuq``.
+        File to write; by convention its name ends in ``.skuq``.
 
     Raises
     ------
     UnsavableError
-        If it is something else, or holds data that have no safe form; the message names them.
+        If it is anything else, or holds data without a safe form; the message names them.
     OSError
         If the file cannot be written.
 
     See Also
     --------
-    load : The way back.
+    load : Load what was saved.
 
     Notes
     -----
-    Functions, search spaces and Keras models that are the user's own are not saved, only
-    named: see `load`. Objects of scikit-learn (``preprocess=``, members of a pool) are saved
-    with skops, which ``pip install "skuq[skops]"`` brings.
+    Functions, search spaces and Keras models of your own are not saved, only named: see `load`.
+    Objects of scikit-learn (``preprocess=``, members of a pool) are saved with skops, which
+    ``pip install "skuq[skops]"`` installs.
     """
     atomic_write(path, dumps(estimator))
 
@@ -66,19 +66,20 @@ def _kind_of(value):
 
 
 def load(path, *, parts=None, trusted=None):
-    """Read what `save` has written. Nothing in a file is ever run.
+    """Load an estimator or a catalog that `save` has written. No code in a file is ever run.
 
     Parameters
     ----------
     path : str or path
+        File to read.
     parts : dict, optional
-        What the user made and was not saved, by the names of the parameters, for example
-        ``{"search_space": build}``; of an estimator in another one with two underscores, as
-        `set_params` has it. Without it a `MissingPart` stands there, which raises
-        `MissingPartError` once it is used; predictions hardly ever use it.
+        Your own functions and objects, which were not saved, by the names of the parameters, for
+        example ``{"search_space": build}``. For an estimator inside another one use two
+        underscores, as in `set_params`. A part that is not given becomes a `MissingPart`, which
+        raises `MissingPartError` when it is used; predictions rarely need it.
     trusted : list of str or type, optional
-        Types of objects in scikit-learn's estimators that skops does not know to be safe.
-        Making them runs their code, so look at each before it is put here.
+        Types of objects in scikit-learn's estimators that skops does not know to be safe. Loading
+        them runs their code, so check each of them.
 
     Returns
     -------
@@ -87,7 +88,7 @@ def load(path, *, parts=None, trusted=None):
     Raises
     ------
     FileFormatError
-        If the file is broken, is no such file, or holds what is not safe to load.
+        If the file is broken, was not written by `save`, or holds what is not safe to load.
     FileVersionError
         If a newer skuq wrote it.
     ValueError
@@ -97,13 +98,13 @@ def load(path, *, parts=None, trusted=None):
 
     See Also
     --------
-    save : What is saved.
+    save : Save an estimator; says what is saved.
 
     Notes
     -----
-    Objects are made of a list of classes that is part of skuq; the file names them and brings
-    plain values and arrays. Sizes are bounded by the length of the file, every part has its
-    checksum. A checksum finds damage; it does not tell who wrote the file.
+    A file holds names of classes, plain values and arrays. Only classes that skuq has registered
+    for this are ever instantiated. Sizes are bounded by the length of the file, and every part has
+    a checksum. A checksum detects damage; it does not tell who wrote the file.
     """
     restorer = Restorer(parts, trusted)
     return _checked(_archive.read(Path(path), kind=_KINDS, restore=restorer), restorer)
