@@ -17,7 +17,7 @@ from tiers import slow
 import skuq
 from skuq._space import Integer, Real, Space
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
-from skuq.search import Limits, RandomProposer, RunOptions, open_slots, run_search
+from skuq.search import Limits, RandomProposer, RunOptions, open_slots, run_search, run_trials
 from skuq.search._slots import InlineSlots
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
@@ -346,6 +346,17 @@ def test_a_search_goes_on_where_a_store_ends(n_first):
     # The NaN of a failed trial is itself where the record is.
     assert repr(contents(again)) == repr(contents(whole))
     assert again[n_first:] == kept.added and again[:n_first] == kept.records
+
+
+def test_slots_are_opened_for_the_trials_that_are_missing():
+    whole = run(inline(Evaluate()), n_trials=4)
+    arguments, options = (Evaluate(), RandomProposer(SPACE), 4, 3), RunOptions(n_jobs=2)
+    again = run_trials(*arguments, store=Kept(whole[:3]), options=options)
+    assert contents(again) == contents(whole)
+    assert again[3].result.pid == os.getpid()  # a single trial needs no process
+    records = run_trials(*arguments, options=options)
+    assert contents(sorted(records, key=lambda r: r.trial_number)) == contents(whole)
+    assert os.getpid() not in {record.result.pid for record in records}
 
 
 def test_a_store_may_hold_more_trials_than_are_asked_for_or_have_gaps():
