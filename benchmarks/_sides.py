@@ -376,7 +376,7 @@ def prediction_paths(data_dir, n_rows):
     for name, model in models.items():
         weights, state = draw_variables(model, 1)
         member = Member(model.to_json(), weights, tuple(state), {}, 0, None, 1, 0.0, "graph")
-        _, forward = _keras_forward(member.network)
+        _, forward = _keras_forward(member.network, "float64")
         compiled = compile_forward(forward, weights.size, (), (8,))
         weights = weights.astype(float)
 

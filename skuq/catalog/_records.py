@@ -70,7 +70,7 @@ class Member:
             watched = self.history["loss"]
         return float(watched[self.best_epoch])
 
-    def with_held_out(self, raw: np.ndarray) -> Member:
+    def with_held_out(self, raw: np.ndarray | None) -> Member:
         """Copy the record with other raw outputs on the validation rows."""
         return replace(self, held_out=raw)
 

@@ -86,7 +86,7 @@ class Plan:
             values.append(value)
         return values[self.output], state
 
-    def split(self, flat):
+    def split(self, flat: Any) -> list[Any]:
         """Views of a flat weight vector (n_weights,), one for each variable."""
         parts, start = [], 0
         for weight in self.weights:

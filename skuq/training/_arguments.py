@@ -104,7 +104,7 @@ def _detached(template: Template, head: Any) -> tuple[int, ...]:
 def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, Any]:
     """Give the numbers that recipes decide, (..) each."""
 
-    def own(name: str, dtype: str = "float32", none: int = 0) -> np.ndarray:
+    def per_member(name: str, dtype: str = "float32", none: int = 0) -> np.ndarray:
         values = [getattr(recipe, name) for recipe in job.recipes]
         values = [none if value is None else min(value, _NEVER) for value in values]
         return np.asarray(job.join_members(values), dtype=dtype)
@@ -112,13 +112,15 @@ def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, 
     scalars: dict[str, Any] = {
         "n_valid": np.int32(sizes.n_valid),
         "keep_last": np.bool_(job.recipe.keep == "last"),
-        "reduce_lr_patience": own("reduce_lr_patience", dtype="int32", none=_NEVER),
-        "reduce_lr_factor": own("reduce_lr_factor"),
-        "early_stopping_patience": own("early_stopping_patience", dtype="int32", none=_NEVER),
-        "clip": own("clip_norm"),
-        "l2": own("l2"),
-        "weight_decay": own("weight_decay"),
-        "dropout": own("dropout"),
+        "reduce_lr_patience": per_member("reduce_lr_patience", dtype="int32", none=_NEVER),
+        "reduce_lr_factor": per_member("reduce_lr_factor"),
+        "early_stopping_patience": per_member(
+            "early_stopping_patience", dtype="int32", none=_NEVER
+        ),
+        "clip": per_member("clip_norm"),
+        "l2": per_member("l2"),
+        "weight_decay": per_member("weight_decay"),
+        "dropout": per_member("dropout"),
     }
     if job.recipe.n_artificial:
         values = [dict(recipe.loss_settings) for recipe in job.recipes]

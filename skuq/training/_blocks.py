@@ -1,15 +1,17 @@
-"""How a training program holds a network's weights: in a few blocks.
+"""The layout of a network's weights inside a training program: a few blocks.
 
 One vector of all weights makes the smallest graph, as an optimiser's update is one chain
 of operations. But every step then copies it twice, into the layers' matrices and back
 from their gradients, and the update runs over more memory than a core's cache holds. So a
-large matrix is a block of its own, in its own shape, and all that is small shares a vector.
-(In its own shape: else XLA finds row and column of each gradient's entry by division.)
+large matrix is a block of its own, and all small variables share a vector. A matrix keeps its
+own shape, because XLA would else find row and column of each gradient's entry by division.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,7 @@ __all__ = ["Blocks"]
 
 # An operation of a plain graph costs some microseconds each step, a loop of an XLA program
 # next to nothing: there, smaller matrices are worth a block (benchmarks/engine.py).
-_OWN_BLOCK = {False: 65_536, True: 4_096}
+_LARGE = {False: 65_536, True: 4_096}
 
 
 class Blocks:
@@ -33,56 +35,57 @@ class Blocks:
         Whether the program runs through XLA.
     """
 
-    def __init__(self, shapes, jit: bool):
+    def __init__(self, shapes: Sequence[tuple[int, ...]], jit: bool):
         self.shapes = [tuple(shape) for shape in shapes]
         self.sizes = [math.prod(shape) for shape in self.shapes]
-        large = [k for k, size in enumerate(self.sizes) if size >= _OWN_BLOCK[jit]]
+        large = [k for k, size in enumerate(self.sizes) if size >= _LARGE[jit]]
         small = [k for k in range(len(self.sizes)) if k not in large]
         # The variables of each block.
         self.members = ([small] if small else []) + [[k] for k in large]
 
     def pack(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Blocks (.., *block shape) of joined weights (.., n_weights) in Keras' order."""
+        """Cut joined weights (.., n_weights) in Keras' order into blocks (.., *block shape)."""
         parts = np.split(flat, np.cumsum(self.sizes)[:-1], axis=-1)
         lead = flat.shape[:-1]
         return tuple(
             parts[members[0]].reshape(*lead, *self.shapes[members[0]])
-            if self._is_own(members)
+            if self._is_single(members)
             else np.concatenate([parts[k] for k in members], axis=-1)
             for members in self.members
         )
 
-    def _is_own(self, members):
+    def _is_single(self, members: list[int]) -> bool:
+        """Tell whether a block is one variable in its own shape."""
         return len(members) == 1 and len(self.shapes[members[0]]) > 1
 
     def spread(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-        """One number a variable (.., n_variables), so that it broadcasts over each block."""
+        """Reshape one number a variable (.., n_variables) to broadcast over each block."""
         lead = numbers.shape[:-1]
         return tuple(
             numbers[..., members[0]].reshape(*lead, *[1] * len(self.shapes[members[0]]))
-            if self._is_own(members)
+            if self._is_single(members)
             else np.repeat(numbers[..., members], [self.sizes[k] for k in members], axis=-1)
             for members in self.members
         )
 
-    def join(self, blocks) -> np.ndarray:
-        """The inverse of `pack`, on arrays."""
-        parts = [None] * len(self.sizes)
+    def join(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
+        """Invert `pack`, on arrays."""
+        parts: list[Any] = [None] * len(self.sizes)
         for members, block in zip(self.members, blocks):
             ends = np.cumsum([self.sizes[k] for k in members])[:-1]
             block = np.asarray(block)
-            if self._is_own(members):
+            if self._is_single(members):
                 lead = block.shape[: block.ndim - len(self.shapes[members[0]])]
                 block = block.reshape(*lead, -1)
             for k, part in zip(members, np.split(block, ends, axis=-1)):
                 parts[k] = part
         return np.concatenate(parts, axis=-1)
 
-    def variables(self, blocks) -> list:
-        """The variables (.., *shape) in Keras' order, from tensors."""
-        parts = [None] * len(self.sizes)
+    def variables(self, blocks: Any) -> list[Any]:
+        """Give the variables (.., *shape) in Keras' order, from tensors."""
+        parts: list[Any] = [None] * len(self.sizes)
         for members, block in zip(self.members, blocks):
-            if self._is_own(members):
+            if self._is_single(members):
                 parts[members[0]] = block
                 continue
             lead = tuple(block.shape[:-1])

@@ -1,12 +1,13 @@
-"""What networks of several predictions a row give, in float64 from their float32 weights.
+"""Predictions of networks that give several draws a row, in float64 from float32 weights.
 
-As in `_predict`: NumPy, with no backend loaded, but for a base that is a Keras model.
+As in `_predict` this is NumPy, with no backend loaded, except for a base that is a Keras model.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,17 +21,18 @@ from skuq.training._predict import predict_members
 __all__ = ["predict_draws", "read_network"]
 
 _CHUNK_ENTRIES = 2**19  # numbers of one layer held at a time: 4 MB
-_parts = WeakKeyDictionary()  # member -> its network and variables in float64
+# By member: its network and its variables in float64.
+_parts: WeakKeyDictionary[Member, tuple[DrawingNetwork, list[Any], list[Any]]] = WeakKeyDictionary()
 
 
 @functools.lru_cache(maxsize=64)
 def read_network(network: str) -> EpistemicNetwork:
-    """The network of a member's configuration."""
+    """Read the network of a member's configuration."""
     return EpistemicNetwork.from_json(network)
 
 
-def predict_draws(member: Member, x, index=None) -> np.ndarray:
-    """Raw draws of shape (n_draws, n_samples, n_raw).
+def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None) -> np.ndarray:
+    """Predict raw draws of shape (n_draws, n_samples, n_raw).
 
     Parameters
     ----------
@@ -42,16 +44,16 @@ def predict_draws(member: Member, x, index=None) -> np.ndarray:
         For networks with an EpiNet; others give one draw.
     """
     if member not in _parts:
-        network = _Predicting(member)
-        variables = network.split(np.asarray(member.weights, dtype="float64"))
+        predicting = _Predicting(member)
+        variables = predicting.split(np.asarray(member.weights, dtype="float64"))
         state = [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
-        _parts[member] = network, variables, state
+        _parts[member] = predicting, variables, state
     network, variables, state = _parts[member]
     x, run = np.asarray(x, dtype="float64"), Run(ARRAYS, index=index)
     epinet = network.network.epinet
     n_draws, widest = 1, 64
     if epinet is not None:
-        n_draws, widest = len(index), max(64, *epinet.units)
+        n_draws, widest = len(run.index), max(64, *epinet.units)
     rows = max(16, _CHUNK_ENTRIES // (n_draws * widest))
     draws = np.empty((n_draws, len(x), network.network.n_raw))
     for start in range(0, len(x), rows):
@@ -61,18 +63,19 @@ def predict_draws(member: Member, x, index=None) -> np.ndarray:
 
 
 class _Predicting(DrawingNetwork):
-    """The same network, whose base runs in float64 if it is a Keras model too."""
+    """The same network; a base that is a Keras model runs in float64, too."""
 
     def __init__(self, member: Member):
         super().__init__(read_network(member.network))
         # Without its arrays: it must not keep the member alive in the table above.
         self._record = member.without_arrays()
 
-    def base(self, variables, state, x, run):
+    def base(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any, Any]:
         if self.keras_base is None:
             return super().base(variables, state, x, run)
         flat = np.concatenate([np.ravel(part) for part in variables])
-        record = replace(self._record, network=self.network.base, weights=flat, state=tuple(state))
+        base: Any = self.network.base
+        record = replace(self._record, network=base, weights=flat, state=tuple(state))
         raw = predict_members([record], x)[0]
         n_raw = self.network.n_raw
         return raw[:, :n_raw], raw[:, n_raw:], state, 0.0

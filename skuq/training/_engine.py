@@ -55,8 +55,8 @@ class TrainingRun:
         self._scalars = scalars_of(job, data, sizes)
         if self._key.rate_factors:
             factors = [recipe.factors_of(template.names) for recipe in job.recipes]
-            spread = self._layout.spread(np.float32(job.join_members(factors)))
-            self._scalars["rate_factors"] = spread
+            numbers = np.asarray(job.join_members(factors), dtype="float32")
+            self._scalars["rate_factors"] = self._layout.spread(numbers)
         self._shares = batch_shares(self._key, sizes.n_train)
         if isinstance(job.start, TrainingState):
             self._carry, self._history = job.start.carry, [job.start.history]

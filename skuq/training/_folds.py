@@ -112,7 +112,7 @@ def folded_member(
     """
     raw = np.empty((len(data.x), head.n_raw), dtype="float32")
     for network, (_, valid) in zip(networks, folds):
-        raw[valid] = network.held_out[: len(valid)]
+        raw[valid] = np.asarray(network.held_out)[: len(valid)]
     likelihood = head.log_likelihood(data.y.astype("float64"), raw.astype("float64"))
     score = -np.average(likelihood, weights=data.weight.astype("float64"))
     score = float(score / data.y.shape[1])

@@ -21,7 +21,7 @@ Split = tuple[np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True)
 class SeedWords:
-    """What one member's seed decides: a seed for each of its streams of random numbers."""
+    """The seeds of one member's streams of random numbers."""
 
     weights: int
     orders: int
@@ -43,7 +43,7 @@ class TrainingState:
     Attributes
     ----------
     carry : dict
-        What the compiled program hands on, as arrays: weights and optimiser slots in the
+        The carry of the compiled program, as arrays: weights and optimiser slots in the
         program's blocks, the network's state, the number of steps, learning rate, the counters of
         plateaus and early stopping, best loss, best weights and state.
     history : ndarray of shape (n_epochs, 3, ..)

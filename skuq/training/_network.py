@@ -35,7 +35,7 @@ def make_network(network: Plan | EpistemicNetwork | str, model: Any, n_members: 
     Parameters
     ----------
     network : Plan, EpistemicNetwork or str
-        What tells networks apart; a string stands for any Keras model without a plan.
+        Template.identity; a string stands for any Keras model without a plan.
     model : keras.Model or EpistemicNetwork
         The template itself.
     n_members : int

@@ -1,12 +1,14 @@
-"""Random numbers inside a training program: a hash of who asks, when, and for which.
+"""Random numbers inside a training program: a hash of key, step, layer and position.
 
 Keras' and TensorFlow's generators keep a state or give other numbers through XLA than as a
-graph, and none draws for many members with a key each. A counter run through an integer
-hash does: every number depends on the member's key, the step, the layer and its position
-alone, whatever runs beside it. Good for dropout; not meant for cryptography.
+graph, and none draws for many members with a key each. A counter run through an integer hash
+does. Every number depends on the member's key, the step, the layer and its position alone, not
+on what else runs. It is good enough for dropout and not meant for cryptography.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +17,15 @@ from skuq.backend import ops
 __all__ = ["normal", "uniform"]
 
 
-def uniform(key, step, stream: int, shape):
-    """Numbers in [0, 1), multiples of 2**-24.
+def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
+    """Draw numbers in [0, 1), multiples of 2**-24.
 
     Parameters
     ----------
     key : uint32 tensor of shape () or (n_members,)
     step : int32 tensor of shape ()
     stream : int
-        Tells the askers of one step apart.
+        Which layer of the step asks.
     shape : tuple of int
         ``(n_samples, n_units)``, after the member axis.
     """
@@ -37,21 +39,21 @@ def uniform(key, step, stream: int, shape):
     return ops.cast(ops.right_shift(bits, np.uint32(8)), "float32") * np.float32(2.0**-24)
 
 
-def normal(key, step, stream: int, shape):
-    """Standard normal numbers, by Box and Muller from two `uniform` ones each."""
+def normal(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
+    """Draw standard normal numbers, by Box and Muller from two `uniform` ones each."""
     radius = ops.sqrt(-2.0 * ops.log(1.0 - uniform(key, step, 2 * stream, shape)))
     return radius * ops.cos(np.float32(2 * np.pi) * uniform(key, step, 2 * stream + 1, shape))
 
 
-def _mix(x):
-    """C. Wellons' lowbias32: every bit of the result hangs on every bit of x."""
+def _mix(x: Any) -> Any:
+    """Hash by C. Wellons' lowbias32: every bit of the result depends on every bit of x."""
     x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16))) * np.uint32(0x7FEB352D)
     x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(15))) * np.uint32(0x846CA68B)
     return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16)))
 
 
-def _mix_array(x):
-    """The same on a NumPy array, which wraps around like the tensor."""
+def _mix_array(x: Any) -> Any:
+    """Do the same on a NumPy array, which wraps around like the tensor."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))

@@ -6,8 +6,8 @@ roots are what an update costs on a CPU, and XLA computes each new array in a lo
 own; so factors that are numbers are joined first, and no array is divided twice.
 
 Notation: w weights, g gradient (both (n_weights,), or (n_members, n_weights)), t the
-number of this step from 1, lr learning rate (a number, or what broadcasts over w); m, v first and
-second moments. `init` gives the slots (the optimiser's state), `update` maps
+number of this step from 1, lr learning rate (a number, or an array that broadcasts over
+w); m, v first and second moments. `init` gives the slots (the optimiser's state), `update` maps
 ``(w, slots, g, t, lr)`` to ``(w, slots)``.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from skuq.backend import ops
 
@@ -25,41 +25,49 @@ _EPSILON = 1e-7
 _BETA_1, _BETA_2 = 0.9, 0.999
 
 
+#: A block, its slots, its gradient, the step's number and the learning rate are tensors.
+Slots = tuple[Any, ...]
+
+
 class Rule(NamedTuple):
-    init: Callable
-    update: Callable
+    """An optimiser: how its slots begin, and one update."""
+
+    init: Callable[[Any], Slots]
+    update: Callable[..., tuple[Any, Slots]]
 
 
-def _zeros(n):
-    def init(w):
+def _zeros(n: int) -> Callable[[Any], Slots]:
+    def init(w: Any) -> Slots:
         return tuple(ops.zeros_like(w) for _ in range(n))
 
     return init
 
 
-def _sgd(w, slots, g, t, lr):
+def _sgd(w: Any, slots: Slots, g: Any, t: Any, lr: Any) -> tuple[Any, Slots]:
     return w - lr * g, slots
 
 
-def _momentum(w, slots, g, t, lr, momentum):
+def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, momentum: float) -> tuple[Any, Slots]:
     (velocity,) = slots
     velocity = momentum * velocity - lr * g
     return w + velocity, (velocity,)
 
 
-def _rmsprop(w, slots, g, t, lr, rho=0.9):
+def _rmsprop(w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.9) -> tuple[Any, Slots]:
     (v,) = slots
     v = rho * v + (1 - rho) * ops.square(g)
     return w - lr * g / ops.sqrt(v + _EPSILON), (v,)
 
 
-def _adagrad(w, slots, g, t, lr):
+def _adagrad(w: Any, slots: Slots, g: Any, t: Any, lr: Any) -> tuple[Any, Slots]:
     (total,) = slots
     total = total + ops.square(g)
     return w - lr * g / ops.sqrt(total + _EPSILON), (total,)
 
 
-def _adadelta(w, slots, g, t, lr, rho=0.95):
+def _adadelta(
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.95
+) -> tuple[Any, Slots]:
     squares, steps = slots
     squares = rho * squares + (1 - rho) * ops.square(g)
     ratio = (steps + _EPSILON) / (squares + _EPSILON)  # of squares: no root for the slot
@@ -67,7 +75,9 @@ def _adadelta(w, slots, g, t, lr, rho=0.95):
     return w - lr * g * ops.sqrt(ratio), (squares, steps)
 
 
-def _adam(w, slots, g, t, lr, beta_2=_BETA_2):
+def _adam(
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+) -> tuple[Any, Slots]:
     m, v = slots
     m = m + (1 - _BETA_1) * (g - m)
     v = v + (1 - beta_2) * (ops.square(g) - v)
@@ -75,18 +85,22 @@ def _adam(w, slots, g, t, lr, beta_2=_BETA_2):
     return w - rate * m / (ops.sqrt(v) + _EPSILON), (m, v)
 
 
-def _adamax(w, slots, g, t, lr, beta_2=_BETA_2):
+def _adamax(
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+) -> tuple[Any, Slots]:
     m, u = slots
     m = m + (1 - _BETA_1) * (g - m)
     u = ops.maximum(beta_2 * u, ops.abs(g))
     return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + _EPSILON), (m, u)
 
 
-def _nadam_init(w):
+def _nadam_init(w: Any) -> Slots:
     return (*_zeros(2)(w), ops.ones((), w.dtype))
 
 
-def _nadam(w, slots, g, t, lr, beta_2=_BETA_2):
+def _nadam(
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+) -> tuple[Any, Slots]:
     m, v, product = slots  # product: of the momentum schedule's values so far
     now = _BETA_1 * (1 - 0.5 * ops.power(0.96, t))
     ahead = _BETA_1 * (1 - 0.5 * ops.power(0.96, t + 1))
@@ -110,7 +124,7 @@ RULES = {
 
 
 def rule_of(optimizer: str, momentum: float = 0.0, beta_2: float = _BETA_2) -> Rule:
-    """The rule of an optimiser.
+    """Give the rule of an optimiser.
 
     `momentum` is that of plain gradient descent, `beta_2` that of adam, adamax and nadam.
     """

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,14 +27,20 @@ __all__ = ["predict_members"]
 
 _CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which a core's cache holds
 _KERAS_CHUNK_ENTRIES = 2**26  # numbers of all layers: 256 MB in float32
-_parts = WeakKeyDictionary()  # member -> its variables in float64
+# By member: its variables in float64.
+_parts: WeakKeyDictionary[Member, tuple[list[Any], list[Any]]] = WeakKeyDictionary()
 _forwards = BoundedCache(max_size=64)
 
 
 def predict_members(
-    members: Sequence[Member], x, *, dropout_mask=None, n_draws: int = 1, once: bool = False
+    members: Sequence[Member],
+    x: np.ndarray,
+    *,
+    dropout_mask: Callable[..., Any] | None = None,
+    n_draws: int = 1,
+    once: bool = False,
 ) -> np.ndarray:
-    """Raw outputs of shape (n_members, n_samples, n_raw).
+    """Predict raw outputs of shape (n_members, n_samples, n_raw).
 
     Parameters
     ----------
@@ -41,10 +48,10 @@ def predict_members(
     x : ndarray of shape (n_samples, ...)
         Standardised inputs.
     dropout_mask : callable, optional
-        As in `skuq.networks._plan.Run`: what dropout layers multiply with. Masks may have
-        a leading axis of `n_draws`; then so has what a member predicts.
+        As in `skuq.networks._plan.Run`: the masks of dropout layers. They may have a leading
+        axis of `n_draws`; then so have a member's predictions.
     once : bool, default=False
-        True where a member predicts only now: nothing is kept or compiled for later, and
+        Whether a member predicts only now. If so, nothing is kept or compiled for later, and
         networks without a plan compute in float32.
     """
     x = np.asarray(x, dtype="float64")
@@ -52,15 +59,14 @@ def predict_members(
     return np.stack([_predict(member, x, run, n_draws, once) for member in members])
 
 
-def _predict(member, x, run, n_draws, once):
+def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, once: bool) -> Any:
     plan = make_plan(member.network)
     if plan is None:
         return _predict_keras(member, x, once)
     parts = _parts.get(member)
     if parts is None:
-        parts = plan.split(np.asarray(member.weights, dtype="float64"))
-        state = [_cast(value, "float64") for value in member.state]
-        parts = parts, state
+        weights = plan.split(np.asarray(member.weights, dtype="float64"))
+        parts = weights, [_cast(value, "float64") for value in member.state]
         if not once:
             _parts[member] = parts
     rows = max(16, _CHUNK_ENTRIES // n_draws // plan.width)
@@ -71,11 +77,11 @@ def _predict(member, x, run, n_draws, once):
     )
 
 
-def _predict_keras(member, x, once):
-    """Through a float64 twin of the Keras model, compiled.
+def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
+    """Predict through a float64 twin of the Keras model, compiled.
 
-    What is predicted only once is not worth that: a float32 model does it as it is, in a
-    third of the time. Its last digits depend on the rows beside a row.
+    A single prediction is not worth that: the float32 model does it in a third of the time. Its
+    last digits depend on the other rows of a pass.
     """
     dtype = "float32" if once else "float64"
     weights = np.asarray(member.weights, dtype=dtype)
@@ -97,7 +103,8 @@ def _predict_keras(member, x, once):
     return np.concatenate(parts).astype("float64")
 
 
-def _keras_forward(network, dtype):
+def _keras_forward(network: str, dtype: str) -> tuple[Any, Callable[..., Any]]:
+    """Rebuild a Keras model with a floating type, and make it a function of its weights."""
     ops = backend.ops
     config = json.loads(network)
     if dtype != "float32":
@@ -106,7 +113,7 @@ def _keras_forward(network, dtype):
     shapes = [tuple(variable.shape) for variable in model.trainable_variables]
     ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1].tolist()
 
-    def forward(weights, state, x):
+    def forward(weights: Any, state: Any, x: Any) -> Any:
         parts = ops.split(ops.convert_to_tensor(weights), ends)
         parts = [ops.reshape(part, shape) for part, shape in zip(parts, shapes)]
         x = ops.convert_to_tensor(x)
@@ -115,13 +122,13 @@ def _keras_forward(network, dtype):
     return model, forward
 
 
-def _cast(value, dtype):
-    value = np.asarray(value)
-    return value.astype(dtype) if value.dtype.kind == "f" else value
+def _cast(value: Any, dtype: str) -> np.ndarray:
+    array = np.asarray(value)
+    return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
-def _with_dtype(config, old, new):
-    """A Keras configuration with one floating type exchanged for another."""
+def _with_dtype(config: Any, old: str, new: str) -> Any:
+    """Exchange one floating type for another in a Keras configuration."""
     if isinstance(config, list):
         return [_with_dtype(item, old, new) for item in config]
     if not isinstance(config, dict):

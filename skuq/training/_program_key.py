@@ -61,7 +61,7 @@ def padded_rows(n_rows: int) -> int:
     """Round up to a ladder of four sizes an octave, hence by at most a quarter."""
     if n_rows <= 8:
         return 8
-    step = 2 ** (math.ceil(math.log2(n_rows)) - 3)
+    step: int = 2 ** (math.ceil(math.log2(n_rows)) - 3)
     return step * math.ceil(n_rows / step)
 
 

@@ -1,11 +1,12 @@
-"""How one network is trained."""
+"""Recipes: the settings of a training run."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ _MEMBER_FIELDS = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a training run besides network, data and seed.
+    """The settings of a training run: everything but network, data and seed.
 
     Parameters
     ----------
@@ -41,14 +42,14 @@ class Recipe:
         One of sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam, with Keras' defaults.
     learning_rate : float, default=1e-3
     momentum : float, default=0.0
-        Of sgd; the other optimisers have their own.
+        Momentum of sgd; the other optimisers have their own.
     beta_2 : float, default=0.999
-        How much of the mean of squared gradients adam, adamax and nadam keep from a step to the
-        next; RealMLP has 0.95.
+        Decay of the second moment from one step to the next in adam, adamax and nadam.
+        RealMLP has 0.95.
     rate_factors_of_layers : mapping or tuple of (str, float) pairs, default=()
         Factors of the learning rate for some of the weights, by the name of a layer ("scale")
         or of a variable ("output/bias"), or a pattern of such names ("hidden_*", "*/bias").
-        Of several that match a weight the first counts. They may differ within a stack.
+        If several match a weight, the first counts. They may differ within a stack.
     batch_size : int, default=32
         Larger than the number of rows means full batches.
     epochs : int, default=100
@@ -64,36 +65,38 @@ class Recipe:
     keep : {"best", "last"}, default="best"
         The weights of the best epoch, or of the last.
     schedule : {"constant", "cosine", "exponential", "flat-cosine", "coslog4"}, default="constant"
-        How the learning rate goes from step to step over all `epochs`, besides any
-        reduction on a plateau: not at all, along half a cosine, geometrically, flat for one
-        half and along half a cosine to 0 for the other, or in RealMLP's four cycles from 0 to 0,
-        each twice as long as the one before (Holzmueller et al. 2024).
+        How the learning rate changes from step to step over all `epochs`, besides any
+        reduction on a plateau: it stays constant; falls along half a cosine; falls
+        geometrically; stays constant for one half and falls along half a cosine to 0 in the
+        other; or runs through RealMLP's four cycles from 0 to 0, each twice as long as the one
+        before (Holzmueller et al. 2024).
     final_lr_factor : float, default=0.01
-        Where cosine and exponential schedules end, as a share of `learning_rate`.
+        Last rate of cosine and exponential schedules, as a share of `learning_rate`.
     epoch_rates : sequence of float, default=()
-        Factors of the learning rate in each epoch, besides the schedule; the last one stays.
+        Factors of the learning rate in each epoch, besides the schedule. Epochs beyond the last
+        entry use that entry.
     warmup : float, default=0.0
-        Share of all steps in which the rate first rises linearly.
+        Share of all steps, from the first, in which the rate rises linearly.
     clip_norm : float or None, default=None
         Largest norm of the gradient of all weights together.
     l2 : float, default=0.0
         Penalty ``l2 * sum(w**2)`` on all weights and biases, in the training loss.
     weight_decay : float, default=0.0
-        Decoupled: every step takes ``learning_rate * weight_decay * w`` off each weight.
+        Decoupled weight decay: every step subtracts ``learning_rate * weight_decay * w``.
     weight_decay_schedule : {"constant", "flat-cosine"}, default="constant"
-        How `weight_decay` goes from step to step.
+        How `weight_decay` changes from step to step, as `schedule` says of the learning rate.
     dropout : float or None, default=None
         The rate of all of the network's dropout layers, instead of their own.
     dropout_schedule : {"constant", "flat-cosine"}, default="constant"
-        How dropout rates go from step to step.
+        How dropout rates change from step to step, as `schedule` says of the learning rate.
     adversarial_epsilon : float, default=0.0
         Trains half on inputs moved by this share of each feature's range along the sign
         of the loss' gradient (Lakshminarayanan et al. 2017, who use 0.01).
     n_artificial : int, default=0
         Inputs without targets drawn for every step, where the head's loss has terms for them.
     loss_settings : tuple of (str, float) pairs, default=()
-        Numbers that such terms ask for. They may differ within a stack, unlike what the
-        head itself holds.
+        Numbers of these terms, by name. They may differ within a stack, unlike the fields of
+        the head.
     n_draws : int, default=0
         Epistemic indices drawn for every step, where the network takes them.
     """
@@ -124,10 +127,10 @@ class Recipe:
     rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
     epoch_rates: tuple[float, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._check_choices()
-        self._settle_rate_factors()
-        self._settle_epoch_rates()
+        self._normalise_rate_factors()
+        self._normalise_epoch_rates()
         for name in ("batch_size", "epochs"):
             self._check_integer(name)
         for name in ("reduce_lr_patience", "early_stopping_patience"):
@@ -154,7 +157,7 @@ class Recipe:
         if self.dropout is not None:
             self._check_number("dropout", lambda v: 0 <= v < 1, "a number in [0, 1) or None")
 
-    def _check_choices(self):
+    def _check_choices(self) -> None:
         for name, choices in (
             ("optimizer", OPTIMIZERS),
             ("keep", ("best", "last")),
@@ -165,31 +168,31 @@ class Recipe:
             if getattr(self, name) not in choices:
                 raise ValueError(f"`{name}` must be one of {choices}. Got {getattr(self, name)!r}.")
 
-    def _check_integer(self, name):
+    def _check_integer(self, name: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, Integral) or value < 1:
             raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
 
-    def _check_number(self, name, holds, wanted):
+    def _check_number(self, name: str, holds: Callable[[Any], bool], wanted: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, Real) or not holds(value):
             raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
 
-    def _settle_rate_factors(self):
-        given = self.rate_factors_of_layers
+    def _normalise_rate_factors(self) -> None:
+        given: Any = self.rate_factors_of_layers
         try:
-            pairs = given.items() if isinstance(given, Mapping) else given
-            pairs = tuple((str(name), float(factor)) for name, factor in pairs)
+            items = given.items() if isinstance(given, Mapping) else given
+            pairs = tuple((str(name), float(factor)) for name, factor in items)
         except (TypeError, ValueError):
-            pairs = None
-        if pairs is None or not all(0 <= factor < float("inf") for _, factor in pairs):
+            pairs = (("", float("nan")),)
+        if not all(0 <= factor < float("inf") for _, factor in pairs):
             raise ValueError(
                 "`rate_factors_of_layers` must be names of layers with numbers >= 0. "
                 f"Got {given!r}."
             )
         object.__setattr__(self, "rate_factors_of_layers", pairs)  # hashable, whatever was given
 
-    def _settle_epoch_rates(self):
+    def _normalise_epoch_rates(self) -> None:
         try:
             rates = tuple(float(rate) for rate in self.epoch_rates)
         except (TypeError, ValueError):
@@ -199,11 +202,11 @@ class Recipe:
         object.__setattr__(self, "epoch_rates", rates)
 
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Factors (count,) of the learning rate from step `first` (from 0) of `total` on."""
+        """Give the factors (count,) of the learning rate from step `first` (from 0) of `total`."""
         steps = np.arange(first, first + count)
         n_warm = self.warmup * total
         rest = np.clip((steps - n_warm) / max(total - n_warm, 1), 0, 1)
-        factors = _scheduled(self.schedule, rest, self.final_lr_factor)
+        factors: np.ndarray = _scheduled(self.schedule, rest, self.final_lr_factor)
         if n_warm:  # the first step counts as one: with a rate of zero it would be wasted
             factors = factors * np.minimum((steps + 1) / n_warm, 1)
         if self.epoch_rates:
@@ -212,15 +215,19 @@ class Recipe:
         return factors
 
     def weight_decay_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Factors (count,) of `weight_decay`, as `rate_factors` are of the learning rate."""
-        return _scheduled(self.weight_decay_schedule, np.arange(first, first + count) / total)
+        """Give the factors (count,) of `weight_decay`, as `rate_factors` does of the rate."""
+        shares = np.arange(first, first + count) / total
+        factors: np.ndarray = _scheduled(self.weight_decay_schedule, shares)
+        return factors
 
     def dropout_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Factors (count,) of dropout rates, as `rate_factors` are of the learning rate."""
-        return _scheduled(self.dropout_schedule, np.arange(first, first + count) / total)
+        """Give the factors (count,) of dropout rates, as `rate_factors` does of the rate."""
+        shares = np.arange(first, first + count) / total
+        factors: np.ndarray = _scheduled(self.dropout_schedule, shares)
+        return factors
 
     def factors_of(self, names: Sequence[str]) -> list[float]:
-        """A factor of the learning rate for each variable, by its name ("layer/variable").
+        """Give a factor of the learning rate for each variable, by its name ("layer/variable").
 
         Raises
         ------
@@ -228,16 +235,17 @@ class Recipe:
             If an entry of `rate_factors_of_layers` is for none of them.
         """
         patterns = self.rate_factors_of_layers
-        unused = [p for p, _ in patterns if not any(_is_meant(p, name) for name in names)]
+        unused = [p for p, _ in patterns if not any(_matches(p, name) for name in names)]
         if unused:
             raise ValueError(
                 f"`rate_factors_of_layers` has names of no layer with weights: {unused}. "
                 f"The network's weights are {list(names)}."
             )
-        return [next((f for p, f in patterns if _is_meant(p, name)), 1.0) for name in names]
+        return [next((f for p, f in patterns if _matches(p, name)), 1.0) for name in names]
 
     @classmethod
     def field_names(cls) -> list[str]:
+        """Give the names of all fields."""
         return [field.name for field in fields(cls)]
 
 
@@ -255,15 +263,15 @@ def stack_conflict(recipes: Sequence[Recipe]) -> str:
     return ""
 
 
-def _is_meant(pattern, name):
-    """Whether a pattern is that of a variable, or of a layer or model that it is part of."""
+def _matches(pattern: str, name: str) -> bool:
+    """Tell whether a pattern names a variable, or a layer or model that it is part of."""
     parts = name.split("/")
     wholes = ("/".join(parts[:k]) for k in range(1, len(parts) + 1))
     return any(fnmatch.fnmatchcase(whole, pattern) for whole in wholes)
 
 
-def _scheduled(schedule, t, end=0.0):
-    """Factors for the shares t of a run that are over; some schedules end at `end`."""
+def _scheduled(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
+    """Give the factors at shares t of a run in [0, 1]; some schedules end at `end`."""
     if schedule == "cosine":
         return end + (1 - end) * 0.5 * (1 + np.cos(np.pi * t))
     if schedule == "exponential":

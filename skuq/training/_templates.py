@@ -24,7 +24,7 @@ __all__ = ["FirstValues", "Template", "template_of", "template_of_model"]
 #: Flat trainable weights (n_weights,) and the non-trainable variables.
 FirstValues = tuple[np.ndarray, list[np.ndarray]]
 
-# Every thread of a search needs its own at a time.
+# Enough for one a thread of a search.
 _templates = BoundedCache(max_size=8)
 
 

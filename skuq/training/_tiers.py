@@ -1,4 +1,4 @@
-"""Plain graph or XLA: which of the two ends a run sooner.
+"""The choice between a plain graph and XLA: which ends a run sooner.
 
 A plain graph runs at once, but every operation of every step passes over memory on its
 own. XLA joins operations into loops, and takes a second or two to compile them. What a
@@ -22,14 +22,14 @@ _CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
 _COMPILE_SECONDS = 1.2
 _SAVED_PER_STEP = 1.5e-4  # seconds
 _SAVED_PER_WEIGHT = 2e-9  # seconds a step
-# Of the layers for tables, which are many small operations each: five networks of nine such
+# For each layer for tables, which is many small operations: five networks of nine such
 # layers took 5 ms a step as a graph and 1.7 ms in XLA.
 _SAVED_PER_OWN_LAYER = 3.5e-4
-_SHARE_OF_EPOCHS = 0.6  # that a run with early stopping takes, on average
+_SHARE_OF_EPOCHS = 0.6  # taken on average by a run with early stopping
 
 
 def worth_xla(network: str, n_steps: int, n_weights: int, *, stops_early: bool) -> bool:
-    """Whether XLA's compilation pays for itself.
+    """Tell whether XLA's compilation pays for itself.
 
     A function of the configuration alone, not of the clock: the two differ in rounding,
     and a run must repeat.
@@ -39,9 +39,11 @@ def worth_xla(network: str, n_steps: int, n_weights: int, *, stops_early: bool) 
     network : str
         Configuration of the Keras model, as JSON.
     n_steps : int
-        Most steps of the run.
+        Maximum number of steps of the run.
     n_weights : int
-        Of all members together.
+        Number of weights of all members together.
+    stops_early : bool
+        Whether the recipe has early stopping.
     """
     if _CONVOLUTION.search(network):
         return False

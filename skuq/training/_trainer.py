@@ -1,4 +1,4 @@
-"""What a search calls for each configuration.
+"""The functions that a search evaluates: train a configuration, refit a trial.
 
 Importing this module loads no backend: a trainer is made in the caller's process and
 often used only in its workers.

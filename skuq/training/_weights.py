@@ -47,8 +47,8 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
                 stacklevel=2,
             )
         values[id(variable)] = np.asarray(value)
-    flat = [values[id(v)].ravel() for v in model.trainable_variables]
-    flat = np.concatenate(flat).astype("float32")
+    parts = [values[id(v)].ravel() for v in model.trainable_variables]
+    flat = np.concatenate(parts).astype("float32")
     return flat, [values[id(v)] for v in model.non_trainable_variables]
 
 
@@ -85,9 +85,9 @@ def _initializers(model: Any) -> dict[int, Any]:
 
 def keras_model(member: Member) -> Any:
     """Build a member's Keras model, with its weights."""
-    model = rebuild(member.network)
+    model, weights = rebuild(member.network), np.asarray(member.weights)
     ends = np.cumsum([int(np.prod(v.shape)) for v in model.trainable_variables])[:-1]
-    for variable, value in zip(model.trainable_variables, np.split(member.weights, ends)):
+    for variable, value in zip(model.trainable_variables, np.split(weights, ends)):
         variable.assign(value.reshape(variable.shape))
     for variable, value in zip(model.non_trainable_variables, member.state):
         variable.assign(value)
