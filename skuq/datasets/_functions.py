@@ -136,13 +136,13 @@ class SyntheticFunction:
 
     @cached_property
     def _centre_and_half(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the box in the formula's own units."""
+        """Centre and half width of the box in the formula's own units."""
         low, high = (np.asarray(end, float) for end in _PROBLEMS[self.name].box(self.n_features))
         return (low + high) / 2, (high - low) / 2
 
     @cached_property
     def _range(self) -> tuple[float, float]:
-        """What -1 and 1 stand for."""
+        """Values that -1 and 1 stand for."""
         problem = _PROBLEMS[self.name]
         low, high = problem.formula(np.stack([self._at("lowest"), self._at("highest")]))
         return low, high if problem.top is None else problem.top

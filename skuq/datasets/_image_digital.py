@@ -1,4 +1,4 @@
-"""What digital processing does to images. Notation as in `_image_noise`."""
+"""Corruptions by digital processing. Notation as in `_image_noise`."""
 
 from __future__ import annotations
 

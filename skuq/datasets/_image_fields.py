@@ -1,4 +1,4 @@
-"""What several corruptions of images need: lengths, random textures, resampling.
+"""Helpers of several corruptions of images: lengths, random textures, resampling.
 
 Notation: ``rngs`` is a list of n RandomStates, one for each image; fields have shape
 (n, h, w), images (n, h, w, c).

@@ -1,4 +1,4 @@
-"""How good a prediction was, its uncertainty included. Plain arrays in.
+"""Scores of predictions and of their uncertainty, from plain arrays.
 
 A ``.._loss`` is better when smaller, a ``.._score`` when larger.
 """

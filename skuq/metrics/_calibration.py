@@ -261,7 +261,7 @@ def sharpness(std, *, sample_weight=None):
 
 
 def _levels(y_true, mean, std, pit, kind, sample_weight):
-    """For each row the smallest level that holds its target (n[, m]), and weights (n,)."""
+    """Smallest level that holds each row's target (n[, m]), and weights (n,)."""
     check_choice("kind", kind, ("quantile", "interval"))
     normals = [values is not None for values in (y_true, mean, std)]
     if any(normals) if pit is not None else not all(normals):

@@ -1,4 +1,4 @@
-"""From what a user gives to arrays that scores may trust, and the mean over their rows.
+"""Validation of the scores' arguments, and weighted means over rows.
 
 Notation of the package: n rows, m outputs (the last axis is absent where y is 1-D), K
 members of an ensemble, C classes.
@@ -28,7 +28,7 @@ _SUM_TOLERANCE = 1e-3
 
 
 def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
-    """Float arrays of one length, each with a row at least; infinite only if not `finite`."""
+    """Check arrays of one length, each with at least one row; return floats."""
     arrays = {name: np.asarray(values, dtype=float) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:
@@ -42,7 +42,7 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
 
 def check_same_shape(*, finite=True, **arrays) -> list[np.ndarray]:
-    """Float arrays of shape (n,) or (n, m), all the same; one named `std` is positive."""
+    """Check arrays of one shape (n,) or (n, m); one named `std` must be positive."""
     checked = check_arrays(finite=finite, **arrays)
     first, *others = arrays
     shape = checked[0].shape
@@ -66,7 +66,7 @@ def check_positive(name: str, values: np.ndarray) -> None:
 
 
 def check_ordered(lower: np.ndarray, upper: np.ndarray) -> None:
-    """Complain of intervals that end before they begin."""
+    """Raise ValueError if an interval ends before it begins."""
     wrong = np.flatnonzero((lower > upper).reshape(len(lower), -1).any(axis=1))
     if len(wrong):
         raise ValueError(
@@ -88,13 +88,13 @@ def average(values: np.ndarray, sample_weight) -> np.ndarray:
 
 
 def group_sums(keys, *values):
-    """Distinct keys ascending, the place of each row's key there, and sums over its rows."""
+    """Sum values over rows of equal keys; return sorted keys, each row's position, and sums."""
     distinct, group = np.unique(keys, return_inverse=True)
     return distinct, group, *(np.bincount(group, weights=column) for column in values)
 
 
 def check_members(y_true, loc, scale, weights):
-    """y (n[, m]); loc and scale (K, n[, m]) and weights (K,), of members that count."""
+    """Check y (n[, m]), loc and scale (K, n[, m]) and weights (K,); drop members of weight 0."""
     (y,) = check_same_shape(y_true=y_true)
     loc, scale = check_arrays(loc=loc, scale=scale)
     for name, values in (("loc", loc), ("scale", scale)):
@@ -110,7 +110,7 @@ def check_members(y_true, loc, scale, weights):
 
 
 def check_proba(proba, *, name: str = "proba", members: bool = False) -> np.ndarray:
-    """Class probabilities (n, C), or (K, n, C) of members."""
+    """Check class probabilities (n, C), or (K, n, C) of members."""
     (proba,) = check_arrays(**{name: proba})
     axes = ("n_members", "n_samples", "n_classes")[not members :]
     if proba.ndim != len(axes):

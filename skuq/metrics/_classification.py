@@ -243,7 +243,7 @@ def predictive_entropy(proba):
 
 
 def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
-    """Column (n,) of each row's label among the last axis of proba (.., n, C).
+    """Column (n,) of each row's label on the last axis of proba (.., n, C).
 
     Raises
     ------

@@ -195,7 +195,7 @@ def disagreement_score(members, *, sample_weight=None):
 
 
 def mutual_information(member_proba, weights=None):
-    """What knowing the member would tell about each row's class: epistemic uncertainty.
+    """Mutual information of class and member for each row: epistemic uncertainty.
 
     The entropy of the averaged probabilities less the average of the members' entropies.
 
@@ -233,7 +233,7 @@ def mutual_information(member_proba, weights=None):
 
 
 def _true_probabilities(y_true, member_proba, labels, weights=None):
-    """What each member gives to the true class, (K, n), and weights (K,)."""
+    """Each member's probability of the true class, (K, n), and weights (K,)."""
     proba = check_proba(member_proba, name="member_proba", members=True)
     codes = label_columns(y_true, proba, labels)
     # Cut off before averaging, so that oracle <= ensemble <= average member always holds.

@@ -148,7 +148,7 @@ def aurc_loss(errors, uncertainty, *, sample_weight=None):
 
 
 def ood_auroc_score(score_in, score_out, *, sample_weight=None):
-    """How well a score tells rows unlike the training data from rows like it.
+    """Area under the ROC curve of a score that detects out-of-distribution rows.
 
     Parameters
     ----------

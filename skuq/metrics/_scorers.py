@@ -124,7 +124,7 @@ def make_scorers(*names):
 
 @dataclass(frozen=True)
 class UncertaintyScorer:
-    """What `get_scorer` gives: ``scorer(estimator, X, y, sample_weight=None)``.
+    """Scorer of an uncertainty: ``scorer(estimator, X, y, sample_weight=None)``.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class UncertaintyScorer:
         return replace(self, weight_request=sample_weight)
 
     def get_metadata_routing(self):
-        """What scikit-learn's metadata routing may pass.
+        """Describe the metadata that scikit-learn may route to the scorer.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What a member is: functions that build Keras models, beside their search spaces."""
+"""Functions that build Keras models, their heads and their search spaces."""
 
 import lazy_loader
 

@@ -146,7 +146,7 @@ class EpiNet:
 
 @dataclass(frozen=True)
 class EpistemicNetwork:
-    """What a NEON member is, as data: a base network and what makes it uncertain.
+    """Description of a NEON member: a base network and its epinet.
 
     Parameters
     ----------

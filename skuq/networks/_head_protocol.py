@@ -1,4 +1,4 @@
-"""What training, searches and prediction ask of a head.
+"""Interface of a head for training, searches and prediction.
 
 A head says what a network's raw outputs mean: how many there are, the distribution they
 describe and the loss that trains them.

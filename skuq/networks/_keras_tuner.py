@@ -31,7 +31,7 @@ class KerasTunerSpace:
         optimizer, epochs, reduce_lr_patience, reduce_lr_factor,
         early_stopping_patience). By default the AutoDEUQ paper's hyperparameters.
     max_batch_size : int, default=256
-        Of the default `training`.
+        Largest batch size of the default `training`.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class KerasTunerSpace:
     max_batch_size: int = 256
 
     def decisions(self, input_shape, n_outputs) -> Decisions:
-        """What the two callables declare when they run with default values."""
+        """Collect the decisions that the two callables declare with default values."""
         from skuq.backend import keras_tuner
 
         architecture = keras_tuner.HyperParameters()
@@ -103,7 +103,7 @@ def _filled(configuration):
 
 
 def space_from_keras_tuner(declared) -> Space:
-    """Our decisions from Keras-Tuner's; stepped numbers become choices."""
+    """Convert Keras-Tuner's decisions to ours; stepped numbers become choices."""
     decisions: dict[str, Any] = {}
     for hp in declared:
         # The same name may be declared under several conditions: one decision.

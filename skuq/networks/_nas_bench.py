@@ -87,7 +87,7 @@ class NASBench201Space:
         return end(layers, inputs, x, n_outputs, "nas_bench_201")
 
     def recipe(self, configuration: Mapping) -> dict:
-        """As `CellSpace.recipe`."""
+        """Training recipe of one configuration, as in `CellSpace.recipe`."""
         return cell_recipe(configuration, self.batch_size)
 
     def mutate(self, configuration: Mapping, rng) -> dict:

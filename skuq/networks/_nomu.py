@@ -29,7 +29,7 @@ _MEAN, _SIDE = "mean_", "side_"
 @saved_as("networks.NomuHead")
 @dataclass(frozen=True)
 class NomuHead:
-    """NOMU's loss (Definition 3.3), and what a network's raw numbers mean.
+    """NOMU's loss (Definition 3.3), and the meaning of a network's raw numbers.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def build_nomu(
     given: tuple | None = None,
     sample: np.ndarray | None = None,
 ):
-    """NOMU's architecture (Figure 2) as one Keras model of one input.
+    """Build NOMU's architecture (Figure 2) as one Keras model of one input.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def _layers_to_join(hidden, n_joins, connect_layers):
 def build_mean(
     input_shape: tuple, n_raw: int, hidden_units, activation, l2, initial_range, build_f
 ):
-    """The part of f alone, with so many outputs; parameters as in `build_nomu`."""
+    """Build the part of f alone, with `n_raw` outputs; parameters as in `build_nomu`."""
     from skuq.backend import keras
 
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
@@ -222,7 +222,7 @@ def build_mean(
 
 
 class _Layers:
-    """Dense layers that begin and are penalised as told."""
+    """Dense layers with common initial ranges and penalties."""
 
     def __init__(self, activation, initial_range):
         self.activation = activation
@@ -243,7 +243,7 @@ class _Layers:
         )(x)
 
     def mean(self, inputs, n_raw, units, l2, build_f):
-        """f's outputs, and its hidden layers as far as they can be seen."""
+        """Build f; return its outputs and those hidden layers that r can see."""
         if build_f is not None:
             return _copy(_built("build_f", build_f, inputs.shape[1:], n_raw), inputs)
         hidden = self.hidden(inputs, units, _MEAN, l2)
@@ -272,7 +272,7 @@ def _joined(values, name):
 
 
 def _built(name, build, input_shape, n_outputs):
-    """The model that a user's function builds, which must give so many outputs."""
+    """Build a model with a user's function and check its number of outputs."""
     from skuq.backend import keras
 
     model = build(input_shape, n_outputs)
@@ -402,7 +402,7 @@ def _given_features(model, scale, offset, inputs, sample):
 
 
 def entering(output) -> list:
-    """What enters the last layers with weights before an output; empty if there are none."""
+    """Inputs of the last layers with weights before an output; empty without such layers."""
     found: dict[int, Any] = {}
     waiting = [output]
     while waiting:

@@ -50,7 +50,7 @@ class Dense:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of kernel (or v), bias and, if there is one, g."""
+        """Shapes of kernel (or v), bias and, if there is one, g."""
         shapes = [(self.n_inputs, self.n_units), (self.n_units,)]
         return shapes + [(self.n_units,)] * self.factorized
 
@@ -153,7 +153,7 @@ class OperatorNetwork:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of the trained variables: encoder, frequencies, decoder."""
+        """Shapes of the trained variables: encoder, frequencies, decoder."""
         encoder, decoder = self._layers
         frequencies = [(self.n_queries, self._n_frequencies)] * self._has_frequencies
         return (

@@ -1,4 +1,4 @@
-"""What the operations of a plan are made of: where functions come from, and what a pass needs.
+"""Parts of a plan's operations: array namespaces and the state of one pass.
 
 Notation: arrays are (.., n_samples, n_features), where .. is nothing or (n_members,).
 """
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Namespace(NamedTuple):
-    """Where array functions and activations come from: NumPy, or Keras' operations.
+    """Source of array functions and activations: NumPy, or Keras' operations.
 
     `cosine` takes turns, not radians: it is cos(2 pi x). `integers` makes whole numbers int32.
     """
@@ -79,7 +79,7 @@ def tensors(xla: bool = False) -> Namespace:
 
 @functools.cache
 def _cosine_coefficients() -> np.ndarray:
-    """Of the polynomial in x**2 that is cos(2 pi x) to 1e-9 on [-0.5, 0.5]."""
+    """Coefficients of a polynomial in x**2 that is cos(2 pi x) to 1e-9 on [-0.5, 0.5]."""
     polynomial = np.polynomial.Chebyshev.interpolate(
         lambda square: np.cos(2 * np.pi * np.sqrt(square)), 7, domain=[0, 0.25]
     )
@@ -88,7 +88,7 @@ def _cosine_coefficients() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What one pass through a plan depends on besides its weights and input.
+    """State of one pass through a plan, besides its weights and input.
 
     Attributes
     ----------

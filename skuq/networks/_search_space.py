@@ -1,4 +1,4 @@
-"""What a search space has to offer, and the paper's training hyperparameters.
+"""Protocol of search spaces, and the paper's training hyperparameters.
 
 NumPy only: proposing a configuration needs no Keras, building it does.
 """

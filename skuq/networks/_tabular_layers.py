@@ -99,7 +99,7 @@ class _TabularLayer(keras.layers.Layer):
             setattr(self, name, variable)
 
     def _set_initializers(self, weights):
-        """Where first values depend on the input's shape."""
+        """Set initializers that depend on the input's shape."""
 
     def call(self, x):
         weights = [getattr(self, name) for name in self._names]

@@ -1,4 +1,4 @@
-"""What the layers for tables compute, on arrays and on tensors: operations of a plan.
+"""Operations of the layers for tables in a plan, on arrays and on tensors.
 
 The Keras layers of `_tabular_layers` run these too. `read` takes a layer's configuration and
 the shapes that enter it, and gives the operation, its weights, how many variables do not
@@ -166,7 +166,7 @@ class PeriodicEmbedding:
 
 @dataclass(frozen=True)
 class PiecewiseLinearEmbedding:
-    """How far each feature is through each of its bins, then a linear map of its own.
+    """Piecewise linear encoding by each feature's bins, then a linear map of its own.
 
     Bins of width 0 stand for none, so features may have fewer than others.
     """

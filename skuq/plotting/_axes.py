@@ -1,4 +1,4 @@
-"""What all displays share: axes to draw on, colours, styles and labels.
+"""Helpers of all displays: axes, colours, styles and labels.
 
 Colours are those of Okabe and Ito, which readers with any colour vision tell apart; line
 styles, markers or hatches say the same once more, for print without colour.
@@ -124,7 +124,7 @@ def with_name(name: str | None, text: str) -> str:
 
 
 def upper_fence(values: np.ndarray) -> float:
-    """Where the axis of a loss may end: 1.5 interquartile ranges above the upper quartile.
+    """Upper end of the axis of a loss: 1.5 interquartile ranges above the upper quartile.
 
     A network that diverged would squeeze all others into one line.
     """

@@ -1,4 +1,4 @@
-"""Which configurations a search tried, and which decisions mattered."""
+"""Display of a search's configurations and of the importance of its decisions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class CatalogDisplay(Display):
         ax=None,
         **plot_options,
     ):
-        """From a catalog or its frame.
+        """Create a display from a catalog or its frame.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class CatalogDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, *, ax=None, **options):
-        """From a fitted estimator with a `catalog_`.
+        """Create a display from a fitted estimator with a `catalog_`.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""How wide intervals must be to cover."""
+"""Display of the width that intervals need for each coverage."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CoverageWidthDisplay(Display):
 
     @classmethod
     def from_predictions(cls, y, mean, std, *, name=None, unit=None, ax=None, **plot_options):
-        """From predicted means and standard deviations.
+        """Create a display from predicted means and standard deviations.
 
         Parameters
         ----------

@@ -70,7 +70,7 @@ class ErrorStdDisplay(Display):
     def from_predictions(
         cls, y, mean, std, *, n_bins=10, name="y", unit=None, ax=None, **plot_options
     ):
-        """From predicted means and standard deviations.
+        """Create a display from predicted means and standard deviations.
 
         Parameters
         ----------

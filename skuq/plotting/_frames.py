@@ -1,4 +1,4 @@
-"""From a catalog to what is drawn of it: trials, decisions, and how much each decides."""
+"""Trials, decisions and their importance from a catalog, for the displays of searches."""
 
 from __future__ import annotations
 

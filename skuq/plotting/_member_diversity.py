@@ -1,4 +1,4 @@
-"""How members differ: in what they predict, and in what they are."""
+"""Display of the diversity of members, by predictions or by architecture."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def _write_numbers(ax, distances):
 
 
 def _trials_of_networks(estimator):
-    """For each network that predicts, the name of the trial that found it; None without any."""
+    """Name of the trial that found each network; None without trials."""
     if not hasattr(estimator, "catalog_"):
         return None
     trials = estimator.selection_.indices

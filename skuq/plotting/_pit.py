@@ -62,7 +62,7 @@ class PITDisplay(Display):
 
     @classmethod
     def from_predictions(cls, y, mean, std, *, n_bins=10, name=None, ax=None, **plot_options):
-        """From predicted normals.
+        """Create a display from predicted normals.
 
         Parameters
         ----------

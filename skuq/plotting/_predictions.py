@@ -1,4 +1,4 @@
-"""From an estimator, or from what a user gives, to checked arrays."""
+"""Checked predictions from an estimator or from arrays."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pit_of_estimator(estimator, X, y) -> np.ndarray:
 
 
 def member_predictions(estimator, X) -> np.ndarray:
-    """What each member predicts: means, or probabilities, of shape (n_members, n_samples, ..).
+    """Members' predictions: means, or probabilities, of shape (n_members, n_samples, ..).
 
     Raises
     ------

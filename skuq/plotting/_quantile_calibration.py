@@ -70,7 +70,7 @@ class QuantileCalibrationDisplay(Display):
         ax=None,
         **plot_options,
     ):
-        """From predicted normals, or from the probability integral transform.
+        """Create a display from predicted normals or from the probability integral transform.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""How fast optimisers get to good values."""
+"""Display of the regret of optimisers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RegretDisplay(Display):
     def from_values(
         cls, values, *, optimum=None, maximize=False, unit=None, ax=None, **plot_options
     ):
-        """From the values found, in the order of evaluation.
+        """Create a display from the values found, in the order of evaluation.
 
         Parameters
         ----------

@@ -79,7 +79,7 @@ class ReliabilityDisplay(Display):
         ax=None,
         **plot_options,
     ):
-        """From predicted probabilities.
+        """Create a display from predicted probabilities.
 
         Parameters
         ----------

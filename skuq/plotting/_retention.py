@@ -1,4 +1,4 @@
-"""What is left of the error if uncertain rows are handed to somebody else."""
+"""Display of the error that remains if uncertain rows are handed to somebody else."""
 
 from __future__ import annotations
 

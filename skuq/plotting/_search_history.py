@@ -1,4 +1,4 @@
-"""How a search went: score of each trial, and the best so far."""
+"""Display of a search's progress: score of each trial, and the best so far."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SearchHistoryDisplay(Display):
 
     @classmethod
     def from_catalog(cls, catalog, *, score_name="score", ax=None, **plot_options):
-        """From a catalog or its frame.
+        """Create a display from a catalog or its frame.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class SearchHistoryDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, *, ax=None, **options):
-        """From a fitted estimator with a `catalog_`.
+        """Create a display from a fitted estimator with a `catalog_`.
 
         Parameters
         ----------

@@ -78,7 +78,7 @@ class TeamDisplay(Display):
 
     @classmethod
     def from_teams(cls, teams, *, ax=None, **plot_options):
-        """From a selection of teams.
+        """Create a display from a selection of teams.
 
         Parameters
         ----------

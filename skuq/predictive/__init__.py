@@ -1,4 +1,4 @@
-"""What a prediction is: records of predictive distributions."""
+"""Records of predictive distributions."""
 
 import lazy_loader
 

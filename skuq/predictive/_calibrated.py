@@ -24,7 +24,7 @@ _CHUNK = 2**13  # rows whose moments are computed at a time
 
 @dataclass(frozen=True, eq=False)
 class _Calibrated:
-    """What both kinds share: parts of the variance in the proportions of the base."""
+    """Base of calibrated mixtures: the variance has the base's proportions of parts."""
 
     base: GaussianMixture
 
@@ -35,7 +35,7 @@ class _Calibrated:
 
     @property
     def variance(self) -> np.ndarray:
-        """Of the calibrated distribution, about its own mean, in squared units of y."""
+        """Variance of the calibrated distribution about its own mean, in squared units of y."""
         return self.base.variance
 
     def _share(self, part: np.ndarray) -> np.ndarray:
@@ -149,7 +149,7 @@ class RecalibratedMixture(_Calibrated):
 
     @property
     def variance(self) -> np.ndarray:
-        """Of the calibrated distribution, about its own mean, in squared units of y."""
+        """Variance of the calibrated distribution about its own mean, in squared units of y."""
         base = self.base
         parts = [
             self._variance(base.rows(slice(start, start + _CHUNK)))
@@ -158,7 +158,7 @@ class RecalibratedMixture(_Calibrated):
         return np.concatenate(parts)
 
     def _variance(self, base: GaussianMixture) -> np.ndarray:
-        """Of some rows: moments of the mixture between its knots, each with its density."""
+        """Variance of some rows, from moments of the mixture between its knots."""
         # A level (or one for each output) a knot, for all rows: (n_knots, 1[, m]).
         predicted, observed = self.predicted[:, None], self.observed[:, None]
         far = np.full((1, *base.mean.shape), np.inf)
@@ -206,7 +206,7 @@ class ConformalMixture(_Calibrated):
     Parameters
     ----------
     base : GaussianMixture
-        Of calibrated scale.
+        Mixture of calibrated scale.
     scores : ndarray of shape (n_scores,) or (n_scores, m)
         Sorted absolute errors of held-out rows, in units of their predicted std.
     reach : ndarray of the same shape

@@ -1,4 +1,4 @@
-"""What calibration learns from predictions of rows a model has not seen.
+"""Parameters that calibration learns from predictions of rows a model has not seen.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D); predictions come in
 folds, a mixture of each; weights w (n,).
@@ -38,7 +38,7 @@ _MOST_TERMS = 2 * 10**8  # a few seconds' worth of likelihood terms
 def fit_scale(
     mixtures: list[GaussianMixture], ys: list[np.ndarray], weights: list[np.ndarray]
 ) -> float:
-    """The factor c of all standard deviations under which y is most likely.
+    """Fit the factor c of all standard deviations by maximum likelihood.
 
     For one normal a row this is ``sqrt(mean(((y - mean) / std) ** 2))``; the mixture's own
     likelihood may have several maxima and is searched. Where every y is met exactly there
@@ -66,19 +66,19 @@ def fit_scale(
     grid = np.unique(
         np.concatenate([np.linspace(min(start, 0) - 2, max(start, 0) + 2, 25), [0.0, start]])
     )
-    return float(np.exp(_minimiser(nll, grid)))
+    return float(np.exp(_minimise(nll, grid)))
 
 
 def _root_mean_square(values: np.ndarray, weights: np.ndarray) -> float:
-    """Of values (n,), which may be too large or small to be squared."""
+    """Root mean square of values (n,), whose squares may overflow or vanish."""
     largest = abs(values).max()
     if largest == 0:
         return 0.0
     return float(largest * np.sqrt(np.average((values / largest) ** 2, weights=weights)))
 
 
-def _minimiser(loss: Callable[[float], float], grid: np.ndarray) -> float:
-    """Where a function of one number is least: the best of a grid, refined beside it."""
+def _minimise(loss: Callable[[float], float], grid: np.ndarray) -> float:
+    """Minimise a scalar function: grid search, then refinement."""
     losses = [loss(x) for x in grid]
     best = int(np.argmin(losses))
     ends = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
@@ -95,7 +95,7 @@ def fit_epistemic_scale(
     fit_noise: bool = False,
     beyond: np.ndarray | None = None,
 ) -> tuple[float, float]:
-    """Factors c of the model's and k of the noise's standard deviation.
+    """Fit factors c of the model's and k of the noise's standard deviation.
 
     Under them errors are most likely to come from normals of mean 0 and variance
     ``c**2 * epistemic**2 + k**2 * aleatoric**2``. Outputs share the factors.
@@ -137,7 +137,7 @@ def fit_epistemic_scale(
         _, aleatoric = _terms(weights, aleatoric)
     if aleatoric is None or not aleatoric.any():
         return _root_mean_square(error / epistemic, weight) or 1.0, 1.0
-    one = _fit_scale_beside_noise(error, epistemic, beyond, aleatoric, weight), 1.0
+    one = _fit_scale_with_known_noise(error, epistemic, beyond, aleatoric, weight), 1.0
     if not fit_noise:
         return one
     both = _fit_both_scales(error, epistemic, beyond, aleatoric, weight)
@@ -159,29 +159,29 @@ def _terms(weights: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _log_width(near: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """The log of what a density is divided by: the mean standard deviation of both sides."""
+    """Log of a density's normaliser: the mean standard deviation of both sides."""
     return np.log(0.5 * (near + far))
 
 
 def _balance(epistemic: np.ndarray, aleatoric: np.ndarray) -> float:
-    """The factor of the model's part that makes both parts alike in a typical row."""
+    """Factor of the model's part that makes both parts equal in a typical row."""
     return np.median(aleatoric[aleatoric > 0]) / np.median(epistemic)
 
 
 def _log_grid(low: float, high: float) -> np.ndarray:
-    """From low to high in steps of about `_STEP`, in logarithms."""
+    """Grid from log(low) to log(high) in steps of about `_STEP`."""
     low, high = np.log(low), np.log(high)
     return np.linspace(low, high, max(int(np.ceil((high - low) / _STEP)), 1) + 1)
 
 
-def _fit_scale_beside_noise(
+def _fit_scale_with_known_noise(
     error: np.ndarray,
     epistemic: np.ndarray,
     beyond: np.ndarray,
     aleatoric: np.ndarray,
     weight: np.ndarray,
 ) -> float:
-    """c of a variance ``c**2 * epistemic**2 + aleatoric**2``."""
+    """Fit c of the variance ``c**2 * epistemic**2 + aleatoric**2``."""
     low = _NEGLIGIBLE * _balance(epistemic, aleatoric)
     # From here on every row's variance is at least its squared error, and the loss grows.
     enough = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
@@ -193,7 +193,7 @@ def _fit_scale_beside_noise(
         std, far = (np.hypot(np.exp(log_c) * side, aleatoric) for side in (epistemic, beyond))
         return weight @ (_log_width(std, far) + 0.5 * (error / std) ** 2)
 
-    return float(np.exp(_minimiser(nll, _log_grid(low, high))))
+    return float(np.exp(_minimise(nll, _log_grid(low, high))))
 
 
 def _fit_both_scales(
@@ -203,7 +203,7 @@ def _fit_both_scales(
     aleatoric: np.ndarray,
     weight: np.ndarray,
 ) -> tuple[float, float]:
-    """c and k: for each ratio c / k the best k is a root mean square, which leaves one number."""
+    """Fit c and k: for each ratio c / k the best k is a root mean square."""
     if not error.any():
         return 1.0, 1.0
 
@@ -215,7 +215,7 @@ def _fit_both_scales(
         return weight @ _log_width(own, far) + np.log(_root_mean_square(error / own, weight))
 
     balance = _balance(epistemic, aleatoric)
-    found = _minimiser(nll, _log_grid(_NEGLIGIBLE * balance, balance / _NEGLIGIBLE))
+    found = _minimise(nll, _log_grid(_NEGLIGIBLE * balance, balance / _NEGLIGIBLE))
     k = _root_mean_square(error / std(found), weight)
     return float(k * np.exp(found)), k
 
@@ -230,7 +230,7 @@ def fit_readout(
     aleatoric: np.ndarray | None = None,
     raw_beyond: np.ndarray | None = None,
 ) -> tuple[float, float, float]:
-    """Ends of the readout's range, and the factor c, under which errors are most likely.
+    """Fit the ends of the readout's range and the factor c by maximum likelihood.
 
     The standard deviation of the model is ``c * readout(raw, l_min, l_max)``; outputs share
     all three.
@@ -238,13 +238,13 @@ def fit_readout(
     Parameters
     ----------
     error, raw : ndarray of shape (n,) or (n, m)
-        y minus the point prediction, and what the network's side output says.
+        y minus the point prediction, and the network's side output.
     readout : callable
         ``readout(raw, l_min, l_max) -> positive ndarray``, element by element; broadcasts.
     weights : ndarray of shape (n,)
         Non-negative, not all 0.
     l_mins, l_maxs : ndarray of shape (n_mins,), (n_maxs,)
-        Tried are all pairs in which l_max is larger.
+        Grids of values; all pairs with l_min < l_max are tried.
     aleatoric : ndarray of the shape of `error`, or None
         Known noise.
     raw_beyond : ndarray of the shape of `error`, optional
@@ -327,7 +327,7 @@ def _readout_losses(
 def _best_pair(
     losses: Callable[..., np.ndarray], l_mins: np.ndarray, l_maxs: np.ndarray, step: int
 ) -> tuple[float, float]:
-    """The pair of least loss: every step-th of both first, then downhill in halved steps."""
+    """Find the pair of least loss: on coarse grids first, then by descent in halved steps."""
 
     def best_of(rows: Iterable[int], columns: Iterable[int]) -> tuple[float, int, int]:
         pairs = np.array([(i, j) for i in rows for j in columns if l_maxs[j] > l_mins[i]])
@@ -351,7 +351,7 @@ def _best_pair(
 def _losses_without_noise(
     near: np.ndarray, far: np.ndarray, square: np.ndarray, _: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
-    """Eq. 51 of each row of spreads (n_pairs, n_terms), but for a constant."""
+    """Loss (Eq. 51, without its constant) of each row of spreads (n_pairs, n_terms)."""
     return _log_width(near, far) @ weight + 0.5 * np.log((square / near**2) @ weight)
 
 
@@ -362,7 +362,7 @@ def _losses_with_noise(
     noise_square: np.ndarray,
     weight: np.ndarray,
 ) -> np.ndarray:
-    """The least loss over c of each row of spreads (n_pairs, n_terms)."""
+    """Least loss over c of each row of spreads (n_pairs, n_terms)."""
     unit = ((square / near**2) @ weight)[:, None]  # c of Eq. 51, that without noise
     near, far = unit * near**2, unit * far**2
 
@@ -391,7 +391,7 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike
 
 
 def fit_levels(pit: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Knots of the map from predicted to observed levels (Kuleshov et al., 2018).
+    """Fit knots of the map from predicted to observed levels (Kuleshov et al., 2018).
 
     The isotonic fit of the observed on the predicted levels is the distribution function of
     the PIT values. Between knots, of which each holds ten values or more, and twenty at
@@ -417,7 +417,7 @@ def fit_levels(pit: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> float:
-    """The temperature under which the classes are most likely (Guo et al., 2017).
+    """Fit the temperature by maximum likelihood (Guo et al., 2017).
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _SMALLEST = np.finfo(float).tiny
 
 @dataclass(frozen=True, eq=False)
 class CategoricalMixture:
-    """For every row K distributions over C classes; weights are shared by all rows.
+    """Mixture of K distributions over C classes for every row; rows share the weights.
 
     Parameters
     ----------

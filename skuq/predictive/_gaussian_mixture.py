@@ -21,7 +21,7 @@ __all__ = ["GaussianMixture"]
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture(Mixture):
-    """For every row a mixture of K normals; weights are shared by all rows.
+    """Mixture of K normals for every row; rows share the weights.
 
     Given the member, outputs are independent; over members they are not.
 

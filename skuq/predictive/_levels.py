@@ -1,4 +1,4 @@
-"""Probabilities that quantiles and intervals are asked for."""
+"""Probability levels of quantiles and intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["check_levels", "interval_levels"]
 
 
 def check_levels(probability: ArrayLike) -> np.ndarray:
-    """A number or numbers (q,) strictly between 0 and 1.
+    """Check a number or numbers (q,), which must lie strictly between 0 and 1.
 
     Raises
     ------

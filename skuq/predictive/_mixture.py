@@ -76,12 +76,12 @@ def find_roots(
     Parameters
     ----------
     excess : callable
-        ``excess(y, levels, at)`` of arrays (s,), of some of the elements at a time.
+        ``excess(y, levels, at)`` of arrays (s,), for some of the elements at a time.
     low, high : ndarray of shape (..)
     levels, at : ndarray of shape (..)
         A number and a position (int) of each element.
     tolerance : float, default=1e-16
-        In units of half the bracket.
+        Tolerance in units of half the bracket.
     """
     # In such units the root is of order 1 whatever y's is.
     centre, unit = 0.5 * (low + high), 0.5 * (high - low)
@@ -101,7 +101,7 @@ def find_roots(
 
 
 class Mixture:
-    """For every row a mixture of K members' distributions; weights are shared by all rows.
+    """Mixture of K members' distributions for every row; rows share the weights.
 
     Given the member, outputs are independent; over members they are not.
 
@@ -166,7 +166,7 @@ class Mixture:
     _at_scores: Callable[..., np.ndarray]
 
     def _stretched(self, mean: np.ndarray, factor: Factor) -> Any:
-        """The same about `mean` (n[, m]), `factor` times as wide."""
+        """Stretch about `mean` (n[, m]) by `factor`."""
         raise NotImplementedError
 
     @property
@@ -189,12 +189,12 @@ class Mixture:
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
-        """The members' average variance: what more data would not take away."""
+        """Average variance of the members: noise, which more data would not reduce."""
         return self._average(self.member_variances)
 
     @property
     def epistemic_variance(self) -> np.ndarray:
-        """Variance of the members' means: with the divisor K, so one member gives 0."""
+        """Variance of the members' means with divisor K, so that one member gives 0."""
         # Centred before squaring: E[mu^2] - mean^2 cancels when the mean is large.
         means = self.member_means
         return self._average((means - self._average(means)) ** 2)
@@ -248,7 +248,7 @@ class Mixture:
         return y
 
     def quantile(self, probability: ArrayLike) -> np.ndarray:
-        """The mixture's own quantiles, by root finding on its cdf.
+        """Quantiles of the mixture, by root finding on its cdf.
 
         Parameters
         ----------
@@ -272,7 +272,7 @@ class Mixture:
         return roots[0] if p.ndim == 0 else np.moveaxis(roots, 0, 1)
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Where the cdf of each row and output is a level, one or its own.
+        """Invert the cdf of each row and output, at common levels or at each one's own.
 
         Parameters
         ----------
@@ -312,9 +312,9 @@ class Mixture:
     def _bracket(
         self, levels: np.ndarray, arrays: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Ends (q, r) between which quantiles lie: the members' smallest and largest.
+        """Bracket (q, r) of quantiles: the members' smallest and largest.
 
-        One array twice where that is the quantile itself. Arguments are those of `_roots`.
+        The same array twice if it is the quantile itself. Arguments are those of `_roots`.
         """
         ends = (self._quantile(levels, *own) for own in zip(*arrays))
         low = high = next(ends)
@@ -323,22 +323,22 @@ class Mixture:
         return low, high
 
     def scaled(self, factor: Factor) -> Self:
-        """The same mixture, stretched about its mean.
+        """Stretch the mixture about its mean.
 
         Parameters
         ----------
         factor : float or ndarray of shape (m,)
-            Of all standard deviations; positive.
+            Factor of all standard deviations; positive.
         """
         return self._stretched(self.mean, factor)
 
     def rows(self, rows: RowIndex) -> Self:
-        """The mixtures of some rows, by a slice or positions."""
+        """Select rows by a slice or positions."""
         pick = (..., rows) if len(self._shape) == 1 else (..., rows, slice(None))
         return self._with(*(parameter[pick] for parameter in self._parameters))
 
     def output(self, k: int) -> Self:
-        """The marginal of one output, where there are several."""
+        """Marginal of one of several outputs."""
         return self._with(*(parameter[..., k] for parameter in self._parameters))
 
     def interval(self, coverage: float = 0.9) -> np.ndarray:
@@ -396,7 +396,7 @@ class Mixture:
         return np.stack(means), np.stack(variances)
 
     def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[Any, Any]]:
-        """Weights and values of y, (n[, m]) or numbers, of a rule for one member's averages."""
+        """Weights and nodes y, (n[, m]) or numbers, of a quadrature rule for one member."""
         return ((w, self._at_scores(z, *arrays)) for z, w in zip(_SCORES, _SCORE_WEIGHTS))
 
     def to_tfp(self) -> Any:
@@ -420,7 +420,7 @@ class Mixture:
         )
 
     def _independent(self, distribution: Any) -> Any:
-        """Of one distribution an output, batch (n, K, m), one of all outputs."""
+        """Join distributions of single outputs, batch (n, K, m), to one of all outputs."""
         if len(self._shape) == 1:
             return distribution
         from skuq.backend import tfd

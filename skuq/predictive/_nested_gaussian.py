@@ -24,11 +24,11 @@ __all__ = ["NestedGaussianMixture"]
 
 @dataclass(frozen=True, eq=False)
 class NestedGaussianMixture(Mixture):
-    """For every row K members, each a mixture of J normals of its own probabilities.
+    """Mixture of K members for every row, each a mixture of J normals of its own.
 
     The members' weights are shared by all rows, the probabilities of their components are
-    not. What components of one member disagree on is noise, possibly of several modes; what
-    the members' means disagree on is epistemic. Each output has its own mixture: given the
+    not. Disagreement of one member's components is noise, possibly with several modes;
+    disagreement of the members' means is epistemic. Each output has its own mixture: given the
     member, outputs are independent.
 
     Parameters
@@ -36,9 +36,9 @@ class NestedGaussianMixture(Mixture):
     loc, scale : ndarray of shape (K, J, n) or (K, J, n, m)
         Means and standard deviations of the components, in units of y; scale > 0.
     probabilities : ndarray of the shape of `loc`
-        Of the components; non-negative, summing to 1 over J within 1e-6.
+        Probabilities of the components; non-negative, summing to 1 over J within 1e-6.
     weights : ndarray of shape (K,), optional
-        Of the members: positive, summing to 1; equal by default.
+        Weights of the members: positive, summing to 1; equal by default.
 
     Raises
     ------

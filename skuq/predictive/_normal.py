@@ -1,4 +1,4 @@
-"""Normals whose variance has two known parts: what one network with its own uncertainty predicts.
+"""Normals whose variance has two known parts, as a network with its own uncertainty predicts.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -19,7 +19,7 @@ __all__ = ["EpistemicNormal", "check_parts"]
 
 
 def check_parts(**arrays: ArrayLike) -> list[np.ndarray]:
-    """A location and standard deviations, all of one shape (n,) or (n, m), as floats.
+    """Check a location and standard deviations, all of one shape (n,) or (n, m).
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def check_parts(**arrays: ArrayLike) -> list[np.ndarray]:
 
 @dataclass(frozen=True, eq=False, init=False)
 class EpistemicNormal(GaussianMixture):
-    """For every row a normal, whose variance is noise plus what the model does not know.
+    """Normal for every row with known aleatoric and epistemic variance.
 
     It is a `GaussianMixture` of one member with the scale
     ``sqrt(aleatoric**2 + epistemic**2)``; the parts of its variance are those given, where a
@@ -106,12 +106,12 @@ class EpistemicNormal(GaussianMixture):
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
-        """The noise's, as given, in squared units of y."""
+        """Variance of the noise, as given, in squared units of y."""
         return self.aleatoric**2
 
     @property
     def epistemic_variance(self) -> np.ndarray:
-        """The model's, as given, in squared units of y."""
+        """Variance of the model, as given, in squared units of y."""
         return self.epistemic**2
 
     @property
@@ -125,12 +125,12 @@ class EpistemicNormal(GaussianMixture):
         Parameters
         ----------
         epistemic_ddof : {0, 1}, default=0
-            Of no effect: there is one model, and no divisor to correct.
+            Without effect: there is one model, and no divisor to correct.
         """
         return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Where the cdf of each row and output is a level, one or its own.
+        """Invert the cdf of each row and output, at common levels or at each one's own.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class EpistemicNormal(GaussianMixture):
         return self.loc + self.scale * special.ndtri(levels)
 
     def scaled(self, factor: Factor) -> EpistemicNormal:
-        """The same normals with both standard deviations multiplied.
+        """Multiply both standard deviations.
 
         Parameters
         ----------
@@ -154,11 +154,11 @@ class EpistemicNormal(GaussianMixture):
         return EpistemicNormal(self.mean, factor * self.aleatoric, factor * self.epistemic)
 
     def rows(self, rows: RowIndex) -> EpistemicNormal:
-        """The normals of some rows, by a slice or positions."""
+        """Select rows by a slice or positions."""
         return EpistemicNormal(self.mean[rows], self.aleatoric[rows], self.epistemic[rows])
 
     def output(self, k: int) -> EpistemicNormal:
-        """The marginal of one output, where there are several."""
+        """Marginal of one of several outputs."""
         return EpistemicNormal(self.mean[..., k], self.aleatoric[..., k], self.epistemic[..., k])
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:

@@ -25,8 +25,8 @@ _MOST_COLUMNS = 21_201  # of SciPy's Sobol sequence
 class Posterior:
     """Draws of a fitted regressor's function, at any inputs and in any array library.
 
-    What fits leave behind is in `arguments`; `function` holds only what stays the same, so
-    that a program compiled from it serves every later fit.
+    `arguments` holds all that a fit changes; `function` stays the same, so that a program
+    compiled from it serves every later fit.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Posterior:
         ``(xp, arguments, X) -> draws`` of shape ``(n_draws, n, *output_shape)``, for X of shape
         (n, n_features) in the user's units; draws are in units of y. `xp` is `numpy` (arrays
         in float64) or `keras.ops` (tensors in float32). The same X gives the same draws, and
-        a row's draws do not depend on the rows beside it.
+        a row's draws do not depend on the other rows.
     arguments : tuple of ndarray
         Weights, scalers, indices: all that changes from fit to fit.
     key : hashable or None
@@ -124,7 +124,7 @@ class Posterior:
 
 
 def normal_indices(n_draws: int, n_outputs: int, rng: np.random.Generator) -> np.ndarray:
-    """Standard normals that are spread more evenly than chance does it.
+    """Draw standard normals that are spread more evenly than independent ones.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ __all__ = ["QuantileMixture"]
 
 @dataclass(frozen=True, eq=False)
 class QuantileMixture(Mixture):
-    """For every row a mixture of K members that each give quantiles at the same levels.
+    """Mixture of K members for every row, each known by quantiles at the same levels.
 
     Between its levels a member's quantile function is linear, its density constant. Below
     the first and above the last level the density falls exponentially, continuing that of
@@ -88,7 +88,7 @@ class QuantileMixture(Mixture):
 
     @cached_property
     def _pieces(self) -> PiecewiseQuantiles:
-        """Of all members: arrays (K, n[, m]), and (.., K, n[, m]) those of knots and widths."""
+        """Distributions of all members: arrays (K, n[, m]), knots and widths (.., K, n[, m])."""
         return PiecewiseQuantiles.from_values(self.levels, np.moveaxis(self.values, 1, 0))
 
     @property
@@ -164,7 +164,7 @@ class QuantileMixture(Mixture):
     def _union(
         self, arrays: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """All members' knots in order, the density after each and the probability before it.
+        """Sort all members' knots, with the density after each and the probability before it.
 
         Both without tails, and sums over members: a running sum over knots would lose wide
         members beside narrow ones.

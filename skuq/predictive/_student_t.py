@@ -28,7 +28,7 @@ _LOG_SLOPES = np.log(np.cosh(np.pi / 2 * np.sinh(_U)) * np.cosh(_U))
 
 @dataclass(frozen=True, eq=False)
 class StudentTMixture(Mixture):
-    """For every row a mixture of K t distributions; weights are shared by all rows.
+    """Mixture of K t distributions for every row; rows share the weights.
 
     Given the member, outputs are independent; over members they are not.
 

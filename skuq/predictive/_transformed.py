@@ -32,12 +32,12 @@ class Transform(Protocol):
         """Log of the derivative of `forward` at y."""
 
     def output(self, k: int) -> Transform:
-        """That of one of several outputs, of arrays (..)."""
+        """Transform of one of several outputs, for arrays (..)."""
 
 
 @dataclass(frozen=True, eq=False)
 class TransformedMixture(Mixture):
-    """What y is where a mixture predicts an increasing function of y.
+    """Distribution of y, given a mixture that predicts an increasing function of y.
 
     With ``z ~ inner``, ``y = shift + factor * transform.inverse(z)``. Distribution function,
     quantiles, intervals, density and draws are exact. Means and variances are averages over
@@ -46,7 +46,7 @@ class TransformedMixture(Mixture):
     Parameters
     ----------
     inner : Mixture
-        Of z.
+        Distribution of z.
     transform : object
         With the methods ``forward(y)``, ``inverse(z)``, ``log_derivative(y)`` (the log of the
         derivative of `forward`) and, for several outputs, ``output(k)``; strictly increasing,
@@ -97,7 +97,7 @@ class TransformedMixture(Mixture):
 
     @property
     def weights(self) -> np.ndarray:
-        """Those of `inner`, of shape (K,)."""
+        """Weights of `inner`, of shape (K,)."""
         return self.inner.weights
 
     @property
@@ -143,7 +143,7 @@ class TransformedMixture(Mixture):
         return self.inner.log_prob(self._forward(y)) + slope
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Where the cdf of each row and output is a level, one or its own.
+        """Invert the cdf of each row and output, at common levels or at each one's own.
 
         Parameters
         ----------
@@ -162,12 +162,12 @@ class TransformedMixture(Mixture):
         return np.moveaxis(self._inverse(draws), 0, -1)
 
     def scaled(self, factor: Factor) -> TransformedMixture:
-        """The same mixture, stretched about its mean.
+        """Stretch the mixture about its mean.
 
         Parameters
         ----------
         factor : float or ndarray of shape (m,)
-            Of all standard deviations; positive.
+            Factor of all standard deviations; positive.
         """
         mean = self.mean
         stretched = TransformedMixture(
@@ -180,12 +180,12 @@ class TransformedMixture(Mixture):
         return stretched
 
     def rows(self, rows: RowIndex) -> TransformedMixture:
-        """The mixtures of some rows, by a slice or positions."""
+        """Select rows by a slice or positions."""
         shift = np.broadcast_to(self.shift, self._shape)[rows]
         return TransformedMixture(self.inner.rows(rows), self.transform, shift, self.factor)
 
     def output(self, k: int) -> TransformedMixture:
-        """The marginal of one output, where there are several."""
+        """Marginal of one of several outputs."""
         shift = np.broadcast_to(self.shift, self._shape)[:, k]
         factor = np.broadcast_to(self.factor, self._shape[1:])[k]
         return TransformedMixture(self.inner.output(k), self.transform.output(k), shift, factor)

@@ -25,7 +25,7 @@ _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 @dataclass(frozen=True, eq=False)
 class TwoPieceNormal:
-    """For every row two halves of normals that meet at the point prediction.
+    """Two halves of normals for every row, which meet at the point prediction.
 
     The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
     the same with s2 above it, continuous at the mode. Outputs are independent.
@@ -118,12 +118,12 @@ class TwoPieceNormal:
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
-        """The noise's, as given, in squared units of y."""
+        """Variance of the noise, as given, in squared units of y."""
         return self.aleatoric**2
 
     @property
     def epistemic_variance(self) -> np.ndarray:
-        """What the variance has beyond the noise's, in squared units of y."""
+        """Variance beyond the noise's, in squared units of y."""
         # (1 - 2 / pi) (s2 - s1)^2 + s1 s2 - a^2, where s1 s2 - a^2 = (s1 - a) s2 + a (s2 - a)
         # and s1 - a = lower^2 / (s1 + a): nothing is subtracted, so nothing falls below 0.
         s1, s2 = self._sides
@@ -134,7 +134,7 @@ class TwoPieceNormal:
 
     @property
     def variance(self) -> np.ndarray:
-        """About `expected`: (1 - 2 / pi) (s2 - s1)^2 + s1 s2, in squared units of y."""
+        """Variance about `expected`: (1 - 2 / pi) (s2 - s1)^2 + s1 s2, in squared units of y."""
         return self.aleatoric_variance + self.epistemic_variance
 
     @property
@@ -148,7 +148,7 @@ class TwoPieceNormal:
         Parameters
         ----------
         epistemic_ddof : {0, 1}, default=0
-            Of no effect: there is one model, and no divisor to correct.
+            Without effect: there is one model, and no divisor to correct.
         """
         return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)
 
@@ -197,7 +197,7 @@ class TwoPieceNormal:
         return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Where the cdf of each row and output is a level, one or its own.
+        """Invert the cdf of each row and output, at common levels or at each one's own.
 
         Parameters
         ----------
@@ -231,24 +231,24 @@ class TwoPieceNormal:
         return np.moveaxis(self.inverse_cdf(levels), 0, -1)
 
     def scaled(self, factor: Factor) -> TwoPieceNormal:
-        """The same distributions, stretched about the mode.
+        """Stretch the distributions about the mode.
 
         Parameters
         ----------
         factor : float or ndarray of shape (m,)
-            Of all standard deviations; positive.
+            Factor of all standard deviations; positive.
         """
         lower, upper = factor * self.lower, factor * self.upper
         return TwoPieceNormal(self.mode, lower, upper, factor * self.aleatoric)
 
     def rows(self, rows: RowIndex) -> TwoPieceNormal:
-        """The distributions of some rows, by a slice or positions."""
+        """Select rows by a slice or positions."""
         return TwoPieceNormal(
             self.mode[rows], self.lower[rows], self.upper[rows], self.aleatoric[rows]
         )
 
     def output(self, k: int) -> TwoPieceNormal:
-        """The marginal of one output, where there are several."""
+        """Marginal of one of several outputs."""
         return TwoPieceNormal(
             self.mode[..., k], self.lower[..., k], self.upper[..., k], self.aleatoric[..., k]
         )

@@ -112,18 +112,44 @@ def moments_by_integration(mixture, n_points=20_001):
 
 @kinds
 @shapes
-def test_is_a_mixture_with_shapes(kind, shape):
+def test_moments_are_those_of_the_weighted_members(kind, shape):
     m = make(kind, shape)
     assert isinstance(m, Mixture)
     for name in ("mean", "variance", "std", "aleatoric_variance", "epistemic_variance"):
         assert getattr(m, name).shape == shape
     assert m.member_means.shape == m.member_variances.shape == (3, *shape)
+    assert_allclose(m.mean, np.average(m.member_means, axis=0, weights=m.weights))
+    assert_allclose(m.aleatoric_variance, np.average(m.member_variances, axis=0, weights=m.weights))
+    squares = (m.member_means - m.mean) ** 2
+    assert_allclose(m.epistemic_variance, np.average(squares, axis=0, weights=m.weights))
+    assert_allclose(m.variance, m.aleatoric_variance + m.epistemic_variance)
+    assert_allclose(m.std**2, m.variance)
+
+
+@kinds
+@shapes
+def test_rows_do_not_depend_on_each_other(kind, shape):
+    m, row = make(kind, shape), slice(2, 3)
+    alone = m.rows(row)
     y = np.random.default_rng(1).normal(size=shape)
-    assert m.log_prob(y).shape == shape[:1] and m.cdf(y).shape == m.cdf(0.3).shape == shape
+    assert m.log_prob(y).shape == shape[:1]
+    assert_allclose(m.log_prob(y)[row], alone.log_prob(y[row]))
+    assert m.cdf(y).shape == m.cdf(0.3).shape == shape
+    assert_allclose(m.cdf(0.3)[row], alone.cdf(np.full((1, *shape[1:]), 0.3)))
     assert m.quantile(0.3).shape == shape
     assert m.quantile([0.3, 0.4, 0.5]).shape == (shape[0], 3, *shape[1:])
+    assert_allclose(m.quantile([0.4, 0.3])[row, 1], alone.quantile(0.3), rtol=1e-9, atol=1e-12)
     assert m.interval(0.5).shape == (shape[0], 2, *shape[1:])
-    assert m.sample(5, rng=0).shape == (*shape, 5)
+    assert_allclose(m.interval(0.5), m.quantile([0.25, 0.75]))
+
+
+@kinds
+@shapes
+def test_draws_have_the_mixtures_mean(kind, shape):
+    m, n_draws = make(kind, shape), 4000
+    draws = m.sample(n_draws, rng=0)
+    assert draws.shape == (*shape, n_draws)
+    assert (abs(draws.mean(axis=-1) - m.mean) < 5 * m.std / np.sqrt(n_draws)).all()
 
 
 @kinds
