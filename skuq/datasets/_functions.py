@@ -104,7 +104,7 @@ class SyntheticFunction:
             raise ValueError(
                 f"`n_features` of {self.name!r} must be {_in_words(allowed)}. "
                 f"Got {self.n_features!r}. In any number of dimensions from 2 there are "
-                f"{_quoted(FUNCTIONS_ND)}."
+                f"{_quote(FUNCTIONS_ND)}."
             )
 
     def __call__(self, X):
@@ -282,10 +282,10 @@ def _find(name) -> _Problem:
     try:
         return _PROBLEMS[name]
     except (KeyError, TypeError):
-        raise ValueError(f"`name` must be one of {_quoted(_PROBLEMS)}. Got {name!r}.") from None
+        raise ValueError(f"`name` must be one of {_quote(_PROBLEMS)}. Got {name!r}.") from None
 
 
-def _quoted(names) -> str:
+def _quote(names) -> str:
     return ", ".join(map(repr, names))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.ndimage import correlate, gaussian_filter
 
-from skuq.datasets._image_fields import resampled, scaled, uniforms
+from skuq.datasets._image_fields import resample, scaled, uniforms
 
 __all__ = [
     "blur_along",
@@ -103,4 +103,4 @@ def zoom_in(images: np.ndarray, factor: float) -> np.ndarray:
         sources = centre + (pixels - centre) / factor
         return np.maximum(0, 1 - np.abs(sources[:, None] - pixels))
 
-    return resampled(images, interpolation)
+    return resample(images, interpolation)

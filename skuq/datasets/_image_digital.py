@@ -7,7 +7,7 @@ from io import BytesIO
 import numpy as np
 from scipy.ndimage import map_coordinates
 
-from skuq.datasets._image_fields import area_means, resampled, scaled, smooth_normals, uniforms
+from skuq.datasets._image_fields import area_means, resample, scaled, smooth_normals, uniforms
 
 __all__ = ["contrast", "elastic_transform", "jpeg_compression", "pixelate", "saturate"]
 
@@ -84,7 +84,7 @@ def pixelate(images, rngs, severity):
         nearest = ((np.arange(n) + 0.5) * n_coarse / n).astype(int)
         return area_means(n, n_coarse)[nearest]
 
-    return resampled(images, means_and_back)
+    return resample(images, means_and_back)
 
 
 def jpeg_compression(images, rngs, severity):

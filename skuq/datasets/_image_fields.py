@@ -16,7 +16,7 @@ __all__ = [
     "luminance",
     "normals",
     "plasma",
-    "resampled",
+    "resample",
     "scaled",
     "smooth_normals",
     "uniforms",
@@ -97,7 +97,7 @@ def area_means(n: int, n_coarse: int) -> np.ndarray:
     return np.maximum(overlap, 0) * n_coarse / n
 
 
-def resampled(images: np.ndarray, weights: Callable[[int], np.ndarray]) -> np.ndarray:
+def resample(images: np.ndarray, weights: Callable[[int], np.ndarray]) -> np.ndarray:
     """Images whose rows, then columns, of n pixels are mixed by the matrix weights(n)."""
     for axis in (1, 2):
         lines = np.moveaxis(images, axis, -1) @ weights(images.shape[axis]).T

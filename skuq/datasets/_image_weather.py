@@ -23,7 +23,7 @@ _WATER = np.array([175, 238, 238]) / 255
 _MUD = np.array([63, 42, 20]) / 255
 
 
-def _coloured(layer: np.ndarray, colour: np.ndarray, n_channels: int) -> np.ndarray:
+def _colour_layer(layer: np.ndarray, colour: np.ndarray, n_channels: int) -> np.ndarray:
     """A layer (n, h, w) in that colour, (n, h, w, c): grey unless there are three channels."""
     return layer[..., None] * (colour if n_channels == 3 else luminance(colour))
 
@@ -52,7 +52,7 @@ def frost(images, rngs, severity):
     haze = plasma(rngs, shape, decay=2.5)
     ridges = 1 - np.abs(2 * plasma(rngs, shape, decay=1.7) - 1)
     ice = 0.4 * haze + 0.8 * haze * ridges**2
-    return kept * images + added * _coloured(ice, _ICE, images.shape[-1])
+    return kept * images + added * _colour_layer(ice, _ICE, images.shape[-1])
 
 
 def fog(images, rngs, severity):
@@ -94,11 +94,11 @@ def spatter(images, rngs, severity):
         shine = np.stack([_shine(drop, scale) for drop in drops]) * drops * liquid
         shine /= np.maximum(shine.max(axis=(1, 2), keepdims=True), np.finfo(float).tiny)
         water = area_means(shape[0], h) @ (last * shine) @ area_means(shape[1], w).T
-        return images + _coloured(water, _WATER, images.shape[-1])
+        return images + _colour_layer(water, _WATER, images.shape[-1])
     mud = gaussian_filter(drops.astype(float), (0, scale * last, scale * last), mode="nearest")
     mud[mud < 0.8] = 0
     mud = area_means(shape[0], h) @ mud @ area_means(shape[1], w).T
-    return images * (1 - mud[..., None]) + _coloured(mud, _MUD, images.shape[-1])
+    return images * (1 - mud[..., None]) + _colour_layer(mud, _MUD, images.shape[-1])
 
 
 def _shine(drop: np.ndarray, scale: float) -> np.ndarray:

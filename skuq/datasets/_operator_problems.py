@@ -215,7 +215,7 @@ _END, _STEP = 20, 1e-3
 _NOISE, _NOISE_SEED = 0.1, 10
 
 
-def _reacted(U):
+def _simulate_reaction(U):
     """Concentrations (n, 4096, 2) at the end, of py-pde's explicit Euler steps.
 
     Its NumPy backend: Numba would compile every input's equation anew, which takes twice as
@@ -273,7 +273,7 @@ def _brusselator():
         _grid(np.linspace(0, 1, _SIDE)),
         2,
         _minus_weighted_variance,
-        _reacted,
+        _simulate_reaction,
     )
 
 

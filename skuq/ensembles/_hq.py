@@ -139,7 +139,7 @@ def select_teams(
     rules = Rules(metric, score, filters, beta, max_team_size, choose, n_negatives, rank_base, on)
     if voting not in (None, "soft", "hard"):
         raise ValueError(f"`voting` must be 'soft' or 'hard'. Got {voting!r}.")
-    predictions, y = _stacked(predictions), np.asarray(y)
+    predictions, y = _stack_predictions(predictions), np.asarray(y)
     if y.shape != predictions.shape[1:2] or not len(y):
         raise ValueError(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "
@@ -165,7 +165,7 @@ def _as_codes(
     return *_label_codes(predictions, y), None
 
 
-def _stacked(predictions: ArrayLike) -> np.ndarray:
+def _stack_predictions(predictions: ArrayLike) -> np.ndarray:
     try:
         array = np.asarray(predictions)
     except ValueError:  # ragged

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from skuq.ensembles._selection import (
     Selection,
-    ranked,
+    rank_candidates,
     select_best,
     select_forward,
     select_in_order,
@@ -230,7 +230,9 @@ def choose_size(
     n_groups = codes.max() + 1
     if n_members <= _MIN_MEMBERS or n_groups < _N_FOLDS * _MIN_FOLD:
         return n_members
-    usable, _ = ranked(statistics, loss, sample_weight)  # what is NaN in one fold is in none
+    usable, _ = rank_candidates(
+        statistics, loss, sample_weight
+    )  # what is NaN in one fold is in none
     statistics = [s[np.sort(usable)] for s in statistics]
     weight = np.ones(n_samples) if sample_weight is None else np.asarray(sample_weight, float)
     # Drawn, since rows may come sorted; always the same, since choosing is no experiment.

@@ -28,7 +28,7 @@ __all__ = [
     "ensemble_of",
     "normal_nll",
     "normal_statistics",
-    "ranked",
+    "rank_candidates",
     "select_best",
     "select_forward",
     "select_greedy",
@@ -121,7 +121,7 @@ def select_forward(
     Egele et al., "AutoDEUQ", Algorithm 1, lines 29-39. As printed it accepts an equal loss
     and never ends; a strict decrease is meant.
     """
-    order, singles = ranked(statistics, loss, sample_weight)
+    order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(n_members, len(order))
     min_members, k_init = min(min_members, n_members), min(k_init, n_members)
     max_size = max(4 * n_members if max_size is None else max_size, min_members, min_size)
@@ -305,7 +305,7 @@ def select_best(
 
     Parameters and return value are those of `select_forward`.
     """
-    order, _ = ranked(statistics, loss, sample_weight)
+    order, _ = rank_candidates(statistics, loss, sample_weight)
     return ensemble_of(order[:n_members], statistics, loss, sample_weight)
 
 
@@ -316,7 +316,7 @@ def select_in_order(
 
     Parameters and return value are those of `select_forward`.
     """
-    order, singles = ranked(statistics, loss, sample_weight)
+    order, singles = rank_candidates(statistics, loss, sample_weight)
     chosen, path = [order[0]], [(int(order[0]), float(singles[order[0]]))]
     for candidate in order[1:]:
         if len(chosen) == n_members:
@@ -328,7 +328,7 @@ def select_in_order(
     return replace(ensemble_of(chosen, statistics, loss, sample_weight), path=tuple(path))
 
 
-def ranked(
+def rank_candidates(
     statistics: Statistics, loss: Loss, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank usable candidates from the best, and return every candidate's own loss too."""

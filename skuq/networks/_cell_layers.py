@@ -91,7 +91,7 @@ def _separable(size, layers, x, strides, name):
     return x
 
 
-def _dilated(size, layers, x, strides, name):
+def _dilated_convolution(size, layers, x, strides, name):
     x = layers.separable(layers.relu(x, name), size, f"{name}_conv", dilation=2)
     if strides > 1:  # Keras takes none beside a dilation: pixels are left out behind it
         x = layers.pool("MaxPooling2D", x, 1, strides, f"{name}_strides")
@@ -112,8 +112,8 @@ _APPLY: dict[str, Callable] = {
     "sep_conv_3x3": partial(_separable, 3),
     "sep_conv_5x5": partial(_separable, 5),
     "sep_conv_7x7": partial(_separable, 7),
-    "dil_conv_3x3": partial(_dilated, 3),
-    "dil_conv_5x5": partial(_dilated, 5),
+    "dil_conv_3x3": partial(_dilated_convolution, 3),
+    "dil_conv_5x5": partial(_dilated_convolution, 5),
     "conv_7x1_1x7": _row_column,
 }
 

@@ -212,7 +212,7 @@ def _mutate_input(configuration, kind, rng):
     others = [node for node in range(k) if node not in inputs]
     edge = rng.integers(2)
     edges[edge] = edges[edge][0], others[rng.integers(len(others))]
-    return {**configuration, **_decided(kind, k, edges)}
+    return {**configuration, **_node_decisions(kind, k, edges)}
 
 
 def _inputs(configuration, kind, k) -> list[int]:
@@ -224,7 +224,7 @@ def _edges(configuration, kind, k) -> list[tuple[str, int]]:
     return list(zip(operations, _inputs(configuration, kind, k)))
 
 
-def _decided(kind, k, edges) -> dict:
+def _node_decisions(kind, k, edges) -> dict:
     """The decisions that give node k its two edges."""
     (op_a, low), (op_b, high) = sorted(edges, key=lambda edge: edge[1])
     prefix = f"{kind}_{k}"
@@ -240,7 +240,7 @@ def _cell_decisions() -> Space:
     for kind, cell in zip(KINDS, (DARTS.normal, DARTS.reduction)):
         for k, edges in zip(NODES, cell.nodes):
             pairs = [f"{i}-{j}" for i, j in itertools.combinations(range(k), 2)]
-            for name, default in _decided(kind, k, edges).items():
+            for name, default in _node_decisions(kind, k, edges).items():
                 choices = tuple(pairs) if name.endswith("inputs") else DARTS_OPERATIONS
                 decisions.append(Categorical(name, choices, default=default))
     return Space(tuple(decisions))

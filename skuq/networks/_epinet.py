@@ -88,11 +88,11 @@ class EpiNet:
 
     def __call__(self, space: Namespace, weights, state, features, index):
         """Draws (.., S, N, n_raw) from features (.., N, n_features), index (.., S, n_index)."""
-        return self._trained(space, weights, features, index) + self.prior_scale * self._prior(
-            space, state, features, index
-        )
+        return self._trainable_part(
+            space, weights, features, index
+        ) + self.prior_scale * self._prior(space, state, features, index)
 
-    def _trained(self, space, weights, features, index):
+    def _trainable_part(self, space, weights, features, index):
         xp, weights = space.xp, iter(weights)
         own = [[next(weights) for _ in layer.shapes] for layer in self._layers]
         # Rows and indices meet in the first layer's sum, so each is multiplied once, not
@@ -105,7 +105,7 @@ class EpiNet:
             of_rows + of_index[..., :, None, :]
         )
         if not self.units:
-            return self._weighed(xp, value, index)
+            return self._sum_over_index(xp, value, index)
         shape = tuple(value.shape)  # (.., S, N, units)
         value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
         for layer, part in zip(self._layers[1:-1], own[1:-1]):
@@ -126,7 +126,7 @@ class EpiNet:
         summed = xp.matmul(index, weights)
         return xp.reshape(summed, (*summed.shape[:-1], n, self.n_raw))
 
-    def _weighed(self, xp, value, index):
+    def _sum_over_index(self, xp, value, index):
         """Values (.., S, N, n_index * n_raw) summed by z: (.., S, N, n_raw)."""
         value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
         return xp.sum(value * index[..., :, None, :, None], axis=-2)

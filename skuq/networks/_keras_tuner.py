@@ -69,13 +69,13 @@ class KerasTunerSpace:
 
     def build(self, configuration: Mapping, input_shape, n_outputs):
         """The user's model for one configuration."""
-        return self.build_model(_filled(configuration), input_shape, n_outputs)
+        return self.build_model(_hyperparameters(configuration), input_shape, n_outputs)
 
     def recipe(self, configuration: Mapping) -> dict:
         """The user's training settings for one configuration."""
         if self.training is None:
             return training_hyperparameters(self.max_batch_size).restrict(configuration)
-        return self._training(_filled(configuration))
+        return self._training(_hyperparameters(configuration))
 
     def _training(self, hp):
         recipe = _call("training callable of the search space", self.training, hp)
@@ -94,7 +94,7 @@ def _call(name, function, *arguments):
         raise SearchSpaceError(f"The {name} raised {type(error).__name__}: {error}") from error
 
 
-def _filled(configuration):
+def _hyperparameters(configuration):
     from skuq.backend import keras_tuner
 
     hp = keras_tuner.HyperParameters()

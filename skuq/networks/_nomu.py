@@ -180,7 +180,7 @@ def build_nomu(
         mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, build_f)
     elif given != "apart" and connect_layers:
         model, scale, offset = given
-        hidden = _given_features(model, scale, offset, inputs, sample)
+        hidden = _frozen_features(model, scale, offset, inputs, sample)
     n_joins = 1 if build_r is not None else 1 + len(side_hidden_units)
     joins = _layers_to_join(hidden, n_joins, 0 if given == "apart" else connect_layers)
     n_r = n_sides * n_outputs
@@ -188,9 +188,11 @@ def build_nomu(
         side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
     else:
         # Names of the same functions' layers would meet: f's copies begin with "mean_".
-        side = _copy(_built("build_r", build_r, input_shape, n_r), inputs, prefix=_SIDE)[1][-1:]
+        side = _copy(_build_checked("build_r", build_r, input_shape, n_r), inputs, prefix=_SIDE)[1][
+            -1:
+        ]
         side = side or [inputs]
-    outputs = make.dense(_joined(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
+    outputs = make.dense(_concatenate(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
     if mean is not None:
         outputs = keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
     return keras.Model(inputs, outputs, name="nomu", dtype="float32")
@@ -245,7 +247,7 @@ class _Layers:
     def mean(self, inputs, n_raw, units, l2, build_f):
         """Build f; return its outputs and those hidden layers that r can see."""
         if build_f is not None:
-            return _copy(_built("build_f", build_f, inputs.shape[1:], n_raw), inputs)
+            return _copy(_build_checked("build_f", build_f, inputs.shape[1:], n_raw), inputs)
         hidden = self.hidden(inputs, units, _MEAN, l2)
         return self.dense(hidden[-1], n_raw, _MEAN + "output", l2), hidden
 
@@ -254,7 +256,7 @@ class _Layers:
         values, first = [], len(units) - len(joins)
         for i, n in enumerate(units):
             if i >= first:
-                x = _joined([x, joins[i - first]], f"{prefix}join_{i + 1}")
+                x = _concatenate([x, joins[i - first]], f"{prefix}join_{i + 1}")
             x = self.dense(x, n, f"{prefix}hidden_{i + 1}", l2, self.activation)
             values.append(x)
         return values
@@ -263,7 +265,7 @@ class _Layers:
 _PARTS = ("kernel", "bias")
 
 
-def _joined(values, name):
+def _concatenate(values, name):
     from skuq.backend import keras
 
     if len(values) == 1:
@@ -271,7 +273,7 @@ def _joined(values, name):
     return keras.layers.Concatenate(dtype="float32", name=name)(values)
 
 
-def _built(name, build, input_shape, n_outputs):
+def _build_checked(name, build, input_shape, n_outputs):
     """Build a model with a user's function and check its number of outputs."""
     from skuq.backend import keras
 
@@ -372,7 +374,7 @@ class _Copy:
         return twin
 
 
-def _given_features(model, scale, offset, inputs, sample):
+def _frozen_features(model, scale, offset, inputs, sample):
     """Hidden layers of a trained model, frozen; over a sample of mean 0 and variance 1.
 
     One factor for all features of a layer: each by itself would blow up those that hardly vary.

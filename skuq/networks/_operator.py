@@ -20,7 +20,7 @@ from skuq.networks._nomu import entering
 from skuq.networks._plan import Namespace
 from skuq.networks._rebuild import rebuild
 
-__all__ = ["Dense", "OperatorNetwork", "keras_base", "tiled"]
+__all__ = ["Dense", "OperatorNetwork", "keras_base", "tile_columns"]
 
 _LOG_FACTOR = (1.0, 0.1)  # mean and standard deviation of a factor's logarithm at first
 
@@ -73,7 +73,7 @@ class Dense:
         return space.activation(self.activation)(y)
 
 
-def tiled(xp, y, n):
+def tile_columns(xp, y, n):
     """Columns of y over and over until there are n."""
     times = -(-n // y.shape[-1])
     return xp.concatenate([y] * times, axis=-1)[..., :n]
@@ -187,13 +187,13 @@ class OperatorNetwork:
             phase = xp.matmul(y, next(weights))
             value = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=-1)
         else:
-            value = tiled(xp, y, self._chunk)
+            value = tile_columns(xp, y, self._chunk)
         for k, layer in enumerate(decoder[:-1]):
             if self.decoder == "split" or k == 0:
                 own = beta[..., k * self._chunk : (k + 1) * self._chunk]
                 value = xp.concatenate([value, own], axis=-1)
             value = apply(layer, value)
-        features = xp.concatenate([beta, value, tiled(xp, y, self.latent)], axis=-1)
+        features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
         return apply(decoder[-1], value), features
 
 
@@ -227,12 +227,12 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     if not model.trainable_variables:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     rows = keras.Input((n_inputs + n_queries,), name="rows")
-    shown = [tensor for tensor in entering(model.outputs[0]) if len(tensor.shape) == 2]
-    shown = keras.Model(model.inputs, [model.outputs[0], *shown], name="base")
-    parts = shown([rows[:, :n_inputs], rows[:, n_inputs:]])
+    features = [tensor for tensor in entering(model.outputs[0]) if len(tensor.shape) == 2]
+    base = keras.Model(model.inputs, [model.outputs[0], *features], name="base")
+    parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])
     parts = parts if isinstance(parts, list | tuple) else [parts]
-    joined = keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
-    network = keras.Model(rows, joined, name="rows_of_base").to_json()
+    outputs = keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
+    network = keras.Model(rows, outputs, name="rows_of_base").to_json()
     try:
         rebuild(network)
     except Exception as error:

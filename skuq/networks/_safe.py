@@ -194,7 +194,7 @@ def check_network(network: str, where) -> None:
     """
     try:
         # The hook sees every object of the text, innermost first.
-        config = json.loads(network, object_hook=_checked)
+        config = json.loads(network, object_hook=_check_item)
         if config["class_name"] in ("Functional", "Sequential"):
             if type(config["config"]["layers"]) is not list:
                 raise FileFormatError("it has no layers")
@@ -226,7 +226,7 @@ def sizes(network: str, where) -> tuple[int | None, int | None]:
         raise FileFormatError(f"{where} has a network that is not read: {error!r:.200}") from error
 
 
-def _checked(item):
+def _check_item(item):
     """An object of a network's JSON, if what it names is on the list."""
     if "class_name" in item and not _is_allowed(
         item["class_name"], item.get("module"), item.get("registered_name"), item.get("config")

@@ -46,7 +46,7 @@ def _others(columns, n):
     return tuple(sorted(set(range(n)) - set(columns)))
 
 
-def _checked(columns, n):
+def _check_columns(columns, n):
     """A configuration's columns, all n by default."""
     columns = tuple(range(n)) if columns is None else tuple(int(column) for column in columns)
     if len(set(columns)) != len(columns) or not set(columns) <= set(range(n)) or not columns:
@@ -136,7 +136,7 @@ class PeriodicEmbedding:
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
-        columns = _checked(config["columns"], n)
+        columns = _check_columns(config["columns"], n)
         phases = config["kind"] == "periodic"
         d, n_frequencies = len(columns), config["n_frequencies"]
         dim = config["dim"] - phases  # of which the feature itself is one
@@ -178,7 +178,7 @@ class PiecewiseLinearEmbedding:
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
-        columns, edges = _checked(config["columns"], n), config["edges"]
+        columns, edges = _check_columns(config["columns"], n), config["edges"]
         d, n_bins = len(columns), len(edges[0]) - 1
         if len(edges) != d or n_bins < 1:
             raise NoPlan
@@ -238,7 +238,7 @@ class CategoryEmbedding:
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
-        columns = _checked(config["columns"], n)
+        columns = _check_columns(config["columns"], n)
         n_codes, dims = tuple(config["n_codes"]), tuple(config["dims"])
         if not len(columns) == len(n_codes) == len(dims):
             raise NoPlan

@@ -80,7 +80,7 @@ class GaussianMixture(Mixture):
     def _with(self, loc: np.ndarray, scale: np.ndarray) -> GaussianMixture:
         return GaussianMixture(loc, scale, self.weights)
 
-    def _stretched(self, mean: np.ndarray, factor: Factor) -> GaussianMixture:
+    def _stretch(self, mean: np.ndarray, factor: Factor) -> GaussianMixture:
         return self._with(mean + factor * (self.loc - mean), factor * self.scale)
 
     def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -117,7 +117,7 @@ class Mixture:
     Notes
     -----
     A subclass is a frozen dataclass with `weights` that gives `member_means`,
-    `member_variances`, `_shape`, `_parameters`, `_with`, `_stretched` and, as functions of one
+    `member_variances`, `_shape`, `_parameters`, `_with`, `_stretch` and, as functions of one
     member's `_arrays`, `_cdf`, `_log_density`, `_quantile` and `_at_scores`.
     """
 
@@ -165,7 +165,7 @@ class Mixture:
     #: One member's quantile at the level that a standard normal has below z.
     _at_scores: Callable[..., np.ndarray]
 
-    def _stretched(self, mean: np.ndarray, factor: Factor) -> Any:
+    def _stretch(self, mean: np.ndarray, factor: Factor) -> Any:
         """Stretch about `mean` (n[, m]) by `factor`."""
         raise NotImplementedError
 
@@ -330,7 +330,7 @@ class Mixture:
         factor : float or ndarray of shape (m,)
             Factor of all standard deviations; positive.
         """
-        return self._stretched(self.mean, factor)
+        return self._stretch(self.mean, factor)
 
     def rows(self, rows: RowIndex) -> Self:
         """Select rows by a slice or positions."""

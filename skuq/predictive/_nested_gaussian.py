@@ -103,9 +103,11 @@ class NestedGaussianMixture(Mixture):
     @property
     def member_variances(self) -> np.ndarray:
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
-        return self._combined(self.loc, self.scale**2)[1]
+        return self._combine_components(self.loc, self.scale**2)[1]
 
-    def _combined(self, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _combine_components(
+        self, means: np.ndarray, variances: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of members from those of components, (K, J, n[, m])."""
         mean = (self.probabilities * means).sum(axis=1)
         apart = means - mean[:, None]
@@ -124,7 +126,7 @@ class NestedGaussianMixture(Mixture):
     ) -> NestedGaussianMixture:
         return NestedGaussianMixture(loc, scale, probabilities, self.weights)
 
-    def _stretched(self, mean: np.ndarray, factor: Factor) -> NestedGaussianMixture:
+    def _stretch(self, mean: np.ndarray, factor: Factor) -> NestedGaussianMixture:
         loc = mean + factor * (self.loc - mean)
         return self._with(loc, factor * self.scale, self.probabilities)
 
@@ -184,7 +186,7 @@ class NestedGaussianMixture(Mixture):
         flat = shape[0] * shape[1], *shape[2:]
         components = GaussianMixture(self.loc.reshape(flat), self.scale.reshape(flat))
         moments = components._moments_of(function)
-        return self._combined(*(moment.reshape(shape) for moment in moments))
+        return self._combine_components(*(moment.reshape(shape) for moment in moments))
 
     def _tfp_members(self) -> Any:
         from skuq.backend import tfd

@@ -112,7 +112,7 @@ class QuantileMixture(Mixture):
     def _with(self, values: np.ndarray) -> QuantileMixture:
         return QuantileMixture(self.levels, values, self.weights)
 
-    def _stretched(self, mean: np.ndarray, factor: Factor) -> QuantileMixture:
+    def _stretch(self, mean: np.ndarray, factor: Factor) -> QuantileMixture:
         return self._with(mean + factor * (self.values - mean))
 
     @property

@@ -101,7 +101,7 @@ class StudentTMixture(Mixture):
     def _with(self, loc: np.ndarray, scale: np.ndarray, df: np.ndarray) -> StudentTMixture:
         return StudentTMixture(loc, scale, df, self.weights)
 
-    def _stretched(self, mean: np.ndarray, factor: Factor) -> StudentTMixture:
+    def _stretch(self, mean: np.ndarray, factor: Factor) -> StudentTMixture:
         return self._with(mean + factor * (self.loc - mean), factor * self.scale, self.df)
 
     def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from scipy.special import expit
 
 from skuq.backend import keras, ops, tfd
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import Dense, OperatorNetwork, keras_base, tiled
+from skuq.networks._operator import Dense, OperatorNetwork, keras_base, tile_columns
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, tensors
 
@@ -72,9 +72,9 @@ def test_factorisation_leaves_the_first_kernel_as_it_is():
 
 def test_tiled_repeats_columns_in_order():
     y = np.array([[1, 2, 3], [4, 5, 6]])
-    assert_array_equal(tiled(np, y, 7), [[1, 2, 3, 1, 2, 3, 1], [4, 5, 6, 4, 5, 6, 4]])
-    assert_array_equal(tiled(np, y, 2), y[:, :2])
-    assert_array_equal(tiled(np, y, 3), y)
+    assert_array_equal(tile_columns(np, y, 7), [[1, 2, 3, 1, 2, 3, 1], [4, 5, 6, 4, 5, 6, 4]])
+    assert_array_equal(tile_columns(np, y, 2), y[:, :2])
+    assert_array_equal(tile_columns(np, y, 3), y)
 
 
 # The network -------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_latent_vector_does_not_see_the_query(network):
     assert_allclose(np.ptp(features[:, : network.latent], axis=0), 0, atol=1e-12)
     assert (np.ptp(raw, axis=0) > 0).all()
     y = x[:, network.n_inputs :]
-    assert_array_equal(features[:, -network.latent :], tiled(np, y, network.latent))
+    assert_array_equal(features[:, -network.latent :], tile_columns(np, y, network.latent))
 
 
 def test_split_layers_see_their_own_part_of_the_latent_vector():
