@@ -44,7 +44,7 @@ def global_random_seed(request):
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def wave():
     """120 noisy rows of a smooth function of two inputs."""
     rng = np.random.RandomState(0)
