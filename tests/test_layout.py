@@ -14,6 +14,7 @@ called. The tests below count that as an import of the file that defines `train_
 
 import ast
 import functools
+import importlib
 import re
 import subprocess
 import sys
@@ -110,13 +111,18 @@ def _files():
 
 @functools.cache
 def _lazy_names():
-    """{package: {public name: the file that defines it}}, from ``lazy_loader.attach(...)``."""
+    """{package: {public name: the file that defines it}}, from stubs or ``lazy_loader.attach``."""
     found = defaultdict(dict)
     for file in _files().values():
         if not file.name.endswith("__init__.py"):
             continue
         package = ".".join(["skuq", *file.name.split("/")[:-1]])
         folder = file.name.removesuffix("__init__.py")
+        stub = (ROOT / file.name).with_suffix(".pyi")
+        for node in ast.walk(ast.parse(stub.read_text())) if stub.exists() else ():
+            if isinstance(node, ast.ImportFrom) and node.module:
+                home = _file_of(f"{package}.{node.module}") or f"{folder}{node.module}.py"
+                found[package].update({alias.name: home for alias in node.names})
         for node in ast.walk(file.tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_loader.attach":
                 names = {word.arg: word.value for word in node.keywords}
@@ -226,6 +232,17 @@ def test_backends_and_private_tools_have_one_home():
             if own.full.startswith("sklearn") and "._" in own.full and file.name != "_params.py":
                 faults.append(f"{file.name} reaches into scikit-learn: {own.full}")
     assert not faults
+
+
+def test_type_checkers_see_the_public_names():
+    faults = []
+    for stub in sorted(ROOT.rglob("*.pyi")):
+        package = ".".join(["skuq", *stub.relative_to(ROOT).parts[:-1]])
+        nodes = ast.walk(ast.parse(stub.read_text()))
+        names = {a.asname for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
+        if names != set(importlib.import_module(package).__all__):
+            faults.append(package)
+    assert not faults, "the names in __init__.pyi are not those of __init__.py"
 
 
 def _run(code):

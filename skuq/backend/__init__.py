@@ -6,20 +6,4 @@ No other module of skuq imports a backend by its own name.
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "_cache": ["BoundedCache"],
-        "_keras": ["keras", "ops", "quiet_stderr"],
-        "_keras_tuner": ["keras_tuner"],
-        "_tensorflow": [
-            "BACKEND",
-            "Backend",
-            "compile_forward",
-            "compile_program",
-            "to_host",
-            "to_tensors",
-        ],
-        "_tfp": ["tfd"],
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -23,7 +23,7 @@ class BoundedCache:
     `n_made` counts these calls.
     """
 
-    def __init__(self, max_size: int):
+    def __init__(self, max_size: int) -> None:
         self.max_size = max_size
         self.n_made = 0
         self._n_dropped = 0

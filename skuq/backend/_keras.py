@@ -8,6 +8,8 @@ import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 __all__ = ["keras", "ops", "quiet_stderr"]
 
@@ -21,30 +23,33 @@ if os.environ.get("OMP_NUM_THREADS", "").isdigit():
 
 
 @contextlib.contextmanager
-def quiet_stderr():
+def quiet_stderr() -> Iterator[None]:
     """Hold back what is written to descriptor 2, and release it if the block raises."""
+    stderr = sys.__stderr__
     try:
-        descriptor = sys.__stderr__.fileno()
+        descriptor = -1 if stderr is None else stderr.fileno()
         saved = os.dup(descriptor)
-    except (AttributeError, OSError, ValueError):  # no real stderr: nothing to redirect
+    except (AttributeError, OSError, ValueError):  # not a real stream
+        stderr = None
+    if stderr is None:  # nothing to redirect
         yield
         return
     with tempfile.TemporaryFile() as held:
         try:
-            sys.__stderr__.flush()
+            stderr.flush()
             os.dup2(held.fileno(), descriptor)
             yield
         except BaseException:
             os.dup2(saved, descriptor)
             held.seek(0)
-            sys.__stderr__.write(held.read().decode(errors="replace"))
+            stderr.write(held.read().decode(errors="replace"))
             raise
         finally:
             os.dup2(saved, descriptor)
             os.close(saved)
 
 
-def _share_gpus(tensorflow):
+def _share_gpus(tensorflow: Any) -> None:
     """Let several processes share a GPU by allocating its memory on demand."""
     for gpu in tensorflow.config.list_physical_devices("GPU"):
         with contextlib.suppress(RuntimeError):  # already in use: the user decided

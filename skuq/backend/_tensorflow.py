@@ -6,8 +6,8 @@ Another backend would be another module with these functions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,11 +22,11 @@ __all__ = ["BACKEND", "Backend", "compile_forward", "compile_program", "to_host"
 class Backend(NamedTuple):
     """Operations that `keras.ops` lacks, or has only in a slow form."""
 
-    value_and_gradient: Callable  # (function, tree) -> (value, auxiliary, gradient)
-    gather: Callable  # (table, row numbers >= 0) -> rows
+    value_and_gradient: Callable[..., Any]  # (function, tree) -> (value, auxiliary, gradient)
+    gather: Callable[..., Any]  # (table, row numbers >= 0) -> rows
 
 
-def _value_and_gradient(function, tree):
+def _value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, Any, Any]:
     """Compute ``(value, auxiliary, gradient)`` of ``function(tree) -> (value, auxiliary)``."""
     with tf.GradientTape() as tape:
         tape.watch(tree)
@@ -35,7 +35,7 @@ def _value_and_gradient(function, tree):
     return value, auxiliary, gradient
 
 
-def _gather(table, numbers):
+def _gather(table: Any, numbers: Any) -> Any:
     """Take rows of a table; unlike `keras.ops.take`, without a test for negative numbers."""
     return tf.gather(table, numbers)
 
@@ -43,7 +43,9 @@ def _gather(table, numbers):
 BACKEND = Backend(_value_and_gradient, _gather)
 
 
-def compile_program(program, example, *, jit: bool):
+def compile_program(
+    program: Callable[..., Any], example: Sequence[Any], *, jit: bool
+) -> Callable[..., Any]:
     """Compile a program for the shapes of `example`: by XLA if `jit`, else to a plain graph.
 
     The program is traced once, here. Calling it with other shapes is an error.
@@ -51,17 +53,23 @@ def compile_program(program, example, *, jit: bool):
     if jit:
         _wake_xla()
     traced = tf.function(program, jit_compile=jit, autograph=False)
-    return traced.get_concrete_function(*example)
+    compiled: Callable[..., Any] = traced.get_concrete_function(*example)
+    return compiled
 
 
 @functools.cache
-def _wake_xla():
+def _wake_xla() -> None:
     """Run XLA's first compilation quietly: it logs to descriptor 2 whatever the log level."""
     with quiet_stderr():
         tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(1.0))
 
 
-def compile_forward(forward, n_weights, state, input_shape):
+def compile_forward(
+    forward: Callable[..., Any],
+    n_weights: int,
+    state: Sequence[Any],
+    input_shape: Sequence[int],
+) -> Callable[..., Any]:
     """Compile ``forward(weights, state, x)`` in float64 to a plain graph for any number of rows."""
     signature = (
         tf.TensorSpec((n_weights,), "float64"),
@@ -69,14 +77,15 @@ def compile_forward(forward, n_weights, state, input_shape):
         tf.TensorSpec((None, *input_shape), "float64"),
     )
     traced = tf.function(forward, input_signature=signature, autograph=False)
-    return traced.get_concrete_function()
+    compiled: Callable[..., Any] = traced.get_concrete_function()
+    return compiled
 
 
-def to_tensors(tree):
+def to_tensors(tree: Any) -> Any:
     """Convert the arrays of a nested structure to tensors."""
     return tf.nest.map_structure(tf.convert_to_tensor, tree)
 
 
-def to_host(tree):
+def to_host(tree: Any) -> Any:
     """Convert the tensors of a nested structure to NumPy arrays."""
     return tf.nest.map_structure(np.asarray, tree)

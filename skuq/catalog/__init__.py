@@ -2,11 +2,4 @@
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "_catalog": ["Catalog"],
-        "_folder": ["CatalogFolder"],
-        "_records": ["FoldedMember", "HeldOut", "Member", "TrialRecord"],
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

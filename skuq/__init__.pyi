@@ -1,0 +1,34 @@
+from . import bayesopt as bayesopt
+from . import catalog as catalog
+from . import datasets as datasets
+from . import ensembles as ensembles
+from . import estimators as estimators
+from . import exceptions as exceptions
+from . import metrics as metrics
+from . import networks as networks
+from . import persistence as persistence
+from . import plotting as plotting
+from . import predictive as predictive
+from . import search as search
+from . import tables as tables
+from . import training as training
+from .estimators import AutoDEUQClassifier as AutoDEUQClassifier
+from .estimators import AutoDEUQRegressor as AutoDEUQRegressor
+from .estimators import CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier
+from .estimators import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
+from .estimators import DeepEnsembleClassifier as DeepEnsembleClassifier
+from .estimators import DeepEnsembleRegressor as DeepEnsembleRegressor
+from .estimators import HQEnsembleSelector as HQEnsembleSelector
+from .estimators import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
+from .estimators import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
+from .estimators import MCDropoutClassifier as MCDropoutClassifier
+from .estimators import MCDropoutRegressor as MCDropoutRegressor
+from .estimators import NEONRegressor as NEONRegressor
+from .estimators import NESClassifier as NESClassifier
+from .estimators import NESRegressor as NESRegressor
+from .estimators import NOMURegressor as NOMURegressor
+from .estimators import OperatorEnsembleRegressor as OperatorEnsembleRegressor
+from .persistence import load as load
+from .persistence import save as save
+
+__version__: str

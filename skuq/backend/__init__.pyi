@@ -1,0 +1,12 @@
+from ._cache import BoundedCache as BoundedCache
+from ._keras import keras as keras
+from ._keras import ops as ops
+from ._keras import quiet_stderr as quiet_stderr
+from ._keras_tuner import keras_tuner as keras_tuner
+from ._tensorflow import BACKEND as BACKEND
+from ._tensorflow import Backend as Backend
+from ._tensorflow import compile_forward as compile_forward
+from ._tensorflow import compile_program as compile_program
+from ._tensorflow import to_host as to_host
+from ._tensorflow import to_tensors as to_tensors
+from ._tfp import tfd as tfd

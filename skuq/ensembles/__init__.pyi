@@ -1,0 +1,14 @@
+from ._diversity import architecture_diversity as architecture_diversity
+from ._diversity import diversity_score as diversity_score
+from ._hq import select_hq as select_hq
+from ._hq import select_hq_proba as select_hq_proba
+from ._hq import select_teams as select_teams
+from ._likelihood import SELECTORS as SELECTORS
+from ._likelihood import select_by as select_by
+from ._likelihood import select_by_likelihood as select_by_likelihood
+from ._pruning import TeamSelection as TeamSelection
+from ._selection import Selection as Selection
+from ._selection import check_selection as check_selection
+from ._selection import select_forward as select_forward
+from ._selection import select_greedy as select_greedy
+from ._selection import select_top as select_top

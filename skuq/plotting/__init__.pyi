@@ -1,0 +1,12 @@
+from ._catalog import CatalogDisplay as CatalogDisplay
+from ._coverage_width import CoverageWidthDisplay as CoverageWidthDisplay
+from ._error_std import ErrorStdDisplay as ErrorStdDisplay
+from ._member_diversity import MemberDiversityDisplay as MemberDiversityDisplay
+from ._pit import PITDisplay as PITDisplay
+from ._prediction_band import PredictionBandDisplay as PredictionBandDisplay
+from ._quantile_calibration import QuantileCalibrationDisplay as QuantileCalibrationDisplay
+from ._regret import RegretDisplay as RegretDisplay
+from ._reliability import ReliabilityDisplay as ReliabilityDisplay
+from ._retention import RetentionDisplay as RetentionDisplay
+from ._search_history import SearchHistoryDisplay as SearchHistoryDisplay
+from ._team import TeamDisplay as TeamDisplay

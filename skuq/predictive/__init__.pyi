@@ -1,0 +1,14 @@
+from ._calibrated import ConformalMixture as ConformalMixture
+from ._calibrated import RecalibratedMixture as RecalibratedMixture
+from ._categorical_mixture import CategoricalMixture as CategoricalMixture
+from ._gaussian_mixture import GaussianMixture as GaussianMixture
+from ._mixture import Mixture as Mixture
+from ._nested_gaussian import NestedGaussianMixture as NestedGaussianMixture
+from ._normal import EpistemicNormal as EpistemicNormal
+from ._posterior import Posterior as Posterior
+from ._quantile_mixture import QuantileMixture as QuantileMixture
+from ._student_t import StudentTMixture as StudentTMixture
+from ._transformed import TransformedMixture as TransformedMixture
+from ._two_piece import TwoPieceNormal as TwoPieceNormal
+from ._uncertainty import ClassUncertainty as ClassUncertainty
+from ._uncertainty import Uncertainty as Uncertainty

@@ -1,0 +1,15 @@
+from ._checks import build_checked as build_checked
+from ._draws import predict_draws as predict_draws
+from ._engine import TrainingRun as TrainingRun
+from ._job import TrainingJob as TrainingJob
+from ._job import TrainingState as TrainingState
+from ._predict import predict_members as predict_members
+from ._recipe import Recipe as Recipe
+from ._train import train as train
+from ._train import train_epochs as train_epochs
+from ._train import train_member as train_member
+from ._train import train_stack as train_stack
+from ._trainer import MemberRefitter as MemberRefitter
+from ._trainer import MemberTrainer as MemberTrainer
+from ._weights import draw_variables as draw_variables
+from ._weights import keras_model as keras_model
