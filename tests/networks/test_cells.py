@@ -487,7 +487,9 @@ def test_nas_bench_number_of_weights(operations, expected):
     assert n_weights(model) == expected
 
 
-@pytest.mark.parametrize("shape", slow_after(1, [((7, 5, 1),), ((8, 8, 3),), ((1, 1, 1),)]))
+@pytest.mark.parametrize(
+    "shape", slow_after(1, map(pytest.param, [(7, 5, 1), (8, 8, 3), (1, 1, 1)]))
+)
 def test_nas_bench_network_of_any_image(shape):
     space = NASBench201Space(channels=2, n_cells=1)
     rng = np.random.default_rng(0)
