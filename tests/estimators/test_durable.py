@@ -16,6 +16,7 @@ from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegres
 from skuq._space import Space
 from skuq.catalog import Catalog, CatalogFolder
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
+from skuq.networks import GaussianHead
 from skuq.training import MemberTrainer
 
 
@@ -418,7 +419,7 @@ def test_another_loss_chooses_the_best_by_it(search, loss):
     held_out = model.catalog_.held_out
     best = {}
     for index in model.catalog_.completed:
-        mean, std = model._head.distribution(
+        mean, std = GaussianHead().distribution(
             model.catalog_.member(index).held_out.astype("float64")
         )
         error = held_out.y - mean

@@ -18,6 +18,7 @@ import skuq
 from skuq.catalog import Catalog, FoldedMember, Member
 from skuq.estimators._rows import Rows, fold_rows
 from skuq.exceptions import SlotsLostError, SmallValidationWarning
+from skuq.networks import CategoricalHead, GaussianHead
 from skuq.plotting import MemberDiversityDisplay
 from skuq.training import MemberRefitter, MemberTrainer, _folds, predict_members
 
@@ -96,7 +97,7 @@ def test_a_trial_scores_its_loss_over_all_rows(folded):
     assert_array_equal(held_out.rows, np.arange(60))
     for k in folded.catalog_.completed:
         member = folded.catalog_.member(k)
-        likelihood = folded._head.log_likelihood(held_out.y.astype(float), member.held_out)
+        likelihood = GaussianHead().log_likelihood(held_out.y.astype(float), member.held_out)
         assert_allclose(member.score, -likelihood.mean(), rtol=1e-6)
         assert_allclose(folded.catalog_[k].score, member.score)
 
@@ -105,7 +106,7 @@ def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
     X, y = rows[0][:50], rows[1][:50]
     model = regressor(tiny_space, n_trials=1, cv=GroupKFold(2)).fit(X, y, groups=np.arange(50) > 9)
     member = model.catalog_.member(0)
-    likelihood = model._head.log_likelihood(
+    likelihood = GaussianHead().log_likelihood(
         model.catalog_.held_out.y.astype(float), member.held_out
     )
     assert_allclose(member.score, -likelihood.mean(), rtol=1e-6)
@@ -118,7 +119,7 @@ def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
     model.fit(rows[0][:50], rows[1][:50], sample_weight=weight, groups=groups if cv != 3 else None)
     member = model.catalog_.member(0)
     y = model.catalog_.held_out.y.astype(float)
-    likelihood = model._head.log_likelihood(y, member.held_out)
+    likelihood = GaussianHead().log_likelihood(y, member.held_out)
     assert_allclose(member.score, -np.average(likelihood, weights=weight), rtol=1e-6)
 
 
@@ -252,14 +253,14 @@ def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows,
         assert type(member) is Member
         assert member.n_epochs == member.best_epoch + 1 == model.catalog_.member(k).best_epoch + 1
         assert member.seed == model.catalog_[k].seed
-    expected = predict_members(
+    raw = predict_members(
         [model.refitted_[k] for k in model.selection_.indices], model.scaling_.inputs(rows[0])
     )
-    assert_array_equal(model._raw(rows[0]), expected)
+    loc, _ = model.scaling_.restore(*(part[..., 0] for part in GaussianHead().distribution(raw)))
+    assert_allclose(model.predict_distribution(rows[0]).loc, loc, rtol=1e-12)
 
 
 def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
-    from skuq.networks import GaussianHead
     from skuq.tables import TrainingData
     from skuq.training import Recipe, train_member
 
@@ -324,7 +325,7 @@ def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypa
     with pytest.warns(UserWarning, match="1 of 2 networks"):
         model = regressor(tiny_space, refit=True).fit(*rows)
     assert [len(networks) for networks in model._networks_of_trials()] == [3, 1]
-    assert_allclose(model._mixture_weights(4).sum(), 1)
+    assert model.predict_distribution(rows[0]).loc.shape == (4, len(rows[0]))
     assert np.isfinite(model.predict(rows[0], return_std=True)).all()
 
 
@@ -426,8 +427,10 @@ def test_selecting_again_on_other_rows_sees_all_folds(tiny_space, rows, selectio
     assert len(set(model.selection_.indices)) >= 2
     for k in range(5):
         x = model.scaling_.inputs(rows[0])
-        pooled = model._head.distribution(model._raw_of_trial(k, x))
-        loc, scale = model._head.distribution(predict_members(model.catalog_.member(k).networks, x))
+        pooled = GaussianHead().distribution(model._raw_of_trial(k, x))
+        loc, scale = GaussianHead().distribution(
+            predict_members(model.catalog_.member(k).networks, x)
+        )
         assert_allclose(pooled[0], loc.mean(axis=0), rtol=1e-6, atol=1e-9)
         assert_allclose(pooled[1] ** 2, (scale**2).mean(axis=0) + loc.var(axis=0), rtol=1e-6)
 
@@ -449,8 +452,10 @@ def test_shifted_rows_are_predicted_by_all_folds(tiny_space, iris):
     for k in model.catalog_.completed:
         member = model.catalog_.member(k)
         raw = predict_members(member.networks, model.scaling_.inputs(shifted[1][0]))
-        expected = model._head.probabilities(raw).mean(axis=0)
-        assert_allclose(model._head.probabilities(member.held_out[-30:]), expected, rtol=1e-4)
+        expected = CategoricalHead(3).probabilities(raw).mean(axis=0)
+        assert_allclose(
+            CategoricalHead(3).probabilities(member.held_out[-30:]), expected, rtol=1e-4
+        )
     assert set(model.refitted_) == set(model._kept())
     for severity in range(3):
         one = model.at_severity(severity)

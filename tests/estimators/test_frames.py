@@ -188,7 +188,7 @@ def test_encoders_that_learn_from_targets_may_fold_the_rows(ensemble, rows):
     ensemble.set_params(preprocess=Folding()).fit(X, y)
     expected = X.astype(float).mean() + y.mean()
     assert_allclose(ensemble.scaling_.x_.mean_, expected + 100)
-    assert_allclose(ensemble._check_inputs(X).mean(axis=0), expected)
+    assert_allclose(ensemble.preprocessor_.transform(X).mean(axis=0), expected)
 
 
 def test_lists_and_sparse_tables_for_a_transformer(ensemble, rows):
@@ -369,15 +369,17 @@ def test_draws_of_a_model_of_frames(rows):
     assert_allclose(draws.mean(axis=0), model.predict(X), rtol=1e-12)
 
 
-class Robust(skuq.DeepEnsembleRegressor):
-    def _new_scaling(self):
-        return RobustScaling(self._code_columns)
-
-
 def test_draws_of_a_model_with_robust_scaling():
     X = np.random.default_rng(0).standard_cauchy((70, 3))
     X[:, 2] = 5  # which says nothing, nor do other values of it later
-    model = Robust(2, **NETWORK).fit(X, X[:, 0])
+    model = skuq.DeepEnsembleRegressor(
+        2,
+        network="tabular",
+        network_settings={"n_layers": 1, "width": 32, "embedding": "none"},
+        epochs=4,
+        random_state=0,
+    ).fit(X, X[:, 0])
+    assert isinstance(model.scaling_, RobustScaling)
     posterior = model.posterior_fn()
     assert posterior.key is not None
     new = 9 * np.random.default_rng(1).normal(size=(20, 3))

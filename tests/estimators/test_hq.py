@@ -30,6 +30,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, HQEnsembleSelector
 from skuq.ensembles import select_hq, select_teams
+from skuq.networks import GaussianHead
 
 
 def make_pool():
@@ -382,7 +383,7 @@ def test_autodeuq_selects_by_hq(wave, tiny_space):
     ).fit(*wave)
     catalog = model.catalog_
     raw = np.stack([catalog.member(k).held_out for k in catalog.completed]).astype(float)
-    loc, scale = model._head.distribution(raw)
+    loc, scale = GaussianHead().distribution(raw)
     held_out = catalog.held_out
     expected = select_hq(held_out.y.astype(float), loc, scale, 3, sample_weight=held_out.weight)
     assert_array_equal(model.selection_.indices, catalog.completed[expected.indices])

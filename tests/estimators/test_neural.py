@@ -29,6 +29,7 @@ from skuq import (
 from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
 from skuq.metrics import gaussian_nll_loss
+from skuq.networks import GaussianHead
 from skuq.tables import TrainingData
 from skuq.training._engine import programs
 
@@ -155,7 +156,7 @@ def test_each_member_validates_on_rows_of_its_own(table):
     together.fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
     for member in together.members_:
         # Its best epoch's loss is the loss of the rows given.
-        mean, scale = together._head.distribution(member.held_out.astype(float))
+        mean, scale = GaussianHead().distribution(member.held_out.astype(float))
         z = (together.scaling_.targets(y[120:, None]) - mean) / scale
         nll = np.mean(0.5 * np.log(2 * np.pi) + np.log(scale) + 0.5 * z**2)
         assert member.score == pytest.approx(nll, rel=1e-4)
@@ -299,7 +300,8 @@ def test_passes_are_the_papers_masks(table):
     """Eq. 32 and 33 of NOMU by hand: columns dropped, the rest scaled."""
     X, y = table
     model = clone(REGRESSORS[2]).set_params(dropout=0.4, n_passes=200).fit(X, y)
-    raw = model._raw(X[:3])
+    y_ = model.scaling_.y_
+    passes = (model.predict_distribution(X[:3]).loc - y_.mean_) / y_.scale_
     (member,) = model.members_
     w = member.weights.astype(float)
     k1, b1 = w[:64].reshape(4, 16), w[64:80]
@@ -307,13 +309,13 @@ def test_passes_are_the_papers_masks(table):
     k_mean, b_mean = w[80:96], w[96]
     contributions = hidden * k_mean / 0.6
     # Each pass is the sum of a subset of the contributions, the same for all rows.
-    matrix, target = contributions.T, raw[..., 0] - b_mean
+    matrix, target = contributions.T, passes - b_mean
     kept, *_ = np.linalg.lstsq(np.concatenate([matrix.T, np.zeros((0, 16))]), target.T, rcond=None)
     assert_allclose(matrix.T @ kept, target.T, atol=1e-8)
     # And on average nothing is lost: 200 passes.
     full = hidden @ k_mean + b_mean
     spread = np.sqrt((contributions**2 * 0.6 * 0.4).sum(axis=1) / 200)
-    assert (np.abs(raw[..., 0].mean(axis=0) - full) < 5 * spread + 1e-9).all()
+    assert (np.abs(passes.mean(axis=0) - full) < 5 * spread + 1e-9).all()
 
 
 def test_more_dropout_is_more_epistemic_uncertainty(table):

@@ -15,7 +15,7 @@ from skuq import (
     DeepEnsembleRegressor,
     NESClassifier,
 )
-from skuq.networks import PackedHead, TabularSpace
+from skuq.networks import TabularSpace
 from skuq.predictive import (
     GaussianMixture,
     NestedGaussianMixture,
@@ -92,7 +92,6 @@ def test_several_outputs(frame):
 def test_copies_are_members(frame):
     X, y = frame
     model = DeepEnsembleRegressor(**TINY, n_copies=3).fit(X, y)
-    assert isinstance(model._head, PackedHead)
     distribution = model.predict_distribution(X)
     assert distribution.loc.shape == (6, len(X))
     assert len(np.unique(distribution.loc[:, 0])) == 6
