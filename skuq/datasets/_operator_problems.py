@@ -37,9 +37,9 @@ class OperatorProblem:
         d_s, the components of a function.
     objective : callable
         ``objective(outputs) -> values``, to be maximised: (.., q) or (.., q, d_s) to (..,).
-        Of arrays in float64 and of tensors of Keras' backend, which can be differentiated.
+        Takes float64 arrays, or tensors of Keras' backend, through which gradients flow.
     simulator : callable or None
-        What a call evaluates; None where there are only stored data.
+        Function that a call evaluates; None where there are only stored data.
     best_value : float or None
         The largest value that the objective can have; None if not known.
     best_input : ndarray of shape (d,) or None

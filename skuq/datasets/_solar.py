@@ -25,7 +25,7 @@ def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
     path : str or path-like
         Comma-separated file with a header, a column YEAR and 391 rows in order of time.
     column : str, default='11yrCYCLE+BKGRND'
-        What to predict, in W/m^2.
+        Column to predict, in W/m^2.
 
     Returns
     -------

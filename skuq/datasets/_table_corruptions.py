@@ -34,7 +34,7 @@ def corrupt_table(
         Missing cells stay as they are. Categories of a DataFrame have a text, category or
         bool dtype; numbers are taken for quantities.
     kind : str or sequence of str, default="noise"
-        Of several, or ``"all"`` four, each row gets one at random. The five numbers belong
+        With several, or ``"all"`` four, each row gets one at random. The five numbers belong
         to the severities:
 
         - ``"noise"``: adds a normal with 0.1, 0.2, 0.4, 0.6 or 1 times the standard

@@ -105,7 +105,7 @@ def select_teams(
     voting : {"soft", "hard"}, optional
         By default "soft" for probabilities, "hard" for labels.
     classes : array-like of shape (n_classes,), optional
-        What the columns of probabilities stand for. By default the class numbers if y has
+        Labels of the columns of probabilities. By default the class numbers if y has
         no other, else the sorted labels of y.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative.

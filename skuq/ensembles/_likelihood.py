@@ -67,7 +67,7 @@ def likelihood_statistics(
     Parameters
     ----------
     log_likelihood : ndarray of shape (n_candidates, n_samples)
-        Of each row's observation, in nats.
+        Log likelihood of each row's observation, in nats.
 
     Returns
     -------

@@ -49,7 +49,7 @@ class Pool:
     model_strength : ndarray of shape (M,)
         The same of single models.
     labels : ndarray of int of shape (M, N) or None
-        What the kappas are taken on, if not on being right or wrong.
+        Ratings for the kappas; None for being right or wrong.
     """
 
     wrong: np.ndarray
@@ -189,7 +189,7 @@ class TeamSelection:
     support_ : ndarray of bool of shape (n_models,)
         The same as a mask.
     accuracies_ : ndarray of shape (n_models,)
-        Of the single models.
+        Accuracies of the single models.
     n_possible_ : int
         Teams there are, up to the largest size allowed.
     n_scored_ : int

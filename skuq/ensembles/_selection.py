@@ -87,7 +87,7 @@ def select_forward(
     Parameters
     ----------
     statistics : sequence of ndarray of shape (n_candidates, n_samples, ...)
-        What an ensemble averages over its members.
+        Arrays that an ensemble averages over its members.
     loss : callable
         ``loss(*averages) -> ndarray (n, n_samples)`` or more trailing axes: the loss of
         each row from statistics averaged over an ensemble, for n ensembles at once.

@@ -142,7 +142,7 @@ def hard_vote_accuracy(
     y : ndarray of int of shape (N,)
     weight : ndarray of shape (N,)
     accuracy : ndarray of shape (M,)
-        Of each model; the side of the most accurate of tied members wins.
+        Accuracy of each model; the side of the most accurate of tied members wins.
     """
     order = np.lexsort((np.arange(len(codes)), -accuracy))
     place = np.argsort(order)  # model -> its place, the most accurate first
@@ -221,7 +221,7 @@ def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Str
     Parameters
     ----------
     statistics : sequence of ndarray of shape (M, N, ...)
-        What a team averages over its members.
+        Arrays that a team averages over its members.
     loss : callable
         ``loss(*averages) -> (n_teams, N)`` or more trailing axes.
     weight : ndarray of shape (N,)

@@ -95,7 +95,7 @@ def quantile_calibration_curve(
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-        Of predicted normals, in units of y; std > 0.
+        Targets, means and standard deviations of normals, in units of y; std > 0.
     pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
         Values of the predicted cdf at y, instead of the three above.
     kind : {"quantile", "interval"}, default="quantile"
@@ -144,7 +144,7 @@ def calibration_error(
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-        Of predicted normals, in units of y; std > 0.
+        Targets, means and standard deviations of normals, in units of y; std > 0.
     pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
         Values of the predicted cdf at y, instead of the three above.
     kind : {"quantile", "interval"}, default="quantile"
@@ -192,7 +192,7 @@ def miscalibration_area(
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-        Of predicted normals, in units of y; std > 0.
+        Targets, means and standard deviations of normals, in units of y; std > 0.
     pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
         Values of the predicted cdf at y, instead of the three above.
     kind : {"quantile", "interval"}, default="quantile"

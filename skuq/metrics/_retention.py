@@ -21,7 +21,7 @@ def error_retention_curve(errors, uncertainty, *, sample_weight=None):
     Parameters
     ----------
     errors : array-like of shape (n_samples,)
-        Of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
+        Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
     uncertainty : array-like of shape (n_samples,)
         Larger is less sure.
     sample_weight : array-like of shape (n_samples,), optional
@@ -66,7 +66,7 @@ def retention_auc(errors, uncertainty, *, sample_weight=None):
     Parameters
     ----------
     errors : array-like of shape (n_samples,)
-        Of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
+        Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
     uncertainty : array-like of shape (n_samples,)
         Larger is less sure.
     sample_weight : array-like of shape (n_samples,), optional
@@ -103,7 +103,7 @@ def aurc_loss(errors, uncertainty, *, sample_weight=None):
     Parameters
     ----------
     errors : array-like of shape (n_samples,)
-        Of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
+        Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
     uncertainty : array-like of shape (n_samples,)
         Larger is less sure.
     sample_weight : array-like of shape (n_samples,), optional
@@ -153,12 +153,12 @@ def ood_auroc_score(score_in, score_out, *, sample_weight=None):
     Parameters
     ----------
     score_in : array-like of shape (n_in,)
-        Of rows like the training data: a standard deviation, an entropy, or another score
+        Scores of rows like the training data: a standard deviation, entropy or another number
         that should be low there.
     score_out : array-like of shape (n_out,)
-        Of rows unlike it, where the score should be high.
+        Scores of rows unlike the training data, which should be high.
     sample_weight : array-like of shape (n_in + n_out,), optional
-        Of both, in this order.
+        Weights of both sets of rows, in this order.
 
     Returns
     -------

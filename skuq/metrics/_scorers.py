@@ -129,9 +129,9 @@ class UncertaintyScorer:
     Parameters
     ----------
     name : str
-        Of the score; larger is better.
+        Name of the score; larger is better.
     weight_request : bool, str or None, default=None
-        What scikit-learn's metadata routing is told about `sample_weight`.
+        Request for `sample_weight` in scikit-learn's metadata routing.
     """
 
     name: str

@@ -142,7 +142,7 @@ def build_cell_network(
     n_outputs : int
         Linear outputs.
     channels : int
-        Of the operations in the first cells.
+        Number of channels of the operations in the first cells.
     n_cells : int
     stem_multiplier : int, default=3
         Channels of the stem, in units of `channels`.

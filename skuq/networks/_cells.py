@@ -70,13 +70,13 @@ class CellSpace:
     Parameters
     ----------
     channels : int or tuple of int, default=16
-        Of the operations in the first cells. Several are a decision, ``"channels"``.
+        Channels of the operations in the first cells. Several are a decision, ``"channels"``.
     n_cells : int or tuple of int, default=8
         Cells stacked. Several are a decision, ``"n_cells"``.
     genotype : None, Genotype, "darts" or "amoebanet", default=None
         Cells given once and for all; by default they are what is decided.
     batch_size : int, default=100
-        Of the training recipe.
+        Batch size of the training recipe.
 
     Attributes
     ----------

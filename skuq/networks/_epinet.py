@@ -159,7 +159,7 @@ class EpistemicNetwork:
         Without one, a network of its own with a randomised prior (RPN): the base plus
         `prior_scale` times a frozen network of the same kind.
     prior_scale : float
-        Of that; 0 makes it the base alone.
+        Scale of the random prior; 0 disables it.
     """
 
     base: OperatorNetwork | str | None

@@ -31,11 +31,11 @@ class NASBench201Space:
     Parameters
     ----------
     channels : int, default=16
-        Of the first stage.
+        Number of channels in the first stage.
     n_cells : int, default=5
-        Of each stage.
+        Number of cells in each stage.
     batch_size : int, default=100
-        Of the training recipe, as in `CellSpace`.
+        Batch size of the training recipe, as in `CellSpace`.
 
     Attributes
     ----------

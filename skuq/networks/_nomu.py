@@ -142,7 +142,7 @@ def build_nomu(
     n_outputs : int
         m; the model gives f (m numbers, none where it is `given`), then r (n_sides * m).
     hidden_units, side_hidden_units : sequence of int
-        Of the hidden layers of f and of r.
+        Widths of the hidden layers of f and of r.
     connect_layers : int, default=1
         How many of f's hidden layers r sees: the last joins r's output layer, the one
         before it r's last hidden layer, and so on (Remark 3.1). 1 is 0 where f has none that

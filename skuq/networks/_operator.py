@@ -89,7 +89,7 @@ class OperatorNetwork:
     n_inputs, n_queries, n_raw : int
         d_u, d_y, and how many numbers it gives.
     encoder_units : tuple of int
-        Of the encoder's hidden layers.
+        Widths of the encoder's hidden layers.
     latent : int
         Length of the latent vector beta.
     decoder : {"split", "concat"}

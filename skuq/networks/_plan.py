@@ -52,7 +52,7 @@ class Plan:
     Attributes
     ----------
     input_shape : tuple of int
-        Of one row.
+        Shape of one row.
     nodes : tuple
         Node i makes value i + 1.
     output : int

@@ -233,11 +233,11 @@ class NumericEmbedding(_TabularLayer):
         end. "plr": ReLUs of a linear map of cosines and sines. "piecewise-linear": a linear map
         of how far x is through each of its bins.
     columns : sequence of int, optional
-        Of the inputs, all by default. Others pass through.
+        Embedded columns, all by default. Others pass through.
     dim : int, default=4
         Numbers a column.
     n_frequencies : int, default=16
-        Of the periodic kinds.
+        Number of frequencies of the periodic kinds.
     scale : float, default=0.1
         Standard deviation of the frequencies at first, for columns of scale 1: how quickly
         the network's function may change.
@@ -390,7 +390,7 @@ class EnsembleDense(_TabularLayer):
     Parameters
     ----------
     units : int
-        Of one copy.
+        Number of outputs of one copy.
     n_copies : int
     activation : str, default=None
         Keras' name; None is linear.

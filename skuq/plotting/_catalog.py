@@ -32,13 +32,13 @@ class CatalogDisplay(Display):
     Parameters
     ----------
     configurations : DataFrame of shape (n_trials, n_decisions)
-        Of the completed trials.
+        Configurations of the completed trials.
     scores : array-like of shape (n_trials,)
-        What the search minimises.
+        Scores, which the search minimises.
     importances : DataFrame of shape (n_decisions, 2), optional
         By decision, largest first: `mean` and standard `error`.
     r2 : float, optional
-        Of the forest on trials it was not fitted to, shown above the importances: where
+        R2 of the forest on trials it was not fitted to, shown above the importances: where
         it is not well above 0 they mean nothing.
     score_name : str, default="score"
 
@@ -50,7 +50,7 @@ class CatalogDisplay(Display):
     bars_ : matplotlib BarContainer or None
         For ``kind="importance"``.
     decisions_ : list of str
-        What is shown, in order.
+        Decisions shown, in order.
     ax_, figure_ : matplotlib Axes and Figure
 
     Notes

@@ -26,9 +26,9 @@ class CoverageWidthDisplay(Display):
     auc : float, optional
         Area under the curve, in units of y; shown in the legend.
     name : str, optional
-        Of the estimator, for the legend.
+        Name of the estimator, for the legend.
     unit : str, optional
-        Of y.
+        Unit of y.
 
     Attributes
     ----------

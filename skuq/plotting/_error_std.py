@@ -33,9 +33,9 @@ class ErrorStdDisplay(Display):
     n_bins : int, default=10
         Bins, at most as many as there are rows.
     name : str, default="y"
-        What is predicted.
+        Name of the predicted quantity.
     unit : str, optional
-        Of y.
+        Unit of y.
 
     Attributes
     ----------

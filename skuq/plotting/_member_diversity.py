@@ -35,9 +35,9 @@ class MemberDiversityDisplay(Display):
     diversity : float, optional
         Score of the architectures, shown as a title.
     names : sequence of str, optional
-        Of the members; numbers by default.
+        Names of the members; numbers by default.
     groups : sequence, optional
-        What each member belongs to, for example its architecture: a colour and a marker.
+        Group of each member, for example its architecture: a colour and a marker.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ class PITDisplay(Display):
     n_bins : int, default=10
         Bars, equally wide.
     name : str, optional
-        Of the estimator, for the legend.
+        Name of the estimator, for the legend.
 
     Attributes
     ----------

@@ -33,9 +33,9 @@ class PredictionBandDisplay(Display):
     x_train, y_train : array-like of shape (n_train,), optional
         Points to draw on top.
     x_name, name : str, default="x" and "y"
-        What the axes show.
+        Names of the quantities on the axes.
     unit : str, optional
-        Of y.
+        Unit of y.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ class QuantileCalibrationDisplay(Display):
     area : float, optional
         Between curve and diagonal, at most 0.5; shown in the legend.
     name : str, optional
-        Of the estimator, for the legend.
+        Name of the estimator, for the legend.
 
     Attributes
     ----------

@@ -31,11 +31,11 @@ class RegretDisplay(Display):
     Parameters
     ----------
     curves : dict of str to ndarray of shape (n_seeds, n_evaluations)
-        Of each method what is drawn: regret or best value after each evaluation.
+        Regret or best value of each method after each evaluation.
     regret : bool, default=True
         Whether it is regret: never negative, best at 0.
     unit : str, optional
-        Of the values.
+        Unit of the values.
 
     Attributes
     ----------

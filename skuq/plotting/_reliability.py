@@ -26,7 +26,7 @@ class ReliabilityDisplay(Display):
     Parameters
     ----------
     edges : array-like of shape (n_bins + 1,)
-        Of the bins of confidence.
+        Edges of the bins of confidence.
     confidence, accuracy : array-like of shape (n_bins,)
         Means over the rows of each bin; NaN where it is empty.
     counts : array-like of shape (n_bins,)
@@ -35,7 +35,7 @@ class ReliabilityDisplay(Display):
         Expected calibration error: the mean over rows of the gap between accuracy and
         confidence of their bin. Shown in the legend.
     name : str, optional
-        Of the estimator, for the legend.
+        Name of the estimator, for the legend.
 
     Attributes
     ----------

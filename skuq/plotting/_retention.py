@@ -28,11 +28,11 @@ class RetentionDisplay(Display):
     uncertainty : array-like of shape (n_samples,)
         Rows are kept in ascending order of it, those of equal uncertainty in random order.
     name : str, optional
-        Of the estimator, for the legend.
+        Name of the estimator, for the legend.
     error_name : str, default="mean error"
-        Of the vertical axis.
+        Label of the vertical axis.
     unit : str, optional
-        Of the errors.
+        Unit of the errors.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ class SearchHistoryDisplay(Display):
     Parameters
     ----------
     scores : array-like of shape (n_trials,)
-        What the search minimises, in the order of trials; NaN where one failed.
+        Scores, which the search minimises, in the order of trials; NaN where one failed.
     seconds : array-like of shape (n_trials,), optional
         Time of each trial.
     score_name : str, default="score"

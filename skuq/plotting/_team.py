@@ -35,7 +35,7 @@ class TeamDisplay(Display):
         `teams_` of a `skuq.ensembles.TeamSelection`. Teams that were never scored are
         left out.
     accuracies : array-like of shape (n_models,), optional
-        Of the single models.
+        Accuracies of the single models.
     selected : tuple of int, optional
         The team that is served.
     thresholds : tuple of (filter, score, size, value), optional
@@ -50,7 +50,7 @@ class TeamDisplay(Display):
     thresholds_ : list of matplotlib Line2D
         One a size for K-means, one for the mean.
     best_, average_ : matplotlib Line2D or None
-        Of the single models.
+        Lines at the accuracies of the single models.
     colorbar_ : matplotlib Colorbar or None
         Sizes, if there are several.
     ax_, figure_ : matplotlib Axes and Figure

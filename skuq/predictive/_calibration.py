@@ -115,7 +115,7 @@ def fit_epistemic_scale(
         too where a likelihood ratio test at 5 % does not speak against that: where the model's
         part hardly varies, errors cannot tell the two apart.
     beyond : ndarray of the shape of `error`, optional
-        Of two-piece normals: the model's standard deviation on the side on which y does not
+        For two-piece normals: the model's standard deviation on the side on which y does not
         lie. `epistemic` is that on the side on which it does.
 
     Returns
@@ -248,7 +248,7 @@ def fit_readout(
     aleatoric : ndarray of the shape of `error`, or None
         Known noise.
     raw_beyond : ndarray of the shape of `error`, optional
-        Of two-piece normals: the side output on the side on which y does not lie.
+        For two-piece normals: the side output on the side on which y does not lie.
 
     Returns
     -------

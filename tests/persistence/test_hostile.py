@@ -95,7 +95,7 @@ def set_state(**fields):
         "lazy_loader.attach",
         "estimators.lazy_loader.attach",
         "networks.__getattr__",
-        "networks._heads.GaussianHead",
+        "networks._gaussian_head.GaussianHead",
         "networks.DenseSkipSpace.Scaling",
         "",
         "x" * 10**6,
