@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
@@ -10,12 +12,12 @@ from sklearn.pipeline import Pipeline
 __all__ = ["as_predicted", "classifies", "innermost", "predict_normal"]
 
 
-def classifies(estimator) -> bool:
+def classifies(estimator: Any) -> bool:
     """Whether a fitted estimator is a classifier."""
     return hasattr(estimator, "classes_")
 
 
-def predict_normal(estimator, X) -> tuple[np.ndarray, np.ndarray]:
+def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     """Predict mean and standard deviation, each (n[, m]), with a regressor.
 
     Raises
@@ -43,14 +45,15 @@ def predict_normal(estimator, X) -> tuple[np.ndarray, np.ndarray]:
     return mean, std
 
 
-def as_predicted(y, mean) -> np.ndarray:
+def as_predicted(y: Any, mean: Any) -> np.ndarray:
     """Reshape targets to the prediction's shape: some estimators drop an axis of length 1."""
-    y, shape = np.asarray(y, dtype=float), np.shape(mean)
-    fits = y.size == np.prod(shape) and y.shape[:1] == shape[:1]
-    return y.reshape(shape) if fits else y
+    targets: np.ndarray = np.asarray(y, dtype=float)
+    shape = np.shape(mean)
+    fits = targets.size == np.prod(shape) and targets.shape[:1] == shape[:1]
+    return targets.reshape(shape) if fits else targets
 
 
-def innermost(estimator, X):
+def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
     """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
 
     Needed for what those do not delegate: `predict_distribution`, and ``predict(X,

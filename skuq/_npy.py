@@ -6,6 +6,8 @@ import io
 import math
 import re
 import sys
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,12 +24,12 @@ _NPY_HEADER = re.compile(
 _MAX_NPY_HEADER = 4096
 
 
-def is_plain_dtype(dtype) -> bool:
+def is_plain_dtype(dtype: np.dtype[Any]) -> bool:
     """Whether a dtype is of numbers, truth values, strings or dates, without pointers."""
     return _DTYPE.fullmatch(dtype.str) is not None
 
 
-def npy(array) -> bytes:
+def npy(array: np.ndarray) -> bytes:
     """Encode an array of a plain dtype as a npy file."""
     if array.dtype.itemsize == 0:  # with "<U0" a short file could claim any number of rows
         array = array.astype(array.dtype.str.replace("0", "1"))
@@ -36,7 +38,7 @@ def npy(array) -> bytes:
     return buffer.getvalue()
 
 
-def checked_dtype(text, where):
+def checked_dtype(text: Any, where: Any) -> np.dtype[Any]:
     """Parse the text of a plain dtype."""
     if type(text) is not str or not _DTYPE.fullmatch(text):
         raise FileFormatError(f"{where} has the type {str(text)[:50]!r}, which is not read")
@@ -49,7 +51,7 @@ def checked_dtype(text, where):
     return dtype
 
 
-def array_of(data, where) -> np.ndarray:
+def array_of(data: bytes, where: Any) -> np.ndarray:
     """Decode a npy file, whose length must fit its header."""
     file = io.BytesIO(data)
     try:
@@ -79,7 +81,7 @@ def array_of(data, where) -> np.ndarray:
     return reshaped(flat.copy(), shape, "F" if fortran else "C", where)
 
 
-def checked_values(flat, where):
+def checked_values(flat: np.ndarray, where: Any) -> np.ndarray:
     """Refuse bytes that are no values of their type, which NumPy does not check."""
     if flat.dtype.kind == "b" and flat.size and flat.view(np.uint8).max() > 1:
         raise FileFormatError(f"{where} has truth values other than 0 and 1")
@@ -91,7 +93,9 @@ def checked_values(flat, where):
     return flat
 
 
-def reshaped(flat, shape, order, where):
+def reshaped(
+    flat: np.ndarray, shape: Sequence[int], order: Literal["C", "F"], where: Any
+) -> np.ndarray:
     """Reshape an array to a shape that may be impossible."""
     try:
         return flat.reshape(shape, order=order)

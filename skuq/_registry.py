@@ -6,8 +6,8 @@ no other class is ever made of a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import skuq
 
@@ -34,7 +34,7 @@ class SavedClass(NamedTuple):
     name: str
     cls: type
     kind: str | None
-    check: Callable | None
+    check: Callable[..., None] | None
 
 
 _BY_NAME: dict[str, SavedClass] = {}
@@ -42,7 +42,7 @@ _BY_CLASS: dict[type, SavedClass] = {}
 
 
 def saved_as(
-    name: str, *, kind: str | None = None, check: Callable | None = None
+    name: str, *, kind: str | None = None, check: Callable[..., None] | None = None
 ) -> Callable[[_Class], _Class]:
     """Register a class for saving (class decorator).
 
@@ -56,7 +56,7 @@ def saved_as(
         See `SavedClass`.
     """
 
-    def register(cls):
+    def register(cls: _Class) -> _Class:
         known = _BY_NAME.get(name)
         if known is not None and _place(known.cls) != _place(cls):
             raise ValueError(f"{name!r} is {_place(known.cls)}. It cannot be {_place(cls)} too.")
@@ -66,7 +66,7 @@ def saved_as(
     return register
 
 
-def _place(cls):
+def _place(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -77,16 +77,21 @@ def find_class(name: str) -> SavedClass | None:
     return _BY_NAME.get(name)
 
 
-def _import_owner(name):
+def _import_owner(name: str) -> None:
     """Import the public object that a stored name begins with, if skuq has it.
 
     Names come from files, so nothing is looked up that is not in an ``__all__`` of skuq.
     """
     package, _, rest = name.partition(".")
-    module = getattr(skuq, package) if package in skuq.__all__ else None
+    module = getattr(skuq, package) if package in _public_names(skuq) else None
     owner = rest.partition(".")[0]
-    if owner in getattr(module, "__all__", ()):
+    if owner in _public_names(module):
         getattr(module, owner)
+
+
+def _public_names(module: Any) -> Sequence[str]:
+    names: Sequence[str] = getattr(module, "__all__", ())
+    return names
 
 
 def find_name(cls: type) -> SavedClass | None:

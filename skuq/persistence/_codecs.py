@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,19 +14,22 @@ from sklearn.utils import Bunch
 from skuq._npy import checked_dtype
 from skuq.exceptions import FileFormatError, UnsavableError
 
-__all__ = ["DECODERS", "encode"]
+__all__ = ["DECODERS", "State", "encode"]
+
+
+State = dict[str, Any]
 
 
 class _Codec(NamedTuple):
     """Recognise, encode and decode one kind of object."""
 
     name: str
-    matches: Callable  # object -> bool
-    encode: Callable  # (object, where) -> state
-    decode: Callable  # state -> object
+    matches: Callable[[Any], bool]  # object -> bool
+    encode: Callable[[Any, Any], State]  # (object, where) -> state
+    decode: Callable[[State], Any]  # state -> object
 
 
-def encode(value, where):
+def encode(value: Any, where: Any) -> tuple[str, State] | None:
     """Encode an object as ``(name, state)``; None if it has no form here."""
     for codec in _CODECS:
         if codec.matches(value):
@@ -34,7 +37,7 @@ def encode(value, where):
     return None
 
 
-def _encode_frame(frame, where):
+def _encode_frame(frame: pd.DataFrame, where: Any) -> State:
     columns = {}
     for position, label in enumerate(frame.columns):
         column = frame.iloc[:, position]
@@ -50,7 +53,7 @@ def _encode_frame(frame, where):
 _FRAME_DTYPES = ("object", "str", "string")
 
 
-def _decode_frame(state):
+def _decode_frame(state: State) -> pd.DataFrame:
     labels, series = [], []
     for column in state["columns"].values():
         values, dtype = column["values"], column["dtype"]
@@ -72,12 +75,12 @@ def _decode_frame(state):
     return frame
 
 
-def _encode_generator(generator, where):
-    return generator.bit_generator.state
+def _encode_generator(generator: np.random.Generator, where: Any) -> State:
+    return dict(generator.bit_generator.state)
 
 
-def _encode_random_state(generator, where):
-    return generator.get_state(legacy=False)
+def _encode_random_state(generator: np.random.RandomState, where: Any) -> State:
+    return dict(generator.get_state(legacy=False))
 
 
 # Generators whose C code reads at a position that the state gives: (part of the state that holds
@@ -86,7 +89,7 @@ _ENDS = {"MT19937": ("state", "pos", 625), "Philox": (None, "buffer_pos", 5)}
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
-def _bit_generator(state):
+def _bit_generator(state: State) -> np.random.BitGenerator:
     name = state["bit_generator"]
     if name not in _BIT_GENERATORS:
         raise FileFormatError(f"{str(name)[:50]!r} is no bit generator of NumPy")
@@ -95,39 +98,39 @@ def _bit_generator(state):
         position = (state[inner] if inner else state)[key]
         if type(position) is not int or not 0 <= position < end:
             raise FileFormatError("a bit generator stands beside its numbers")
-    made = getattr(np.random, name)(0)
+    made: np.random.BitGenerator = getattr(np.random, name)(0)
     made.state = state
     return made
 
 
-def _decode_generator(state):
+def _decode_generator(state: State) -> np.random.Generator:
     return np.random.Generator(_bit_generator(state))
 
 
-def _decode_random_state(state):
+def _decode_random_state(state: State) -> np.random.RandomState:
     below = {key: part for key, part in state.items() if key not in ("has_gauss", "gauss")}
     made = np.random.RandomState(_bit_generator(below))
     made.set_state(state)
     return made
 
 
-def _decode_slice(state):
+def _decode_slice(state: State) -> slice:
     parts = [state[name] for name in ("start", "stop", "step")]
     if not all(part is None or type(part) is int for part in parts):
         raise FileFormatError("a slice is no slice")
     return slice(*parts)
 
 
-def _is_dtype(value):
+def _is_dtype(value: Any) -> bool:
     is_type = isinstance(value, type) and issubclass(value, np.generic)
     return is_type or isinstance(value, np.dtype)
 
 
-def _encode_dtype(value, where):
+def _encode_dtype(value: Any, where: Any) -> State:
     return {"dtype": np.dtype(value).str, "type": isinstance(value, type)}
 
 
-def _decode_dtype(state):
+def _decode_dtype(state: State) -> Any:
     text = state["dtype"]
     dtype = np.dtype(object) if text == "|O" else checked_dtype(text, "a type")
     return dtype.type if state["type"] else dtype

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import zipfile
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -18,14 +20,14 @@ __all__ = ["dump_foreign", "is_foreign", "load_foreign"]
 _SAFE = ("numpy.dtype",)
 
 
-def is_foreign(value) -> bool:
+def is_foreign(value: Any) -> bool:
     """Whether an object is scikit-learn's, or an estimator in its style."""
     if isinstance(value, type) or type(value).__module__.startswith("skuq."):
         return False
     return isinstance(value, BaseEstimator) or type(value).__module__.startswith("sklearn.")
 
 
-def dump_foreign(value, where) -> np.ndarray | None:
+def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
     """Encode an object as bytes; None if skops cannot.
 
     Raises
@@ -53,7 +55,7 @@ def dump_foreign(value, where) -> np.ndarray | None:
     return np.frombuffer(data, np.uint8)
 
 
-def load_foreign(data, trusted, name):
+def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:
     """Make the object that `dump_foreign` has encoded.
 
     Raises

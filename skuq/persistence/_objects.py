@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from skuq._registry import find_class, find_name
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.persistence import _standard  # noqa: F401 - registers classes
-from skuq.persistence._codecs import DECODERS, encode
+from skuq.persistence._codecs import DECODERS, State, encode
 from skuq.persistence._foreign import dump_foreign, is_foreign, load_foreign
 from skuq.persistence._parts import MissingPart, PartNames, description_of, is_users
 
@@ -27,17 +31,19 @@ class Describer:
         What is saved. Its parameters name the parts that are the user's own.
     """
 
-    def __init__(self, estimator):
+    def __init__(self, estimator: Any) -> None:
         self._name_part = PartNames(estimator)
-        self._dumped = {}  # id of a foreign object -> (the object, its bytes)
+        self._dumped: dict[
+            int, tuple[Any, np.ndarray | None]
+        ] = {}  # id of a foreign object -> (the object, its bytes)
 
-    def __call__(self, value, where):
+    def __call__(self, value: Any, where: Any) -> tuple[str, State] | None:
         described = self._describe(value, where)
         if described is not None and not all(type(name) is str for name in described[1]):
             raise UnsavableError(f"{where} has attributes whose names are no strings.")
         return described
 
-    def _describe(self, value, where):
+    def _describe(self, value: Any, where: Any) -> tuple[str, State] | None:
         if type(value) is MissingPart:
             return _PART, vars(value)
         if (found := encode(value, where)) is not None:
@@ -62,12 +68,13 @@ class Describer:
         return None
 
 
-def _state_of(value, where):
+def _state_of(value: Any, where: Any) -> State:
     """Collect the attributes that a pickle would hold."""
     if dataclasses.is_dataclass(value):  # only its fields: cached values are left out
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
-        return value._asdict()
+        record: Any = value  # a named tuple
+        return dict(record._asdict())
     state = value.__getstate__()
     if state is None:
         return {}
@@ -87,12 +94,14 @@ class Restorer:
         Further types that skops may make.
     """
 
-    def __init__(self, parts, trusted):
+    def __init__(self, parts: State | None, trusted: Sequence[str | type] | None) -> None:
         self._parts, self._trusted = dict(parts or {}), list(trusted or [])
-        self._names = set()  # of the user's parts in the file
-        self._loaded = {}  # id of bytes -> (the bytes, the foreign object)
+        self._names: set[str] = set()  # of the user's parts in the file
+        self._loaded: dict[
+            int, tuple[Any, Any]
+        ] = {}  # id of bytes -> (the bytes, the foreign object)
 
-    def __call__(self, name, state, where):
+    def __call__(self, name: str, state: Any, where: Any) -> Any:
         if type(state) is not dict or not all(type(key) is str for key in state):
             raise FileFormatError(f"{where} has a state that is no dict of attributes")
         try:
@@ -105,7 +114,7 @@ class Restorer:
                 f"{where} cannot be made ({type(error).__name__}: {error})"
             ) from error
 
-    def _make(self, name, state, where):
+    def _make(self, name: str, state: State, where: Any) -> Any:
         if name in (_PART, _FOREIGN):
             part = state["name"]
             if type(part) is not str:
@@ -125,13 +134,13 @@ class Restorer:
             saved.check(state, where)
         return _made(saved.cls, state)
 
-    def _foreign(self, data, part):
+    def _foreign(self, data: Any, part: str) -> Any:
         # An array that stands in several places is one object: a pool lists its members twice.
         if id(data) not in self._loaded:
             self._loaded[id(data)] = data, load_foreign(data, self._trusted, part)
         return self._loaded[id(data)][1]
 
-    def check_parts(self):
+    def check_parts(self) -> None:
         """Raise ValueError if the user gave a part that the file does not name."""
         if unknown := sorted(set(self._parts) - self._names):
             raise ValueError(
@@ -140,7 +149,7 @@ class Restorer:
             )
 
 
-def _made(cls, state):
+def _made(cls: Any, state: State) -> Any:
     """Make an object with these attributes, without calling its class' `__init__`."""
     if wrong := [name for name in state if name.startswith("__") or not name.isidentifier()]:
         raise FileFormatError(f"{cls.__name__} has no attribute {wrong[0][:50]!r}")
@@ -160,7 +169,7 @@ def _made(cls, state):
     return made
 
 
-def _fields(cls, names, state):
+def _fields(cls: Any, names: Sequence[str], state: State) -> State:
     """Order the fields of a record; they must be there exactly."""
     if unknown := set(state) - set(names):
         raise FileFormatError(f"{cls.__name__} has no field {min(unknown)[:50]!r}")
@@ -169,7 +178,7 @@ def _fields(cls, names, state):
     return {name: state[name] for name in names}
 
 
-def _with_parameters(cls, state):
+def _with_parameters(cls: type, state: State) -> State:
     """Check that an estimator has all its parameters.
 
     scikit-learn may be newer than the file: parameters that it has got since take their defaults.
@@ -181,6 +190,6 @@ def _with_parameters(cls, state):
 
 
 @functools.cache
-def _parameters(cls):
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     """Get an estimator's parameters by name, as its `__init__` declares them."""
     return dict(inspect.signature(cls).parameters)

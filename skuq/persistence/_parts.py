@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from skuq._registry import is_given_again
 from skuq.exceptions import MissingPartError
@@ -24,19 +24,19 @@ class MissingPart:
         What the part was.
     """
 
-    def __init__(self, name: str, description: str):
+    def __init__(self, name: str, description: str) -> None:
         self.name, self.description = name, description
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"MissingPart({self.name!r}, {self.description!r})"
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(other) is MissingPart and vars(other) == vars(self)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((self.name, self.description))
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise MissingPartError(
             f"`{self.name}` ({self.description}) was not saved: give it to "
             f"skuq.load(path, parts={{{self.name!r}: ...}}), to `from_catalog` by its name, or to "
@@ -58,7 +58,7 @@ class PartNames:
         Estimator, with or without `get_params`.
     """
 
-    def __init__(self, estimator):
+    def __init__(self, estimator: Any) -> None:
         params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
         # id -> (name, object): the object is kept alive, so that its id stays unique.
         self._named: dict[int, tuple[str, Any]] = {}
@@ -66,11 +66,11 @@ class PartNames:
             self._named.setdefault(id(params[name]), (name, params[name]))
         self._params = frozenset(self._named)
 
-    def is_parameter(self, value) -> bool:
+    def is_parameter(self, value: Any) -> bool:
         """Whether an object is the value of a parameter."""
         return id(value) in self._params
 
-    def __call__(self, value, where) -> str:
+    def __call__(self, value: Any, where: Any) -> str:
         """Name the part at a place; fitted ``estimator_.x`` becomes ``estimator__x``."""
         if id(value) not in self._named:
             _, *steps = str(where).replace("[", ".").replace("]", "").split(".")
@@ -78,7 +78,7 @@ class PartNames:
         return self._named[id(value)][0]
 
 
-def description_of(value) -> str:
+def description_of(value: Any) -> str:
     """Describe an object in words."""
     if isinstance(value, type):
         return f"class {value.__module__}.{value.__qualname__}"
@@ -92,7 +92,7 @@ def description_of(value) -> str:
 _DATA = ("builtins", "numpy", "pandas", "scipy", "skuq")
 
 
-def is_users(value, is_parameter: bool) -> bool:
+def is_users(value: Any, is_parameter: bool) -> bool:
     """Whether an object counts as the user's own, to be given again on loading.
 
     Functions and classes do, those of skuq only as parameters. So do objects of classes of other

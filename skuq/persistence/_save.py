@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from skuq import _archive
 from skuq._files import atomic_write
@@ -15,7 +18,7 @@ __all__ = ["dumps", "load", "loads", "save"]
 _KINDS = ("estimator", "catalog")  # of what is saved by itself
 
 
-def save(estimator, path) -> None:
+def save(estimator: Any, path: str | PathLike[str]) -> None:
     """Save an estimator or a catalog to a file that is safe to load.
 
     The file holds what a pickle would: parameters and fitted attributes, for a search without the
@@ -49,7 +52,7 @@ def save(estimator, path) -> None:
     atomic_write(path, dumps(estimator))
 
 
-def dumps(estimator) -> bytes:
+def dumps(estimator: Any) -> bytes:
     """Encode an estimator or catalog as the bytes of the file that `save` writes."""
     kind = _kind_of(estimator)
     if kind is None:
@@ -60,12 +63,17 @@ def dumps(estimator) -> bytes:
     return _archive.to_bytes(estimator, kind=kind, describe=Describer(estimator))
 
 
-def _kind_of(value):
+def _kind_of(value: Any) -> str | None:
     saved = find_name(type(value))
     return None if saved is None else saved.kind
 
 
-def load(path, *, parts=None, trusted=None):
+def load(
+    path: str | PathLike[str],
+    *,
+    parts: dict[str, Any] | None = None,
+    trusted: Sequence[str | type] | None = None,
+) -> Any:
     """Load an estimator or a catalog that `save` has written. No code in a file is ever run.
 
     Parameters
@@ -110,13 +118,18 @@ def load(path, *, parts=None, trusted=None):
     return _checked(_archive.read(Path(path), kind=_KINDS, restore=restorer), restorer)
 
 
-def loads(data: bytes, *, parts=None, trusted=None):
+def loads(
+    data: bytes,
+    *,
+    parts: dict[str, Any] | None = None,
+    trusted: Sequence[str | type] | None = None,
+) -> Any:
     """Decode what `dumps` has written; see `load`."""
     restorer = Restorer(parts, trusted)
     return _checked(_archive.from_bytes(data, kind=_KINDS, restore=restorer), restorer)
 
 
-def _checked(estimator, restorer):
+def _checked(estimator: Any, restorer: Restorer) -> Any:
     """Check that what was read may be saved by itself, and that all given parts were used."""
     if _kind_of(estimator) is None:
         raise FileFormatError(f"The file holds a {type(estimator).__name__}, no estimator.")
