@@ -33,9 +33,8 @@ class Describer:
 
     def __init__(self, estimator: Any) -> None:
         self._name_part = PartNames(estimator)
-        self._dumped: dict[
-            int, tuple[Any, np.ndarray | None]
-        ] = {}  # id of a foreign object -> (the object, its bytes)
+        # id of a foreign object -> (the object, its bytes)
+        self._dumped: dict[int, tuple[Any, np.ndarray | None]] = {}
 
     def __call__(self, value: Any, where: Any) -> tuple[str, State] | None:
         described = self._describe(value, where)
@@ -97,9 +96,8 @@ class Restorer:
     def __init__(self, parts: State | None, trusted: Sequence[str | type] | None) -> None:
         self._parts, self._trusted = dict(parts or {}), list(trusted or [])
         self._names: set[str] = set()  # of the user's parts in the file
-        self._loaded: dict[
-            int, tuple[Any, Any]
-        ] = {}  # id of bytes -> (the bytes, the foreign object)
+        # id of bytes -> (the bytes, the foreign object)
+        self._loaded: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, name: str, state: Any, where: Any) -> Any:
         if type(state) is not dict or not all(type(key) is str for key in state):
