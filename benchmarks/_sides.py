@@ -184,6 +184,7 @@ def torch_stack_ensemble(data_dir, **settings):
 @side
 def seeds_one_after_the_other(data_dir, n_seeds, epochs):
     """One architecture, built anew for every seed as in a search."""
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
     from skuq.training import train_member
 
@@ -269,6 +270,7 @@ def many_rows_keras(data_dir, n_rows, n_features, n_calls, searched, batch_size)
 @side
 def memory_of_trials(data_dir, checkpoints):
     """Resident bytes after so many trials of different architectures."""
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
     from skuq.training import train_member
 
@@ -332,6 +334,7 @@ def step_time(data_dir, n_rows, jit, n_steps, n_calls):
 @side
 def both_tiers(data_dir, n_trials, epochs):
     """Seconds a step as a graph and through XLA, and what compiling took longer."""
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
     from skuq.training import train_member
 

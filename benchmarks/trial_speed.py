@@ -57,6 +57,7 @@ def training_data(data_dir):
 
 def run_skuq(data_dir, n_trials, jit=None):
     """(validation loss or None, epochs, seconds) of each trial."""
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
     from skuq.training import Recipe, train_member
 

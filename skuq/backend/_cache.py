@@ -21,10 +21,18 @@ class BoundedCache:
 
     ``get(key, make)`` returns the value of `key`, and calls ``make()`` if there is none.
     `n_made` counts these calls.
+
+    Parameters
+    ----------
+    max_size : int
+    collects : bool, default=True
+        Whether the garbage collector runs after every few values dropped, which takes some
+        tenths of a second. It is for compiled programs.
     """
 
-    def __init__(self, max_size: int) -> None:
+    def __init__(self, max_size: int, *, collects: bool = True) -> None:
         self.max_size = max_size
+        self._collects = collects
         self.n_made = 0
         self._n_dropped = 0
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
@@ -41,6 +49,6 @@ class BoundedCache:
             while len(self._values) > self.max_size:
                 self._values.popitem(last=False)
                 self._n_dropped += 1
-                if self._n_dropped % _DROPPED_PER_COLLECTION == 0:
+                if self._collects and self._n_dropped % _DROPPED_PER_COLLECTION == 0:
                     gc.collect()
             return self._values[key]

@@ -25,7 +25,7 @@ __all__ = ["FirstValues", "Template", "template_of", "template_of_model"]
 FirstValues = tuple[np.ndarray, list[np.ndarray]]
 
 # Enough for one a thread of a search.
-_templates = BoundedCache(max_size=8)
+_templates = BoundedCache(max_size=8, collects=False)
 
 
 class Template:
