@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import rosen
+from tiers import slow_after
 
 from skuq.datasets import (
     FUNCTIONS_1D,
@@ -199,7 +200,9 @@ def test_one_feature_range_is_exact(name):
     assert 1 - 1e-6 < values.max() <= 1 + 1e-12
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS_2D if name != "goldstein_price"])
+@pytest.mark.parametrize(
+    "name", slow_after(4, [name for name in FUNCTIONS_2D if name != "goldstein_price"])
+)
 def test_two_feature_range_is_exact(name):
     function = make_function(name, 2)
     side = np.linspace(-1, 1, 1501)

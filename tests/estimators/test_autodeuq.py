@@ -15,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from tiers import slow_after
 
 from skuq import AutoDEUQRegressor
 from skuq.backend import keras
@@ -352,7 +353,7 @@ def test_a_users_own_space(tiny, wave):
     assert {"units", "learning_rate", "optimizer"} <= set(alone.catalog_.to_frame())
 
 
-@pytest.mark.parametrize("space", [None, "toy", "benchmark"])
+@pytest.mark.parametrize("space", slow_after(1, ["toy", None, "benchmark"]))
 def test_the_papers_spaces(tiny, wave, space):
     tiny.set_params(search_space=space, n_trials=2, epochs=2)
     frame = tiny.fit(*wave).catalog_.to_frame()
@@ -466,7 +467,7 @@ def test_negative_or_vanishing_weights(tiny, wave):
         tiny.fit(X, y, sample_weight=np.arange(120) == 7)
 
 
-@pytest.mark.parametrize("n_rows", [2, 3, 5])
+@pytest.mark.parametrize("n_rows", slow_after(1, [2, 3, 5]))
 def test_a_handful_of_rows(tiny, wave, n_rows):
     X, y = wave
     fitted = tiny.fit(X[:n_rows], y[:n_rows])
@@ -562,7 +563,7 @@ def test_yacht_beats_the_deep_ensemble(data_dir):
 # ---------------------------------------------------- found by trying to break it
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-50, 1e50, 1e300])
+@pytest.mark.parametrize("scale", slow_after(2, [1e-300, 1e300, 1e-50, 1e50]))
 def test_scale_of_sample_weights_does_not_matter(tiny, wave, scale):
     X, y = wave
     weight = np.linspace(1, 3, 120)
@@ -608,6 +609,7 @@ def test_first_prediction_of_many_members_is_quiet(tiny, wave, capfd):
     assert "WARNING" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_small_validation_data_warn_too(tiny, wave):
     X, y = wave
     with pytest.warns(SmallValidationWarning, match="chosen on 1 validation rows"):

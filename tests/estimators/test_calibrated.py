@@ -155,6 +155,7 @@ def test_weights_are_repeats():
     )
 
 
+@pytest.mark.slow
 def test_ends_of_pipelines_and_searches_are_reached():
     X, y = load_diabetes(return_X_y=True)
     frame = pd.DataFrame(X).rename(columns=str)

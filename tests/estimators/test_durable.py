@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from tiers import slow_after
 
 import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
@@ -247,7 +248,7 @@ def test_frames_and_classes_come_back(search, trained):
     )
 
 
-@pytest.mark.parametrize("vary", ["both", "hyperparameters", "initialisation"])
+@pytest.mark.parametrize("vary", slow_after(1, ["both", "hyperparameters", "initialisation"]))
 def test_neural_ensemble_search_is_durable_too(search, trained, iris, vary):
     X, y = iris
     shift = [(X + 0.1, y), (X + 0.2, y)]
@@ -271,6 +272,7 @@ def test_neural_ensemble_search_is_durable_too(search, trained, iris, vary):
     assert len(trained) == 8
 
 
+@pytest.mark.slow
 def test_a_keras_tuner_oracle_goes_on(search, trained):
     keras_tuner = pytest.importorskip("keras_tuner")
     X, y = table()

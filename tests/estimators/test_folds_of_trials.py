@@ -160,6 +160,7 @@ def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, 
     assert len(stacks) == (heavy == 1)
 
 
+@pytest.mark.slow
 def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
     X, y = rows[0][:24], rows[1][:24]
     whole = regressor(tiny_space, n_trials=1, cv=8).fit(X, y).catalog_.member(0)
@@ -341,6 +342,7 @@ def test_no_error_loses_the_search(tiny_space, rows, monkeypatch, error, where):
     assert np.isfinite(model.predict(rows[0])).all()
 
 
+@pytest.mark.slow
 def test_each_is_tried_however_many_fail(tiny_space, rows, monkeypatch):
     train = MemberRefitter.__call__
     settings = {"n_trials": 12, "n_members": 12, "selection": "top", "search": "rs-mixed"}

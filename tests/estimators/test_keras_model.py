@@ -103,6 +103,7 @@ def test_searched_ensembles(rows, tiny_space):
     assert_same(AutoDEUQClassifier(4, **search).fit(X, y > 1e4), X)
 
 
+@pytest.mark.slow
 def test_other_ensembles(rows):
     X, y = rows
     model = HyperDeepEnsembleRegressor(3, n_search=4, epochs=4, random_state=0).fit(X, y)

@@ -10,6 +10,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from tiers import slow_after
 
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
@@ -175,14 +176,16 @@ def test_evolution_looks_where_it_is_told(tiny_space, iris, monkeypatch):
     seen = []
     ask = EnsembleEvolution.ask
     monkeypatch.setattr(
-        EnsembleEvolution, "ask", lambda self, *a: seen.append(self.judges) or ask(self, *a)
+        EnsembleEvolution, "ask", lambda self, *a: seen.append(self.criteria) or ask(self, *a)
     )
     X, y = iris
     severities = [shifted(X, y, by) for by in (0.5, 2.0)]
     for evolve_on, starts in (("clean", [0]), ("shift", [188]), ("both", [0, 188])):
         seen.clear()
         tiny(tiny_space, 5, epochs=2, evolve_on=evolve_on).fit(X, y, shift_validation=severities)
-        assert [judge._rows.start for judge in seen[0]] == starts  # 38 clean, 150 of severity 1
+        assert [
+            criterion._rows.start for criterion in seen[0]
+        ] == starts  # 38 clean, 150 of severity 1
     with pytest.raises(ValueError, match=r'`evolve_on="shift"` needs `shift_validation`'):
         tiny(tiny_space, evolve_on="shift").fit(X, y)
 
@@ -346,7 +349,7 @@ def test_groups_and_validation_data(tiny_space, iris):
 # ---------------------------------------------------------------------- regression
 
 
-@pytest.mark.parametrize("selection_loss", ["mixture", "normal"])
+@pytest.mark.parametrize("selection_loss", slow_after(1, ["mixture", "normal"]))
 def test_regression(tiny_space, wave, selection_loss):
     X, y = wave
     model = NESRegressor(
@@ -434,6 +437,7 @@ def test_cells_need_images(iris):
         NESClassifier(2, search_space="darts").fit(*iris)
 
 
+@pytest.mark.slow
 def test_dense_networks_see_images_as_rows():
     images = np.random.RandomState(0).normal(size=(60, 3, 3, 1))
     y = images.mean(axis=(1, 2, 3)) > 0
@@ -456,7 +460,7 @@ def test_small_tables_have_small_batches_and_enough_epochs(iris):
     assert len(model.catalog_[0].result.history["loss"]) == 30
 
 
-@pytest.mark.parametrize("space", ["dense", "width-depth"])
+@pytest.mark.parametrize("space", slow_after(1, ["width-depth", "dense"]))
 def test_spaces_for_tables_by_name(iris, space):
     model = NESClassifier(3, n_members=2, epochs=2, search_space=space, random_state=0).fit(*iris)
     assert set(model.catalog_[0].configuration) >= {"learning_rate", "l2"}

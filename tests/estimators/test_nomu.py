@@ -254,15 +254,18 @@ def _fold_seed(model):
 
 @pytest.mark.parametrize(
     ("changes", "n_trained"),
-    [
-        (NUMBERS, 1),
-        ({"l_min": 0.01, "l_max": 2.0, "cv": None}, 2),
-        ({"cv": None, "early_stopping": True}, 4),
-        ({"refit": False}, 1),
-        ({"cv": 3}, 4),
-        ({**NUMBERS, "cv": 3}, 1),
-        ({**NUMBERS, "noise": "learned"}, 2),
-    ],
+    slow_after(
+        3,
+        [
+            (NUMBERS, 1),
+            ({"cv": None, "early_stopping": True}, 4),
+            ({"cv": 3}, 4),
+            ({"l_min": 0.01, "l_max": 2.0, "cv": None}, 2),
+            ({"refit": False}, 1),
+            ({**NUMBERS, "cv": 3}, 1),
+            ({**NUMBERS, "noise": "learned"}, 2),
+        ],
+    ),
 )
 def test_nothing_is_trained_in_vain(changes, n_trained, table, monkeypatch):
     train, trained = skuq.training.train_stack, []
@@ -282,7 +285,7 @@ def test_nothing_is_trained_in_vain(changes, n_trained, table, monkeypatch):
         assert len(trained) == n_trained + 1
 
 
-@pytest.mark.parametrize("base", [small(), choosing()], ids=["numbers", "nll"])
+@pytest.mark.parametrize("base", slow_after(1, [choosing(), small()]), ids=["nll", "numbers"])
 def test_units_do_not_matter(base, table, elsewhere):
     X, y = table
     mean, std = clone(base).fit(X, y).predict(elsewhere, return_std=True)
@@ -586,6 +589,7 @@ def test_fits_side_by_side_are_separate_fits(table, elsewhere):
         assert_array_equal(model.box_, alone.box_)
 
 
+@pytest.mark.slow
 def test_fits_side_by_side_choose_for_themselves(table):
     base = choosing(l_min=0.01, l_max=2.0)
     fixed, chosen = base.fit_many(*table, [{"c": 2.0}, {"pi_exp": 0.1}])
@@ -1239,6 +1243,7 @@ def test_groups_of_any_kind(long_table):
     assert choosing(epochs=1).fit(X, y, groups=groups).c_ > 0
 
 
+@pytest.mark.slow
 def test_normalisation_that_a_given_model_has_learnt_is_kept(table):
     X, y = table
     adapted = keras.layers.Normalization()

@@ -328,6 +328,7 @@ def test_posterior_has_exact_gradients(wave):
         assert_allclose(np.asarray(gradient)[:, k], (up - down) / 2e-5, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_base_of_ones_own_learns():
     model = fit_small(build_base=unplanned, steps=300, learning_rate=0.02)
     assert np.abs(model.predict(INPUTS) - VALUES).max() < 0.1

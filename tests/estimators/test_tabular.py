@@ -138,6 +138,7 @@ def test_classifiers_have_the_recipe_for_classes(frame):
     assert "Dropout" not in DeepEnsembleRegressor(**TINY).fit(X, y).members_[0].network
 
 
+@pytest.mark.slow
 def test_other_optimisers_take_the_recipe_too(frame):
     X, y = frame
     model = DeepEnsembleRegressor(**TINY, optimizer="sgd", learning_rate=1e-3).fit(X, y)

@@ -102,6 +102,7 @@ def test_processes_share_the_cores_and_stay_warm():
     assert {r.result.threads for r in first} == {str(share)}
 
 
+@pytest.mark.slow
 def test_a_process_is_replaced_after_many_trials(monkeypatch):
     monkeypatch.setattr("skuq.search._process_slots._MAX_TRIALS", 4)
     monkeypatch.setattr("skuq.search._process_slots._idle", [])

@@ -300,6 +300,7 @@ def long_training():
     return trainer, {"units": 8, "activation": "tanh"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["alone", "together"])
 def test_a_training_ends_when_its_time_is_over(way, long_training):
     trainer, configuration = long_training
@@ -313,6 +314,7 @@ def test_a_training_ends_when_its_time_is_over(way, long_training):
     assert 1.0 < time.monotonic() - started < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["alone", "together"])
 def test_a_cancelled_training_is_not_called_slow(way, long_training):
     trainer, configuration = long_training

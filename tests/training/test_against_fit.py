@@ -140,6 +140,7 @@ def test_equals_fit_with_several_outputs():
     compare(recipe, make_data(n_outputs=3), n_outputs=3)
 
 
+@pytest.mark.slow
 def test_equals_fit_with_a_weight_penalty():
     recipe = Recipe("adam", learning_rate=0.01, batch_size=16, epochs=10)
     compare(recipe, make_data(), regularizer="l2")
@@ -160,6 +161,7 @@ def test_slices_do_not_change_the_run():
     np.testing.assert_array_equal(member.weights, again.weights)
 
 
+@pytest.mark.slow
 def test_padding_of_rows_changes_nothing():
     """40 rows fill their step of the ladder, 41 do not; both equal fit."""
     for n_train in (40, 41):

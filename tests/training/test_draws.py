@@ -138,7 +138,7 @@ def test_a_run_cut_into_slices_is_the_same_run(monkeypatch, data, network):
     assert_array_equal(runs[0].history["loss"], runs[1].history["loss"])
 
 
-@pytest.mark.parametrize("network", [EPISTEMIC, PRIOR], ids=["epinet", "prior"])
+@pytest.mark.parametrize("network", slow_after(1, [EPISTEMIC, PRIOR]), ids=["epinet", "prior"])
 def test_members_of_a_stack_train_as_alone(data, network):
     recipe = replace(RECIPE, n_draws=4 * (network is EPISTEMIC), batch_size=16)
     together = train_stack(network, HEAD, recipe, data, [5, 6, 7])
