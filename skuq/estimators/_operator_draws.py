@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -52,8 +53,8 @@ class OperatorDraws:
         """What the function takes, from trained members (one, or an ensemble's)."""
         n_members = 0 if index is not None else len(members)
         x, network = scaling.inputs_.x_, _runnable(read_network(members[0].network), n_members)
-        weights = [member.weights.astype("float64") for member in members]
-        state = [
+        weights: Any = [member.weights.astype("float64") for member in members]
+        state: Any = [
             [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
             for member in members
         ]
