@@ -1,16 +1,14 @@
 """Workers times threads: no more than the cores, and no deadlock, however it is nested."""
 
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from processes import run_python
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
@@ -45,12 +43,8 @@ def test_a_joblib_worker_keeps_to_its_share_of_the_cores():
 @pytest.mark.slow
 def test_what_the_user_says_of_threads_goes_first():
     code = "import os; from skuq.backend import keras; print(os.environ['TF_NUM_INTRAOP_THREADS'])"
-    environment = {**os.environ, "OMP_NUM_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "1"}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-    output = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    ).stdout
-    assert output.strip() == "1"
+    done = run_python(code, OMP_NUM_THREADS="2", TF_NUM_INTRAOP_THREADS="1")
+    assert done.stdout.strip() == "1"
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])

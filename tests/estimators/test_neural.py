@@ -1,15 +1,13 @@
 """Deep ensembles, hyper deep ensembles and MC dropout."""
 
-import os
 import pickle
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from processes import assert_predicts_without_a_backend
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
@@ -498,17 +496,4 @@ def test_validation_classes_of_any_type_are_named(classes):
 def test_a_stored_model_predicts_without_a_backend(table, tmp_path):
     X, y = table
     models = [clone(REGRESSORS[0]).fit(X, y), clone(CLASSIFIERS[2]).fit(X, y > 100)]
-    path = tmp_path / "models.pkl"
-    path.write_bytes(pickle.dumps((models, X, [model.predict(X) for model in models])))
-    code = (
-        "import pickle, sys, numpy as np\n"
-        f"models, X, expected = pickle.load(open({str(path)!r}, 'rb'))\n"
-        "for model, y in zip(models, expected):\n"
-        "    np.testing.assert_array_equal(model.predict(X), y)\n"
-        "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+    assert_predicts_without_a_backend([(model, X) for model in models], tmp_path)

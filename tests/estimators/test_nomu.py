@@ -2,16 +2,13 @@
 
 import copy
 import json
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from processes import assert_predicts_without_a_backend
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
@@ -644,19 +641,7 @@ def test_a_stored_model_predicts_without_a_backend(table, noisy, asymmetric, tmp
         (small(epochs=3, noise="learned").fit(*noisy), noisy[0]),
         (asymmetric[2], asymmetric[0]),
     ]
-    path = tmp_path / "models.pkl"
-    path.write_bytes(pickle.dumps([(m, X, m.predict(X, return_std=True)) for m, X in models]))
-    code = (
-        "import pickle, sys, numpy as np\n"
-        f"for model, X, expected in pickle.load(open({str(path)!r}, 'rb')):\n"
-        "    np.testing.assert_array_equal(model.predict(X, return_std=True), expected)\n"
-        "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+    assert_predicts_without_a_backend(models, tmp_path)
 
 
 def test_a_fit_that_fails_leaves_nothing_fitted(table):

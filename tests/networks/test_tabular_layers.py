@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from processes import run_python
 
 from skuq.backend import keras, ops
 from skuq.networks import (
@@ -169,10 +170,6 @@ def test_layers_are_rebuilt_from_their_configuration(name):
 
 @pytest.mark.slow
 def test_a_process_that_never_built_a_layer_can_rebuild_it():
-    import subprocess
-    import sys
-    from pathlib import Path
-
     code = (
         "import sys\n"
         "from skuq.networks._plan import make_plan\n"
@@ -182,14 +179,7 @@ def test_a_process_that_never_built_a_layer_can_rebuild_it():
         "print(rebuild(network).count_params())\n"
     )
     model = model_of("periodic")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        input=model.to_json(),
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python(code, input=model.to_json())
     assert int(done.stdout) == model.count_params()
 
 

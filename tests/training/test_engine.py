@@ -1,11 +1,8 @@
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import run_python
 
 from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
@@ -357,11 +354,7 @@ def test_the_first_program_through_xla_is_quiet():
         "data = TrainingData(x, x[:, :1], w, x, x[:, :1], w)\n"
         "train_member(build_mlp((2,), 2), GaussianHead(), Recipe(epochs=1), data, 1, jit=True)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
+    assert run_python(code).stderr == ""
 
 
 def test_a_member_as_a_keras_model_predicts_what_the_member_does():
