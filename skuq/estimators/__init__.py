@@ -5,10 +5,9 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "_api": ["UncertaintyClassifier", "UncertaintyRegressor"],
         "_autodeuq": ["AutoDEUQClassifier", "AutoDEUQRegressor"],
-        "_base": ["UncertaintyRegressorMixin"],
         "_calibrated": ["CalibratedUncertaintyClassifier", "CalibratedUncertaintyRegressor"],
-        "_classifier": ["UncertaintyClassifierMixin"],
         "_deep_ensemble": ["DeepEnsembleClassifier", "DeepEnsembleRegressor"],
         "_hq": ["HQEnsembleSelector"],
         "_hyper_ensemble": ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"],

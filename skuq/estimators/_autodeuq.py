@@ -272,8 +272,8 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         What was searched: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X and y on the training rows.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     catalog_path_ : Path or None
@@ -519,8 +519,8 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         What was searched: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X on the training rows.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     catalog_path_ : Path or None

@@ -6,25 +6,28 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from skuq import training
 from skuq._params import Interval, StrOptions
 from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq._space import Space
-from skuq.estimators._neural import (
+from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._network_estimator import (
+    NETWORK_CONSTRAINTS,
     REGRESSION_CONSTRAINTS,
-    NeuralEstimator,
-    RegressionTarget,
+    NetworkEstimator,
+    Outcome,
+    TrainingMethod,
     completed,
 )
-from skuq.estimators._records import HEADS
-from skuq.estimators._targets import ClassificationTarget
-from skuq.networks import PackedHead, SquaredErrorHead
+from skuq.networks import TabularSpace
+from skuq.tables import ClassTargets, NumberTargets, TableInputs
+from skuq.tables._targets import HEADS
 from skuq.training._recipe import SCHEDULES
 
 __all__ = ["DeepEnsembleClassifier", "DeepEnsembleRegressor"]
 
-
-#: What "auto" stands for where the network is no "tabular" one.
+#: What "auto" stands for with networks other than "tabular".
 _PLAIN = {
     "learning_rate": 0.01,
     "batch_size": 100,
@@ -34,161 +37,118 @@ _PLAIN = {
     "weight_decay": 0.0,
 }
 
-_VALIDATION_FRACTION = {"tabular": 0.1, "plain": 0.2}  # what "auto" stands for
+_VALIDATION_FRACTION = {True: 0.1, False: 0.2}  # "auto", with network="tabular" and others
+
+_CONSTRAINTS: dict = {
+    **NETWORK_CONSTRAINTS,
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "dropout": [Interval(Real, 0, 1, closed="left")],
+    "l2": [Interval(Real, 0, None, closed="left")],
+    "adversarial_epsilon": [Interval(Real, 0, None, closed="left")],
+    "bootstrap": ["boolean"],
+    "network": [StrOptions({"tabular"}), callable, None],
+    "network_settings": [dict, None],
+    "n_copies": [Interval(Integral, 1, None, closed="left")],
+    **{
+        name: [*NETWORK_CONSTRAINTS[name], StrOptions({"auto"})]
+        for name in _PLAIN
+        if name != "schedule"
+    },
+    "schedule": [StrOptions({"auto", *SCHEDULES})],
+    "validation_fraction": [*NETWORK_CONSTRAINTS["validation_fraction"], StrOptions({"auto"})],
+}
 
 
-class _DeepEnsemble(NeuralEstimator):
-    _parameter_constraints: dict = {
-        **NeuralEstimator._parameter_constraints,
-        "n_members": [Interval(Integral, 1, None, closed="left")],
-        "dropout": [Interval(Real, 0, 1, closed="left")],
-        "l2": [Interval(Real, 0, None, closed="left")],
-        "adversarial_epsilon": [Interval(Real, 0, None, closed="left")],
-        "bootstrap": ["boolean"],
-        "network": [StrOptions({"tabular"}), callable, None],
-        "network_settings": [dict, None],
-        "n_copies": [Interval(Integral, 1, None, closed="left")],
-        **{
-            name: [*NeuralEstimator._parameter_constraints[name], StrOptions({"auto"})]
-            for name in _PLAIN
-            if name != "schedule"
-        },
-        "schedule": [StrOptions({"auto", *SCHEDULES})],
-        "validation_fraction": [
-            *NeuralEstimator._parameter_constraints["validation_fraction"],
-            StrOptions({"auto"}),
-        ],
-    }
+class _DeepEnsemble(TrainingMethod):
+    """Members that differ in their seeds, trained as one stack."""
 
-    def __init__(
-        self,
-        n_members,
-        hidden_units,
-        activation,
-        dropout,
-        network,
-        network_settings,
-        n_copies,
-        optimizer,
-        learning_rate,
-        batch_size,
-        epochs,
-        early_stopping_patience,
-        validation_fraction,
-        schedule,
-        l2,
-        weight_decay,
-        clip_norm,
-        adversarial_epsilon,
-        bootstrap,
-        preprocess,
-        random_state,
-        verbose,
-    ):
-        self.n_members = n_members
-        self.hidden_units = hidden_units
-        self.activation = activation
-        self.dropout = dropout
-        self.network = network
-        self.network_settings = network_settings
-        self.n_copies = n_copies
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation_fraction = validation_fraction
-        self.schedule = schedule
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.adversarial_epsilon = adversarial_epsilon
-        self.bootstrap = bootstrap
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.verbose = verbose
+    def __init__(self, model):
+        super().__init__(model)
+        network = model.network
+        self.is_tabular = isinstance(network, str) and network == "tabular"
+        self.n_splits = model.n_members
+        self.dropout = model.dropout or None
+        self._defaults = _PLAIN
+        if self.loss == "auto":
+            self.loss = "beta-nll" if self.is_tabular else "nll"
 
     @property
-    def _n_splits(self):
-        return self.n_members
+    def validation_fraction(self):
+        fraction = self.model.validation_fraction
+        is_auto = isinstance(fraction, str)
+        return _VALIDATION_FRACTION[self.is_tabular] if is_auto else fraction
 
-    @property
-    def _validation_fraction(self):
-        if self.validation_fraction != "auto":
-            return self.validation_fraction
-        return _VALIDATION_FRACTION["tabular" if self._is_tabular else "plain"]
+    def inputs(self):
+        return TableInputs(self.model.preprocess, embed=self.is_tabular)
 
-    @property
-    def _dropout_rate(self):
-        return self.dropout or None
+    def targets(self):
+        n_copies = self.model.n_copies
+        if self.classifies:
+            return ClassTargets(n_copies=n_copies)
+        return NumberTargets(self.model.target_transform, loss=self.loss, n_copies=n_copies)
 
-    def _packed(self, head):
-        if self.n_copies == 1:
-            return head
-        if not self._is_tabular:
+    def check_parameters(self):
+        model = self.model
+        if model.n_copies > 1 and not self.is_tabular:
             raise ValueError(
                 'Only network="tabular" has `n_copies` members in one network. '
-                f"Got n_copies={self.n_copies} and network={self.network!r}."
+                f"Got n_copies={model.n_copies} and network={model.network!r}."
             )
-        if isinstance(head, SquaredErrorHead):
+        if model.n_copies > 1 and self.loss == "mse":
             raise ValueError(
-                f'loss="mse" is for n_copies=1: take loss="nll". Got n_copies={self.n_copies}.'
+                f'loss="mse" is for n_copies=1: take loss="nll". Got n_copies={model.n_copies}.'
             )
-        return PackedHead(head, self.n_copies)
+        if model.network_settings is not None and not self.is_tabular:
+            raise ValueError(
+                '`network_settings` is for network="tabular". '
+                f"Got {model.network_settings!r} and network={model.network!r}."
+            )
 
-    def _build(self, data, splits):
-        if not self._is_tabular:
-            if self.network_settings is not None:
-                raise ValueError(
-                    '`network_settings` is for network="tabular". '
-                    f"Got {self.network_settings!r} and network={self.network!r}."
-                )
-            self._own_training = _PLAIN
-            return super()._build(data, splits)
-        space = self._tabular_space(data.x, len(data.x if splits is None else splits[0][0]))
+    def build(self, data, splits, inputs, targets):
+        if not self.is_tabular:
+            return super().build(data, splits, inputs, targets)
+        model = self.model
+        space = TabularSpace(data.x, inputs.n_codes, splits.n_train, self.classifies)
         decisions = sum(space.decisions(), Space())
-        configuration = decisions.check(self.network_settings or {}, "network_settings")
-        self._own_training = space.recipe(configuration)
-        return space.build(
-            configuration, data.x.shape[1:], self._head.n_raw, n_copies=self.n_copies
-        )
+        configuration = decisions.check(model.network_settings or {}, "network_settings")
+        self._defaults = space.recipe(configuration)
+        n_raw = targets.head.n_raw
+        return space.build(configuration, data.x.shape[1:], n_raw, n_copies=model.n_copies)
 
-    def _training(self):
-        given = {name: value for name, value in super()._training().items() if value != "auto"}
-        fields = {**self._own_training, **given}
+    def recipe_fields(self):
+        given = {name: v for name, v in super().recipe_fields().items() if v != "auto"}
+        fields = {**self._defaults, **given}
         if "beta_2" in fields and fields["optimizer"] not in ("adam", "adamax", "nadam"):
             del fields["beta_2"]
         return fields
 
-    def _train(self, model, data, splits, report):
-        from skuq.training import train_stack
-
-        if self.bootstrap:
-            splits = self._resampled(len(data.x), splits)
-        members = train_stack(
-            model,
-            self._head,
-            self._recipe(l2=self.l2, adversarial_epsilon=self.adversarial_epsilon),
-            data,
-            self._seeds(self.n_members),
-            splits=splits,
-            report=report,
+    def train(self, network, head, data, splits, report):
+        model, parts = self.model, splits.parts
+        if model.bootstrap:
+            parts = self._resampled(len(data.x), parts)
+        recipe = self.recipe(
+            splits.validates, l2=model.l2, adversarial_epsilon=model.adversarial_epsilon
+        )
+        seeds = self.seeds(model.n_members)
+        members = training.train_stack(
+            network, head, recipe, data, seeds, splits=parts, report=report
         )
         kept = completed(members)
-        splits = splits and [splits[k] for k in kept]
-        return [members[k] for k in kept], np.full(len(kept), 1 / len(kept)), splits
+        weights = np.full(len(kept), 1 / len(kept))
+        return Outcome([members[k] for k in kept], weights, parts and [parts[k] for k in kept])
 
-    def _resampled(self, n_rows, splits):
-        """Each member's training rows drawn again with replacement."""
-        splits = splits or [(np.arange(n_rows), None)] * self.n_members
-        rngs = [generator(self.entropy_, "bootstrap", k) for k in range(self.n_members)]
+    def _resampled(self, n_rows, parts):
+        """Draw each member's training rows again, with replacement."""
+        n_members, entropy = self.model.n_members, self.model.entropy_
+        parts = parts or [(np.arange(n_rows), None)] * n_members
+        rngs = [generator(entropy, "bootstrap", k) for k in range(n_members)]
         return [
-            (rng.choice(train, size=len(train)), valid) for rng, (train, valid) in zip(rngs, splits)
+            (rng.choice(train, size=len(train)), valid) for rng, (train, valid) in zip(rngs, parts)
         ]
 
 
 @saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
-class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
+class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     """Networks of one architecture that differ in their seeds, as one mixture.
 
     Each network predicts a mean and a standard deviation and is trained on the Gaussian
@@ -288,8 +248,8 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         `target_transform`).
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X and y.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
@@ -329,8 +289,9 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
     ((2,), (2,))
     """
 
+    _method_class = _DeepEnsemble
     _parameter_constraints: dict = {
-        **_DeepEnsemble._parameter_constraints,
+        **_CONSTRAINTS,
         **REGRESSION_CONSTRAINTS,
         "loss": [StrOptions({"auto", *HEADS})],
     }
@@ -365,44 +326,36 @@ class DeepEnsembleRegressor(RegressionTarget, _DeepEnsemble):
         random_state=None,
         verbose=0,
     ):
-        super().__init__(
-            n_members=n_members,
-            hidden_units=hidden_units,
-            activation=activation,
-            dropout=dropout,
-            network=network,
-            network_settings=network_settings,
-            n_copies=n_copies,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            epochs=epochs,
-            early_stopping_patience=early_stopping_patience,
-            validation_fraction=validation_fraction,
-            schedule=schedule,
-            l2=l2,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            adversarial_epsilon=adversarial_epsilon,
-            bootstrap=bootstrap,
-            preprocess=preprocess,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.n_members = n_members
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout = dropout
+        self.network = network
+        self.network_settings = network_settings
+        self.n_copies = n_copies
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation_fraction = validation_fraction
+        self.schedule = schedule
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.adversarial_epsilon = adversarial_epsilon
+        self.bootstrap = bootstrap
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.verbose = verbose
         self.loss = loss
         self.noise_std = noise_std
         self.scale_l2 = scale_l2
         self.target_transform = target_transform
 
-    @property
-    def _loss(self):
-        if self.loss != "auto":
-            return self.loss
-        return "beta-nll" if self._is_tabular else "nll"
-
 
 @saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
-class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
+class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     """Networks of one architecture that differ in their seeds, probabilities averaged.
 
     Parameters
@@ -479,8 +432,8 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
         Of the mixture, summing to 1.
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
@@ -513,6 +466,9 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
     (2, 3)
     """
 
+    _method_class = _DeepEnsemble
+    _parameter_constraints: dict = _CONSTRAINTS
+
     def __init__(
         self,
         n_members=5,
@@ -539,27 +495,25 @@ class DeepEnsembleClassifier(ClassificationTarget, _DeepEnsemble):
         random_state=None,
         verbose=0,
     ):
-        super().__init__(
-            n_members=n_members,
-            hidden_units=hidden_units,
-            activation=activation,
-            dropout=dropout,
-            network=network,
-            network_settings=network_settings,
-            n_copies=n_copies,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            epochs=epochs,
-            early_stopping_patience=early_stopping_patience,
-            validation_fraction=validation_fraction,
-            schedule=schedule,
-            l2=l2,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            adversarial_epsilon=adversarial_epsilon,
-            bootstrap=bootstrap,
-            preprocess=preprocess,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.n_members = n_members
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout = dropout
+        self.network = network
+        self.network_settings = network_settings
+        self.n_copies = n_copies
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation_fraction = validation_fraction
+        self.schedule = schedule
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.adversarial_epsilon = adversarial_epsilon
+        self.bootstrap = bootstrap
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.verbose = verbose

@@ -7,167 +7,103 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from skuq import training
 from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.ensembles import select_forward, select_greedy
-from skuq.estimators._neural import (
+from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._network_estimator import (
+    NETWORK_CONSTRAINTS,
     REGRESSION_CONSTRAINTS,
-    NeuralEstimator,
-    RegressionTarget,
+    NetworkEstimator,
+    Outcome,
+    TrainingMethod,
     check_dropout_layers,
     completed,
 )
-from skuq.estimators._rows import warn_of_few_rows
-from skuq.estimators._targets import ClassificationTarget
 from skuq.networks import CategoricalHead, GaussianHead
+from skuq.tables._rows import warn_of_few_rows
 
 __all__ = ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"]
 
+_CONSTRAINTS: dict = {
+    **NETWORK_CONSTRAINTS,
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "n_search": [Interval(Integral, 1, None, closed="left")],
+    "min_members": [Interval(Integral, 1, None, closed="left")],
+    "dropout_range": ["array-like"],
+    "l2_range": ["array-like"],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "refit": ["boolean"],
+}
 
-class _HyperDeepEnsemble(NeuralEstimator):
-    _parameter_constraints: dict = {
-        **NeuralEstimator._parameter_constraints,
-        "n_members": [Interval(Integral, 1, None, closed="left")],
-        "n_search": [Interval(Integral, 1, None, closed="left")],
-        "min_members": [Interval(Integral, 1, None, closed="left")],
-        "dropout_range": ["array-like"],
-        "l2_range": ["array-like"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "refit": ["boolean"],
-    }
 
-    def __init__(
-        self,
-        n_members,
-        n_search,
-        min_members,
-        hidden_units,
-        activation,
-        dropout_range,
-        l2_range,
-        network,
-        optimizer,
-        learning_rate,
-        batch_size,
-        epochs,
-        early_stopping_patience,
-        validation_fraction,
-        refit,
-        schedule,
-        weight_decay,
-        clip_norm,
-        preprocess,
-        random_state,
-        verbose,
-    ):
-        self.n_members = n_members
-        self.n_search = n_search
-        self.min_members = min_members
-        self.hidden_units = hidden_units
-        self.activation = activation
-        self.dropout_range = dropout_range
-        self.l2_range = l2_range
-        self.network = network
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation_fraction = validation_fraction
-        self.refit = refit
-        self.schedule = schedule
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.verbose = verbose
+class _HyperDeepEnsemble(TrainingMethod):
+    """NOMU's Algorithm 2, with Algorithm 1 as `_select`."""
 
-    # In place, without effect: each member's recipe brings its rate.
-    _dropout_rate = 0.5
+    dropout = 0.5  # placeholder; each member's recipe sets its own rate
 
-    def _train(self, model, data, splits, report):
-        """NOMU's Algorithm 2, with Algorithm 1 as `_greedy`."""
-        from skuq.training import draw_variables
-
-        check_dropout_layers(model)
+    def train(self, network, head, data, splits, report):
+        model = self.model
+        check_dropout_layers(network)
         warn_of_few_rows(len(data.x_valid))
         settings = self._draw_settings()
 
+        def train_stack(settings, seeds, initial=None):
+            recipes = [self.recipe(splits.validates, **setting) for setting in settings]
+            return training.train_stack(
+                network, head, recipes, data, seeds, initial=initial, report=report
+            )
+
         # rand_search: the settings differ, first weights do not.
-        first = draw_variables(model, self._seeds(1)[0])
-        searched = self._stack(
-            model, data, settings, self._seeds(self.n_search), report, initial=first
-        )
+        first = training.draw_variables(network, self.seeds(1)[0])
+        n_search = model.n_search
+        searched = train_stack(settings, self.seeds(n_search), [first] * n_search)
         kept = completed(searched)
-        pool = [searched[k] for k in kept]
-        self.search_results_ = {
-            name: np.array([setting[name] for setting in settings]) for name in settings[0]
-        } | {"val_loss": np.array([getattr(m, "score", np.nan) for m in searched])}
-        chosen = self._greedy(pool, data, min_members=1)
+        results = {name: np.array([own[name] for own in settings]) for name in settings[0]}
+        results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
+        chosen = self._select([searched[k] for k in kept], head, data, min_members=1)
 
         # Stratification: each setting chosen, again with n_members seeds.
-        settings = [settings[kept[i]] for i in chosen.indices for _ in range(self.n_members)]
-        seeds = self._seeds(self.n_members, first=self.n_search) * len(chosen.indices)
-        stratified = self._stack(model, data, settings, seeds, report)
+        n_members = model.n_members
+        settings = [settings[kept[i]] for i in chosen.indices for _ in range(n_members)]
+        seeds = self.seeds(n_members, first=n_search) * len(chosen.indices)
+        stratified = train_stack(settings, seeds)
         kept = completed(stratified)
         pool = [stratified[k] for k in kept]
-        chosen = self._greedy(pool, data, min_members=self.min_members)
+        chosen = self._select(pool, head, data, min_members=model.min_members)
         members = [pool[i] for i in chosen.indices]
         settings = [settings[kept[i]] for i in chosen.indices]
-        if self.refit:
-            members = self._continue(model, data, members, settings, report)
-        self.member_settings_ = settings
-        return members, chosen.weights, None
+        if model.refit:
+            members = self._continue(network, head, data, members, settings, report)
+        attributes = {"search_results_": results, "member_settings_": settings}
+        return Outcome(members, chosen.weights, attributes=attributes)
 
     def _draw_settings(self):
-        """Log-uniform rates of dropout and strengths of l2, one pair a trial."""
-        rng = generator(self.entropy_, "settings")
+        """Draw log-uniform rates of dropout and strengths of l2, one pair a trial."""
+        rng = generator(self.model.entropy_, "settings")
         drawn = {}
         for name, largest in (("dropout", 0.999), ("l2", np.inf)):
-            low, high = self._check_range(name, largest)
-            drawn[name] = np.exp(rng.uniform(np.log(low), np.log(high), self.n_search))
+            low, high = _check_range(name, getattr(self.model, f"{name}_range"), largest)
+            drawn[name] = np.exp(rng.uniform(np.log(low), np.log(high), self.model.n_search))
         return [dict(zip(drawn, map(float, pair))) for pair in zip(*drawn.values())]
 
-    def _check_range(self, name, largest):
-        given = getattr(self, f"{name}_range")
-        try:
-            values = np.asarray(given, dtype=float)
-        except (TypeError, ValueError):
-            values = np.empty(0)
-        if values.shape != (2,) or not 0 < values[0] <= values[1] < largest:
-            raise ValueError(
-                f"`{name}_range` must be two numbers, 0 < low <= high < {largest}. Got {given!r}."
-            )
-        return values
-
-    def _stack(self, model, data, settings, seeds, report, *, initial=None, **recipe):
-        from skuq.training import train_stack
-
-        return train_stack(
-            model,
-            self._head,
-            [self._recipe(**setting, **recipe) for setting in settings],
-            data,
-            seeds,
-            initial=None if initial is None else [initial] * len(seeds),
-            report=report,
-        )
-
-    def _greedy(self, pool, data, min_members):
-        """NOMU's Algorithm 1 (Caruana et al., 2004) on the validation rows."""
+    def _select(self, pool, head, data, min_members):
+        """Select greedily on the validation rows: NOMU's Algorithm 1 (Caruana et al., 2004)."""
+        n_members = self.model.n_members
         raw = np.stack([member.held_out for member in pool]).astype("float64")
         y, weight = data.y_valid.astype("float64"), data.weight_valid
-        if isinstance(self._head, GaussianHead):
+        if isinstance(head, GaussianHead):
             return select_greedy(
                 y,
-                *self._head.distribution(raw),
-                self.n_members,
+                *head.distribution(raw),
+                n_members,
                 sample_weight=weight,
                 min_members=min_members,
             )
-        if isinstance(self._head, CategoricalHead):
-            proba = self._head.probabilities(raw)
+        if isinstance(head, CategoricalHead):
+            proba = head.probabilities(raw)
             right = np.take_along_axis(proba, y[None].astype(int), axis=2)[..., 0]
             statistics, loss = (np.maximum(right, np.finfo(float).tiny),), _negative_log
         else:
@@ -175,35 +111,42 @@ class _HyperDeepEnsemble(NeuralEstimator):
         return select_forward(
             statistics,
             loss,
-            self.n_members,
+            n_members,
             sample_weight=weight,
             min_members=min_members,
-            max_size=4 * self.n_members,
+            max_size=4 * n_members,
         )
 
-    def _continue(self, model, data, members, settings, report):
-        """The members trained on, on all rows, for as long as their best epochs on average."""
+    def _continue(self, network, head, data, members, settings, report):
+        """Train the members on, on all rows, for as long as their best epochs on average."""
         epochs = 1 + round(np.mean([member.best_epoch for member in members]))
-        recipes = [
-            self._recipe(**setting, epochs=epochs, early_stopping_patience=None, keep="last")
-            for setting in settings
-        ]
-        from skuq.training import train_stack
-
-        longer = train_stack(
-            model,
-            self._head,
-            recipes,
+        changes = {"epochs": epochs, "early_stopping_patience": None, "keep": "last"}
+        longer = training.train_stack(
+            network,
+            head,
+            [self.recipe(True, **setting, **changes) for setting in settings],
             data.all_rows(),
             [member.seed for member in members],
             initial=[(member.weights, list(member.state)) for member in members],
             report=report,
         )
-        # One that diverges on the way stays as it was.
+        # A member that diverges on the way stays as it was.
         return [
             old if isinstance(new, FloatingPointError) else replace(new, held_out=old.held_out)
             for old, new in zip(members, longer)
         ]
+
+
+def _check_range(name, given, largest):
+    try:
+        values = np.asarray(given, dtype=float)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.shape != (2,) or not 0 < values[0] <= values[1] < largest:
+        raise ValueError(
+            f"`{name}_range` must be two numbers, 0 < low <= high < {largest}. Got {given!r}."
+        )
+    return values
 
 
 def _negative_log(probability):
@@ -211,7 +154,7 @@ def _negative_log(probability):
 
 
 @saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
-class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
+class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     """Members that differ in their regularisation as well as in their seeds.
 
     `n_search` random settings of dropout and L2 are trained from the same first weights,
@@ -301,8 +244,8 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
         `target_transform`).
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X and y.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
@@ -338,8 +281,9 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
     5
     """
 
+    _method_class = _HyperDeepEnsemble
     _parameter_constraints: dict = {
-        **_HyperDeepEnsemble._parameter_constraints,
+        **_CONSTRAINTS,
         **REGRESSION_CONSTRAINTS,
     }
 
@@ -372,29 +316,27 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
         random_state=None,
         verbose=0,
     ):
-        super().__init__(
-            n_members=n_members,
-            n_search=n_search,
-            min_members=min_members,
-            hidden_units=hidden_units,
-            activation=activation,
-            dropout_range=dropout_range,
-            l2_range=l2_range,
-            network=network,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            epochs=epochs,
-            early_stopping_patience=early_stopping_patience,
-            validation_fraction=validation_fraction,
-            refit=refit,
-            schedule=schedule,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            preprocess=preprocess,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.n_members = n_members
+        self.n_search = n_search
+        self.min_members = min_members
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout_range = dropout_range
+        self.l2_range = l2_range
+        self.network = network
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation_fraction = validation_fraction
+        self.refit = refit
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.verbose = verbose
         self.loss = loss
         self.noise_std = noise_std
         self.scale_l2 = scale_l2
@@ -402,7 +344,7 @@ class HyperDeepEnsembleRegressor(RegressionTarget, _HyperDeepEnsemble):
 
 
 @saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
-class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
+class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     """Members that differ in their regularisation as well as in their seeds.
 
     `n_search` random settings of dropout and L2 are trained from the same first weights,
@@ -477,8 +419,8 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
         `dropout`, `l2` and `val_loss` of each setting tried; NaN where it diverged.
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
@@ -513,6 +455,9 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
     (2, 2)
     """
 
+    _method_class = _HyperDeepEnsemble
+    _parameter_constraints: dict = _CONSTRAINTS
+
     def __init__(
         self,
         n_members=5,
@@ -538,26 +483,24 @@ class HyperDeepEnsembleClassifier(ClassificationTarget, _HyperDeepEnsemble):
         random_state=None,
         verbose=0,
     ):
-        super().__init__(
-            n_members=n_members,
-            n_search=n_search,
-            min_members=min_members,
-            hidden_units=hidden_units,
-            activation=activation,
-            dropout_range=dropout_range,
-            l2_range=l2_range,
-            network=network,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            epochs=epochs,
-            early_stopping_patience=early_stopping_patience,
-            validation_fraction=validation_fraction,
-            refit=refit,
-            schedule=schedule,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            preprocess=preprocess,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.n_members = n_members
+        self.n_search = n_search
+        self.min_members = min_members
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout_range = dropout_range
+        self.l2_range = l2_range
+        self.network = network
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation_fraction = validation_fraction
+        self.refit = refit
+        self.schedule = schedule
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.verbose = verbose

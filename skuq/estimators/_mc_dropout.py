@@ -6,109 +6,51 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from skuq import training
 from skuq._params import Interval
 from skuq._registry import saved_as
-from skuq._seeds import generator
-from skuq.estimators._neural import (
+from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._network_estimator import (
+    NETWORK_CONSTRAINTS,
     REGRESSION_CONSTRAINTS,
-    NeuralEstimator,
-    RegressionTarget,
+    NetworkEstimator,
+    Outcome,
+    TrainingMethod,
     check_dropout_layers,
     completed,
 )
-from skuq.estimators._targets import ClassificationTarget
-from skuq.training import predict_members
+from skuq.fitted import DropoutPasses
 
 __all__ = ["MCDropoutClassifier", "MCDropoutRegressor"]
 
+_CONSTRAINTS: dict = {
+    **NETWORK_CONSTRAINTS,
+    "n_passes": [Interval(Integral, 1, None, closed="left")],
+    "dropout": [Interval(Real, 0, 1, closed="left")],
+    "l2": [Interval(Real, 0, None, closed="left")],
+}
 
-class _MCDropout(NeuralEstimator):
-    _parameter_constraints: dict = {
-        **NeuralEstimator._parameter_constraints,
-        "n_passes": [Interval(Integral, 1, None, closed="left")],
-        "dropout": [Interval(Real, 0, 1, closed="left")],
-        "l2": [Interval(Real, 0, None, closed="left")],
-    }
 
-    def __init__(
-        self,
-        n_passes,
-        hidden_units,
-        activation,
-        dropout,
-        network,
-        optimizer,
-        learning_rate,
-        batch_size,
-        epochs,
-        early_stopping_patience,
-        validation_fraction,
-        schedule,
-        l2,
-        weight_decay,
-        clip_norm,
-        preprocess,
-        random_state,
-        verbose,
-    ):
-        self.n_passes = n_passes
-        self.hidden_units = hidden_units
-        self.activation = activation
-        self.dropout = dropout
-        self.network = network
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping_patience = early_stopping_patience
-        self.validation_fraction = validation_fraction
-        self.schedule = schedule
-        self.l2 = l2
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.preprocess = preprocess
-        self.random_state = random_state
-        self.verbose = verbose
+class _MCDropout(TrainingMethod):
+    """One network with dropout layers."""
 
-    @property
-    def _dropout_rate(self):
-        return self.dropout
+    def __init__(self, model):
+        super().__init__(model)
+        self.dropout = model.dropout
 
-    def _train(self, model, data, splits, report):
-        from skuq.training import train_stack
-
-        check_dropout_layers(model)
-        recipe, seeds = self._recipe(l2=self.l2), self._seeds(1)
-        members = train_stack(model, self._head, recipe, data, seeds, report=report)
+    def train(self, network, head, data, splits, report):
+        check_dropout_layers(network)
+        recipe = self.recipe(splits.validates, l2=self.model.l2)
+        members = training.train_stack(network, head, recipe, data, self.seeds(1), report=report)
         completed(members)
-        return members, np.ones(1), None
+        return Outcome(members, np.ones(1))
 
-    def _raw(self, X):
-        """Raw outputs of every pass (n_passes, n, n_raw).
-
-        A pass drops the same units for all rows: it is a function, and what it gives for
-        a row does not depend on the rows beside it.
-        """
-
-        return predict_members(
-            self.members_,
-            self.scaling_.inputs(X),
-            dropout_mask=self._dropout_mask,
-            n_draws=self.n_passes,
-        )[0]
-
-    def _dropout_mask(self, number, rate, shape):
-        """Of all passes (n_passes, 1, units), of mean 1."""
-        rng = generator(self.entropy_, "passes", number)
-        kept = rng.random((self.n_passes, 1, shape[-1])) >= rate
-        return kept / (1 - rate)
-
-    def _mixture_weights(self, n):
-        return np.full(n, 1 / n)
+    def passes(self, entropy):
+        return DropoutPasses(self.model.n_passes, entropy)
 
 
 @saved_as("estimators.MCDropoutRegressor", kind="estimator")
-class MCDropoutRegressor(RegressionTarget, _MCDropout):
+class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
     """One network whose units are dropped at random when it predicts, too.
 
     Every pass is a function drawn from an approximate posterior: what the passes disagree
@@ -183,8 +125,8 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
         `target_transform`).
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X and y.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
@@ -218,8 +160,9 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
     (2,)
     """
 
+    _method_class = _MCDropout
     _parameter_constraints: dict = {
-        **_MCDropout._parameter_constraints,
+        **_CONSTRAINTS,
         **REGRESSION_CONSTRAINTS,
     }
 
@@ -249,26 +192,24 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
         random_state=None,
         verbose=0,
     ):
-        super().__init__(
-            n_passes=n_passes,
-            hidden_units=hidden_units,
-            activation=activation,
-            dropout=dropout,
-            network=network,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            epochs=epochs,
-            early_stopping_patience=early_stopping_patience,
-            validation_fraction=validation_fraction,
-            schedule=schedule,
-            l2=l2,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            preprocess=preprocess,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.n_passes = n_passes
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout = dropout
+        self.network = network
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation_fraction = validation_fraction
+        self.schedule = schedule
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.verbose = verbose
         self.loss = loss
         self.noise_std = noise_std
         self.scale_l2 = scale_l2
@@ -276,7 +217,7 @@ class MCDropoutRegressor(RegressionTarget, _MCDropout):
 
 
 @saved_as("estimators.MCDropoutClassifier", kind="estimator")
-class MCDropoutClassifier(ClassificationTarget, _MCDropout):
+class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     """One network whose units are dropped at random when it predicts, too.
 
     Parameters
@@ -333,8 +274,8 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
         The trained network as data.
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int
@@ -368,6 +309,9 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
     (2,)
     """
 
+    _method_class = _MCDropout
+    _parameter_constraints: dict = _CONSTRAINTS
+
     def __init__(
         self,
         n_passes=100,
@@ -390,23 +334,21 @@ class MCDropoutClassifier(ClassificationTarget, _MCDropout):
         random_state=None,
         verbose=0,
     ):
-        super().__init__(
-            n_passes=n_passes,
-            hidden_units=hidden_units,
-            activation=activation,
-            dropout=dropout,
-            network=network,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            epochs=epochs,
-            early_stopping_patience=early_stopping_patience,
-            validation_fraction=validation_fraction,
-            schedule=schedule,
-            l2=l2,
-            weight_decay=weight_decay,
-            clip_norm=clip_norm,
-            preprocess=preprocess,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.n_passes = n_passes
+        self.hidden_units = hidden_units
+        self.activation = activation
+        self.dropout = dropout
+        self.network = network
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping_patience = early_stopping_patience
+        self.validation_fraction = validation_fraction
+        self.schedule = schedule
+        self.l2 = l2
+        self.weight_decay = weight_decay
+        self.clip_norm = clip_norm
+        self.preprocess = preprocess
+        self.random_state = random_state
+        self.verbose = verbose

@@ -138,8 +138,8 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
     image_shape_ : tuple (h, w, c) or None
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of the inputs on the training rows; of images one for each channel.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     catalog_path_ : Path or None
@@ -374,9 +374,8 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     image_shape_ : tuple (h, w, c) or None
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of the inputs and targets on the training rows; of images one for
-        each channel.
+    fitted_ : FittedEnsemble
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     catalog_path_ : Path or None

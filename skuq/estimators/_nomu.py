@@ -190,8 +190,8 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         From which artificial inputs were drawn.
     preprocessor_ : transformer or None
         What `preprocess` stands for, fitted on the rows of positive weight.
-    scaling_ : Scaling
-        Means and scales of X and y.
+    fitted_ : FittedNomu
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
     entropy_ : int
         What `random_state` came to; every draw of the fit follows from it.
     n_features_in_ : int

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
@@ -15,6 +13,7 @@ __all__ = [
     "NoScaling",
     "RobustScaling",
     "Scaling",
+    "TargetScaling",
     "hard_clip",
     "smooth_clip",
 ]
@@ -23,92 +22,77 @@ __all__ = [
 # would leave the range of float64.
 FARTHEST = 1e6
 
+_TOO_LARGE = (
+    "X or y has values so large that their variance overflows float64. "
+    "Rescale them, or drop the outliers."
+)
+
 
 def hard_clip(xp, z):
-    """Standardised values within a million standard deviations, on arrays or tensors."""
+    """Clip standardised values at a million standard deviations, on arrays or tensors."""
     return xp.clip(z, -FARTHEST, FARTHEST)
 
 
 def smooth_clip(xp, z):
-    """Standardised values within 3 of zero: z / sqrt(1 + (z / 3)**2)."""
+    """Bound standardised values by 3, smoothly: z / sqrt(1 + (z / 3)**2)."""
     z = hard_clip(xp, z)  # squares stay finite
     return z / xp.sqrt(1 + (z / 3) ** 2)
 
 
 @saved_as("tables.Scaling")
 class Scaling:
-    """Zero mean and unit variance for every column of X and of y.
+    """Zero mean and unit variance for every column of X.
 
-    Constant columns are only centred, so they survive; a constant y too.
+    Constant columns are centred only.
 
     Parameters
     ----------
     passthrough : sequence of int, default=()
         Columns of X that stay as they are: codes for an embedding.
-    target_transform : object of `skuq.tables`' target transforms, optional
-        In place of y's mean and scale; fitted with the scaling.
 
     Attributes
     ----------
-    x_, y_ : sklearn.preprocessing.StandardScaler
-        `y_` only where targets are numbers without a transform of their own.
-    target_transform : object or None
-        Fitted.
+    mean_, scale_ : ndarray of shape (n_features,)
+        A column becomes ``(x - mean_) / scale_``, within a million of zero.
     """
 
     #: What keeps standardised inputs within bounds; ``clip(xp, z)``.
     clip = staticmethod(hard_clip)
 
-    def __init__(self, passthrough=(), target_transform=None):
+    def __init__(self, passthrough=()):
         self.passthrough = list(passthrough)
-        self.target_transform = target_transform
 
-    def fit(self, X, y, sample_weight=None):
-        """X (n, d), y (n, m) or None, finite; weights (n,) or None."""
-        columns, weight = self._columns(X, sample_weight)
-        self.x_ = self._fit_inputs(columns, weight)
-        for name, value in (("mean_", 0.0), ("scale_", 1.0)):
-            getattr(self.x_, name)[self.passthrough] = value
-        if y is not None and self.target_transform is not None:
-            self.target_transform.fit(y, sample_weight)
-        elif y is not None:
-            self.y_ = _standard(y, sample_weight)
+    def fit(self, X, sample_weight=None):
+        """Learn from finite rows X (n, d) with positive weights (n,), if any are given."""
+        self.mean_, self.scale_ = self._learn(*self._columns(X, sample_weight))
+        self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
 
     def _columns(self, X, weight):
-        """What shares a mean and a scale, as columns; and the weight of each row of these."""
+        """Columns that share a mean and a scale, and the weight of each of their rows."""
         return X, weight
 
-    def _fit_inputs(self, columns, weight):
-        return _standard(columns, weight)
+    def _learn(self, columns, weight):
+        return standard(columns, weight)
 
-    def inputs(self, X) -> np.ndarray:
-        """Standardised X, clipped at a million standard deviations."""
-        # Past the door X is trusted: scikit-learn's own transform would check it again,
-        # which costs more than a small network does for one row.
-        inputs = X - self.x_.mean_
-        inputs /= self.x_.scale_  # in place: X may be most of the memory there is
+    def transform(self, X, xp=np):
+        """Standardise X, an array or a tensor whose operations are `xp`."""
+        if xp is not np:
+            z = self.clip(xp, (X - self.mean_) / self.scale_)
+            if not self.passthrough:
+                return z
+            return xp.where(np.isin(np.arange(len(self.mean_)), self.passthrough), X, z)
+        # X has been validated: scikit-learn's own transform would check it again, which costs
+        # more than a small network does for one row.
+        inputs = X - self.mean_
+        inputs /= self.scale_  # in place: X may be most of the memory there is
         np.clip(inputs, -FARTHEST, FARTHEST, out=inputs)
+        return self._with_passthrough(inputs, X)
+
+    def _with_passthrough(self, inputs, X):
         if self.passthrough:
             inputs[:, self.passthrough] = np.asarray(X)[:, self.passthrough]
         return inputs
-
-    def on_tensors(self, X, xp):
-        """What `inputs` gives, of tensors and with their operations."""
-        z = type(self).clip(xp, (X - self.x_.mean_) / self.x_.scale_)
-        if not self.passthrough:
-            return z
-        return xp.where(np.isin(np.arange(len(self.x_.mean_)), self.passthrough), X, z)
-
-    def targets(self, y) -> np.ndarray:
-        """Standardised y, (n, m)."""
-        if self.target_transform is not None:
-            return self.target_transform.forward(y)
-        return self.y_.transform(y)
-
-    def restore(self, loc, scale):
-        """Means and standard deviations (.., m) in units of y; not with a target transform."""
-        return loc * self.y_.scale_ + self.y_.mean_, scale * self.y_.scale_
 
 
 @saved_as("tables.RobustScaling")
@@ -116,9 +100,9 @@ class RobustScaling(Scaling):
     """Zero median and unit interquartile range for columns of X, smoothly bounded by 3.
 
     Where a column's quartiles coincide, half the median distance of its other values from the
-    median is in their place: of two values half the range, as in the paper. A constant column
+    median takes their place: of two values half the range, as in the paper. A constant column
     is 0, whatever it is later. One outlier among several values, however far, moves nothing
-    else. y as in `Scaling`; weights count for y only.
+    else. Sample weights are ignored.
 
     References
     ----------
@@ -128,7 +112,7 @@ class RobustScaling(Scaling):
 
     clip = staticmethod(smooth_clip)
 
-    def _fit_inputs(self, columns, weight):
+    def _learn(self, columns, weight):
         first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
         with np.errstate(over="ignore"):
             scale = third - first
@@ -138,96 +122,105 @@ class RobustScaling(Scaling):
             scale[k] = np.median(abs(others / 2 - median[k] / 2)) if len(others) else 0.0
         if not np.isfinite(scale).all():
             raise ValueError(_TOO_LARGE)
-        # By infinity, so that a column constant in training says nothing afterwards either.
-        return _Affine(median, np.where(scale > 0, scale, np.inf))
+        # By infinity, so that a column constant in training stays 0 afterwards too.
+        return median, np.where(scale > 0, scale, np.inf)
 
-    def inputs(self, X) -> np.ndarray:
-        """Scaled X, within 3 of zero."""
+    def transform(self, X, xp=np):
+        """Scale X, an array or a tensor whose operations are `xp`, to within 3 of zero."""
+        if xp is not np:
+            return super().transform(X, xp)
         with np.errstate(over="ignore"):  # clipped
-            inputs = smooth_clip(np, super().inputs(X))
-        if self.passthrough:
-            inputs[:, self.passthrough] = np.asarray(X)[:, self.passthrough]
-        return inputs
+            inputs = smooth_clip(np, super().transform(X))
+        return self._with_passthrough(inputs, X)
 
 
 @saved_as("tables.ImageScaling")
 class ImageScaling(Scaling):
     """Zero mean and unit variance for every channel of images, over all pixels.
 
-    A column of its own for every pixel would blow up those that are nearly always black.
+    A scale for every pixel would blow up those that are nearly always black.
 
     Parameters
     ----------
     shape : tuple of int
         (height, width, channels) of the images, which come as flat rows.
-    target_transform : object, optional
-        As in `Scaling`.
     """
 
-    def __init__(self, shape, target_transform=None):
-        super().__init__((), target_transform)
+    def __init__(self, shape):
+        super().__init__()
         self.shape = tuple(shape)
 
     def _columns(self, X, weight):
         pixels = X.reshape(-1, self.shape[-1])
         return pixels, None if weight is None else np.repeat(weight, len(pixels) // len(X))
 
-    def inputs(self, X) -> np.ndarray:
-        """Standardised images (n, height, width, channels)."""
-        return super().inputs(X.reshape(len(X), *self.shape))
+    def transform(self, X, xp=np):
+        """Standardise flat rows or images to images (n, height, width, channels)."""
+        return super().transform(X if xp is not np else X.reshape(len(X), *self.shape), xp)
 
 
 @saved_as("tables.NoScaling")
 class NoScaling(Scaling):
     """Columns as they are, for data that already have the scale a method asks for."""
 
-    def fit(self, X, y, sample_weight=None):
-        """The same scalers, with means of 0 and scales of 1.
-
-        Raises
-        ------
-        ValueError
-            If X is beyond where inputs are clipped.
-        """
-        super().fit(X, y, sample_weight)
-        if abs(X).max() > FARTHEST:
+    def _learn(self, columns, weight):
+        mean, scale = standard(columns, weight)  # raises where values overflow
+        if abs(columns).max() > FARTHEST:
             raise ValueError(
                 f"X that is not standardised must lie within {FARTHEST:g} of 0, better within 1. "
-                f"Got {X.flat[abs(X).argmax()]:.6g}."
+                f"Got {columns.flat[abs(columns).argmax()]:.6g}."
             )
-        for scaler in (self.x_, self.y_) if y is not None else (self.x_,):
-            scaler.mean_, scaler.scale_ = np.zeros_like(scaler.mean_), np.ones_like(scaler.scale_)
+        return np.zeros_like(mean), np.ones_like(scale)
+
+
+@saved_as("tables.TargetScaling")
+class TargetScaling:
+    """Zero mean and unit variance for every output of y, and the way back.
+
+    A constant output is centred only.
+
+    Parameters
+    ----------
+    standardize : bool, default=True
+        False leaves y as it is.
+
+    Attributes
+    ----------
+    mean_, scale_ : ndarray of shape (n_outputs,)
+    """
+
+    def __init__(self, standardize=True):
+        self.standardize = standardize
+
+    def fit(self, y, sample_weight=None):
+        """Learn from finite targets y (n, m) with positive weights (n,), if any are given."""
+        self.mean_, self.scale_ = standard(y, sample_weight)
+        if not self.standardize:
+            self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         return self
 
+    def forward(self, y) -> np.ndarray:
+        """Standardise y (.., m)."""
+        return (y - self.mean_) / self.scale_
 
-@saved_as("tables.Scaling.Affine")
-@dataclass
-class _Affine:
-    """``(x - mean_) / scale_``, under the names that scikit-learn's scalers have for them."""
-
-    mean_: np.ndarray
-    scale_: np.ndarray
-
-
-_TOO_LARGE = (
-    "X or y has values so large that their variance overflows float64. "
-    "Rescale them, or drop the outliers."
-)
+    def restore(self, loc, scale):
+        """Means and standard deviations (.., m) in units of y, from arrays or tensors."""
+        return loc * self.scale_ + self.mean_, scale * self.scale_
 
 
-def _standard(values, weight):
-    """A fitted `StandardScaler`.
+def standard(values, weight=None):
+    """Mean and standard deviation of each column of (n, d); 1 for a constant column.
 
     Raises
     ------
     ValueError
-        If the variance overflows.
+        If a variance overflows.
     """
     with np.errstate(over="ignore"):  # seen below, and said in words
         scaler = StandardScaler().fit(values, sample_weight=weight)
     # A constant's mean is itself, without the rounding of a sum of large numbers.
     constant = np.ptp(values, axis=0) == 0
-    scaler.mean_ = np.where(constant, values[0], scaler.mean_)
-    if not (np.isfinite(scaler.mean_).all() and np.isfinite(scaler.var_).all()):
+    mean = np.where(constant, values[0], scaler.mean_)
+    if not (np.isfinite(mean).all() and np.isfinite(scaler.var_).all()):
         raise ValueError(_TOO_LARGE)
-    return scaler
+    return mean, scaler.scale_

@@ -2,10 +2,206 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from numbers import Integral
+
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    StratifiedGroupKFold,
+    StratifiedKFold,
+    check_cv,
+)
 
-__all__ = ["split_rows"]
+from skuq._seeds import generator
+from skuq.tables._rows import Rows
+from skuq.tables._training_data import TrainingData
+
+__all__ = ["Splits", "make_splits", "out_of_fold_splits", "split_rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Rows that train and rows that validate.
+
+    Attributes
+    ----------
+    train : Rows
+        Rows that train; with `parts` all rows, which each part divides in its own way.
+    valid : Rows or None
+        Rows that validate every network, if there are any.
+    positions : ndarray or None
+        Positions of the rows that validate among those given to `fit`; None if they were given
+        apart, or nothing validates.
+    parts : list of pairs of ndarray, or None
+        Positions in `train` that each network trains and validates on: a split for each member,
+        or the folds of a cross-validation.
+    """
+
+    train: Rows
+    valid: Rows | None = None
+    positions: np.ndarray | None = None
+    parts: list | None = None
+
+    @property
+    def validates(self) -> bool:
+        """Whether networks have validation rows."""
+        return self.valid is not None or self.parts is not None
+
+    @property
+    def n_train(self) -> int:
+        """Rows that one network trains on."""
+        if self.parts is None:
+            return len(self.train.X)
+        return min(len(train) for train, _ in self.parts)
+
+    @property
+    def n_valid(self) -> int:
+        """Rows that choices between networks are made on."""
+        return 0 if not self.validates else len((self.valid or self.train).X)
+
+    def training_data(self, inputs, targets) -> TrainingData:
+        """Fit the scales of inputs and targets on the training rows, and standardise all rows."""
+        inputs.fit(self.train.X, self.train.weight)
+        targets.fit(self.train.y, self.train.weight)
+        train = standardised(self.train, inputs, targets)
+        if self.valid is None:
+            return TrainingData.without_validation(*train)
+        return TrainingData(*train, *standardised(self.valid, inputs, targets))
+
+
+def standardised(rows: Rows, inputs, targets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Standardised X and y of rows, and their weights."""
+    return inputs.transform(rows.X), targets.transform(rows.y), rows.weight
+
+
+def make_splits(
+    rows: Rows,
+    entropy: int,
+    *,
+    fraction: float | None = None,
+    cv=None,
+    n_members: int | None = None,
+    validation: Rows | None = None,
+    groups=None,
+    labels=None,
+) -> Splits:
+    """Decide who trains and who validates.
+
+    Rows of weight 0 are left out. The first that applies decides: rows given for validation,
+    folds (`cv`), a share of the rows (`fraction`), or nothing validates.
+
+    Parameters
+    ----------
+    rows : Rows
+    entropy : int
+        Of the fit; decides all draws.
+    fraction : float, optional
+        Share of the rows (with `groups`: of the groups) that validate.
+    cv : int, cross-validation generator or iterable, optional
+        A number shuffles the rows, keeps `groups` together and divides `labels` in proportion.
+    n_members : int, optional
+        Gives each of so many members a split of its own, unless there are `groups`: these differ
+        in size, and the members of a stack have equally many rows.
+    validation : Rows, optional
+        Given by the user.
+    groups : ndarray of shape (n,), optional
+        Rows of one group are never divided.
+    labels : ndarray of shape (n,), optional
+        Classes to divide in proportion.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two rows of positive weight or two groups to divide, or `cv` does
+        not test every row once.
+    """
+    used = rows.used
+    if validation is not None:
+        return Splits(rows.take(used), validation)
+    if cv is None and fraction is None:
+        return Splits(rows.take(used))
+    if cv is None and (n_members is None or groups is not None):
+        rng = generator(entropy, "split")
+        train, valid = _split_used(rows, fraction, rng, groups, labels)
+        return Splits(rows.take(train), rows.take(valid), valid)
+    own = rows.take(used)
+    groups, labels = (None if part is None else part[used] for part in (groups, labels))
+    if cv is not None:
+        rng = generator(entropy, "split")
+        return Splits(own, None, used, _folds(own, cv, rng, groups, labels))
+    rngs = [generator(entropy, "split", k) for k in range(n_members)]
+    parts = [_split_used(own, fraction, rng, None, labels) for rng in rngs]
+    return Splits(own, None, None, parts)
+
+
+def _split_used(rows, fraction, rng, groups, labels):
+    """Positions of training and validation rows, among those with a positive weight."""
+    used = rows.used
+    if len(used) < 2:
+        raise ValueError(
+            "Training and validation need at least 2 rows of positive weight. "
+            f"Got {len(used)} (n_samples={len(rows.X)})."
+        )
+    groups, labels = (None if part is None else part[used] for part in (groups, labels))
+    train, valid = split_rows(len(used), fraction, rng, groups, labels)
+    return used[train], used[valid]
+
+
+def _folds(rows, cv, rng, groups, labels):
+    """Pairs of positions to train on and to validate on; every row validates once."""
+    if isinstance(cv, Integral):
+        kinds = (KFold, StratifiedKFold), (GroupKFold, StratifiedGroupKFold)
+        kind = kinds[groups is not None][labels is not None]
+        cv = kind(cv, shuffle=True, random_state=int(rng.integers(2**31 - 1)))
+    return out_of_fold_splits(cv, rows.X, rows.y if labels is None else labels, groups)
+
+
+def out_of_fold_splits(cv, X, y, groups=None, *, classifier=False) -> list:
+    """List pairs of positions (train, test) that predict every row once.
+
+    Raises
+    ------
+    ValueError
+        If `cv` does not put every row into exactly one test fold, or trains on rows it tests.
+    """
+    splits = [
+        tuple(_check_positions(part, len(y), cv) for part in pair)
+        for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups)
+    ]
+    if not splits:
+        raise ValueError(f"`cv` gave no folds (a generator does so once only). Got {_short(cv)}.")
+    tested = np.sort(np.concatenate([test for _, test in splits]))
+    if not np.array_equal(tested, np.arange(len(y))):
+        raise ValueError(
+            "`cv` must put every row into exactly one test fold, as KFold does and ShuffleSplit "
+            f"does not. There are {len(y)} rows, and `cv` is {_short(cv)}."
+        )
+    for k, (train, test) in enumerate(splits):
+        if not len(train) or not len(test) or np.isin(test, train).any():
+            raise ValueError(
+                "`cv` must give rows to train on, and others to test on. Fold "
+                f"{k} of {_short(cv)} has {len(train)} and {len(test)}, of which "
+                f"{np.isin(test, train).sum()} in both."
+            )
+    return splits
+
+
+def _check_positions(rows, n, cv):
+    rows = np.asarray(rows)
+    if rows.dtype == bool and rows.shape == (n,):
+        rows = np.flatnonzero(rows)
+    valid = rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows))
+    if not valid or ((rows < 0) | (rows >= n)).any():
+        raise ValueError(f"`cv` must give positions of {n} rows. Got {_short(cv)}.")
+    return rows.astype("int64")
+
+
+def _short(cv):
+    text = repr(cv)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def split_rows(n_rows: int, validation_fraction: float, rng, groups=None, labels=None):

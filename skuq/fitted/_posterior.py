@@ -1,9 +1,8 @@
 """Draws of a fitted regressor's function: of an ensemble's members, and of NOMU.
 
-Networks with a plan give draws in NumPy and on tensors, others in NumPy only, as do those
-whose inputs or targets are more than scaled. What shapes a
-computation stands in a frozen record, which is a posterior's function and its key in one;
-what a fit has learnt stands in the arguments.
+Networks with a plan give draws in NumPy and on tensors. Others give them in NumPy only, as do
+networks whose inputs or targets are more than scaled. A frozen record holds the shape of the
+computation; it is the posterior's function and its key. The arguments hold what a fit learnt.
 
 Notation: n rows, K members, T draws, m outputs (the last axis is absent where y was 1-D).
 """
@@ -30,87 +29,89 @@ __all__ = ["member_posterior", "nomu_posterior"]
 _SMALLEST_STD = 1e-9  # of NOMU's predictions too
 
 
-def member_posterior(model, n_draws: int) -> Posterior:
-    """The means of an ensemble's members as draws.
+def member_posterior(ensemble, n_draws: int) -> Posterior:
+    """Return the means of an ensemble's members as draws.
 
     Parameters
     ----------
-    model : estimator
-        Fitted, of a `GaussianTarget`.
+    ensemble : FittedEnsemble
+        Of numbers as targets.
     n_draws : int
         Members count by how often they are drawn. Where weights are fractions of a small
-        number, draws are so many; this number is for other weights.
+        number, there are that many draws; `n_draws` is for other weights.
     """
-    members, output_shape = model._members(), () if model._y_is_1d else (model._n_outputs,)
+    members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
     plans = [make_plan(member.network) for member in members]
-    scaled_only = model._takes_numbers_as_they_are and model.scaling_.target_transform is None
-    # Whose first raw numbers are the means.
-    scaled_only &= isinstance(model._head, GaussianHead | SquaredErrorHead)
-    if not scaled_only or None in plans or isinstance(model.scaling_, ImageScaling):
-        n_means = model.n_passes if model._dropout_mask is not None else len(members)
-        copies = getattr(model._head, "n_copies", 1)
-        weights = np.repeat(model._mixture_weights(n_means), copies) / copies
-        drawn = np.repeat(np.arange(len(weights)), _counts(weights, n_draws))
-
-        def function(xp, arguments, X):
-            if not model._takes_numbers_as_they_are:
-                X = model._check_array_of_inputs(X)
-            return model._predict_distribution(X).member_means[drawn]
-
-        return Posterior(function, (), None, len(drawn), output_shape)
-
+    scaled_only = not inputs.encodes and not targets.is_transformed
+    # Heads whose first raw numbers are the means.
+    scaled_only &= isinstance(targets.head, GaussianHead | SquaredErrorHead)
+    if not scaled_only or None in plans or isinstance(inputs.scaling, ImageScaling):
+        return _predicted_means(ensemble, n_draws)
     groups = {plan: [k for k in range(len(members)) if plans[k] == plan] for plan in plans}
     variables = [_variables([members[k] for k in own], plan) for plan, own in groups.items()]
-    masks = _masks(model, plans[0], variables[0])
+    masks = _masks(ensemble.passes, plans[0], variables[0])
     # Members of one plan run together: draws are in their order, not in the ensemble's.
     in_turn = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
-    weights = model._mixture_weights(len(in_turn))[in_turn]
-    counts = _counts(weights, n_draws)
+    counts = _counts(ensemble.raw_weights[in_turn], n_draws)
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
-        model._n_outputs,
-        model._y_is_1d,
+        targets.n_outputs,
+        targets.is_1d,
         len(masks),
         bool(repeats),
-        type(model.scaling_).clip,
+        type(inputs.scaling).clip,
     )
-    arguments = [*_scalers(model.scaling_), *repeats, *masks, *sum(variables, [])]
-    return Posterior(function, tuple(arguments), function, int(counts.sum()), output_shape)
+    arguments = [*_scalers(inputs, targets), *repeats, *masks, *sum(variables, [])]
+    return Posterior(function, tuple(arguments), function, int(counts.sum()), targets.output_shape)
 
 
-def nomu_posterior(model, n_draws: int, rng) -> Posterior:
-    """NOMU's prediction plus so many times its own standard deviation, without noise.
+def _predicted_means(ensemble, n_draws):
+    """Draws through the ensemble's own predictions: in NumPy only."""
+    copies = getattr(ensemble.targets.head, "n_copies", 1)
+    weights = np.repeat(ensemble.raw_weights, copies) / copies
+    drawn = np.repeat(np.arange(len(weights)), _counts(weights, n_draws))
+
+    def function(xp, arguments, X):
+        inputs, targets = ensemble.inputs, ensemble.targets
+        raw = ensemble.raw(inputs.transform(inputs.encode_array(X)))
+        return targets.distribution(raw, ensemble.raw_weights).member_means[drawn]
+
+    return Posterior(function, (), None, len(drawn), ensemble.targets.output_shape)
+
+
+def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
+    """Return NOMU's prediction plus multiples of its own standard deviation, without noise.
 
     One number a draw and output, the same for all rows. Where bounds are not symmetric it
     is a level, and a draw the quantile of that level, as in `TwoPieceNormal`.
 
     Parameters
     ----------
-    model : NOMURegressor
-        Fitted.
+    fitted : FittedNomu
     n_draws : int
         At least 2.
     rng : numpy.random.Generator
     """
-    network = model.network_
-    indices = normal_indices(n_draws, model._n_outputs, rng)  # (T, m)
+    network, inputs, targets = fitted.network, fitted.inputs, fitted.targets
+    indices = normal_indices(n_draws, targets.n_outputs, rng)  # (T, m)
     if network.head.n_sides == 2:
         indices = special.ndtr(indices)
     members = [member for member in (network.member, network.mean_member) if member is not None]
     plans = tuple(make_plan(member.network) for member in members)
-    output_shape = () if model._y_is_1d else (model._n_outputs,)
-    if network.given is not None or None in plans or not model._takes_numbers_as_they_are:
+    output_shape = targets.output_shape
+    if network.given is not None or None in plans or inputs.encodes:
 
         def through_predictions(xp, arguments, X):
-            if not model._takes_numbers_as_they_are:
-                X = model._check_array_of_inputs(X)
-            return _predicted_draws(model._predict_distribution(X), indices, output_shape)
+            predicted = fitted.distribution_of_numbers(inputs.encode_array(X))
+            return _predicted_draws(predicted, indices, output_shape)
 
         return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)
 
-    function = _NomuDraws(plans, network.head, model.readout, model._y_is_1d)
-    arguments = [*_scalers(network.scaling), [model.l_min_, model.l_max_, model.c_], indices]
+    readout = fitted.readout
+    function = _NomuDraws(plans, network.head, readout.kind, targets.is_1d)
+    numbers = [readout.l_min, readout.l_max, readout.c]
+    arguments = [*_scalers(inputs, targets), numbers, indices]
     for member, plan in zip(members, plans):
         arguments += _variables([member], plan)
     return Posterior(function, tuple(arguments), function, n_draws, output_shape, joint=False)
@@ -225,14 +226,14 @@ def _variables(members, plan) -> list[np.ndarray]:
     return [np.stack(values).astype("float64") for values in zip(*own)]
 
 
-def _masks(model, plan, variables) -> list[np.ndarray]:
-    """What each dropout layer multiplies with in all passes (K, 1, units), if they drop."""
-    if model._dropout_mask is None:
+def _masks(passes, plan, variables) -> list[np.ndarray]:
+    """Masks of each dropout layer in all passes (K, 1, units); none without MC dropout."""
+    if passes is None:
         return []
     masks = {}
 
     def noted(number, rate, shape):
-        masks[number] = model._dropout_mask(number, rate, shape)
+        masks[number] = passes(number, rate, shape)
         return masks[number]
 
     row = np.zeros((1, *plan.input_shape))
@@ -240,8 +241,8 @@ def _masks(model, plan, variables) -> list[np.ndarray]:
     return [masks[number] for number in sorted(masks)]
 
 
-def _scalers(scaling) -> list[np.ndarray]:
-    x, y = scaling.x_, scaling.y_
+def _scalers(inputs, targets) -> list[np.ndarray]:
+    x, y = inputs.scaling, targets.scaling
     return [x.mean_, x.scale_, y.mean_, y.scale_]
 
 

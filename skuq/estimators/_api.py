@@ -1,0 +1,411 @@
+"""The public prediction methods, each defined once from a fitted model's distribution.
+
+Every estimator has the attribute `fitted_`, a `skuq.fitted.Fitted`. Shapes below are for n rows,
+m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+)
+
+from skuq.estimators._folds import class_codes
+from skuq.predictive import CategoricalMixture, Posterior
+from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
+
+__all__ = [
+    "UncertaintyClassifier",
+    "UncertaintyRegressor",
+    "check_positive_integer",
+    "forget_fit",
+    "to_keras",
+]
+
+
+def forget_fit(estimator) -> None:
+    """Delete all fitted attributes: a fit that fails must not leave half of another."""
+    for name in [name for name in vars(estimator) if name.endswith("_")]:
+        if not name.startswith("__"):
+            delattr(estimator, name)
+
+
+def check_positive_integer(name: str, given) -> None:
+    """Raise ValueError if an argument of a prediction method is no positive whole number."""
+    if not isinstance(given, Integral) or given < 1:
+        raise ValueError(f"`{name}` must be a positive whole number. Got {given!r}.")
+
+
+def to_keras(self):
+    """Build one Keras model of the whole ensemble, for example to be served or exported.
+
+    It holds copies of the weights, with scaling before and mixing after the networks.
+    ``model.save("model.keras")`` keeps it (with ``network="tabular"`` a process that loads it
+    needs ``from skuq.networks import NumericEmbedding`` first, which makes the layers known),
+    and ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
+
+    Returns
+    -------
+    keras.Model
+        Its inputs are float64 of shape (n, n_features), or images; the networks inside compute
+        in float32, so that outputs agree with `predict_uncertainty` to about six digits. Call
+        it (``model(X)``) or use `predict_on_batch`: Keras' `predict` rounds X to float32
+        first, which years survive and seconds since 1970 do not.
+        Inputs are what `preprocessor_.transform` makes of X, and X itself where it holds
+        finite numbers only. Outputs are a dictionary with the names of `predict_uncertainty`:
+        of regressors "mean", "aleatoric", "epistemic" and "total" of shape (n,) or (n, m), in
+        units of y; of classifiers "proba" of shape (n, m), in the order of `classes_`, and
+        "total", "aleatoric" and "epistemic" of shape (n,), in nats.
+
+    Raises
+    ------
+    ValueError
+        If predictions are not a function of the members' moments that Keras can compute: with
+        ``loss="quantiles"``, a `target_transform`, or MC dropout.
+    """
+    check_is_fitted(self)
+    return self.fitted_.to_keras(getattr(self, "epistemic_ddof", 0))
+
+
+def _draws_functions(estimator):
+    """Whether a regressor's fitted model gives draws of the function."""
+    return estimator._has_posterior
+
+
+def _rng(random_state):
+    seed = check_random_state(random_state).randint(2**31 - 1)
+    return np.random.default_rng(seed)
+
+
+class UncertaintyRegressor(RegressorMixin, BaseEstimator):
+    """Prediction methods of all regressors.
+
+    Methods take the keywords `query` that the fitted model's distribution takes: regressors of
+    functions take `query_points`, others none.
+    """
+
+    def predict_distribution(self, X, **query):
+        """Predict the distribution of each row, as a record.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        **query
+            Regressors of functions take ``query_points``, an array-like of shape (q, d_y): any
+            points, also others than those of `fit`, which are the default.
+
+        Returns
+        -------
+        object
+            A record with mean, variance parts, cdf, quantile, log_prob, sample and, where one
+            exists, `to_tfp()`; for most estimators a `skuq.predictive.GaussianMixture`. The
+            values of a function stand beside each other, as one row of (n, q * m).
+        """
+        check_is_fitted(self)
+        return self.fitted_.distribution(self.fitted_.inputs.validate(X, self), **query)
+
+    def predict_uncertainty(self, X, **query) -> Uncertainty:
+        """Predict means, and standard deviations by source.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        **query
+            As in `predict_distribution`.
+
+        Returns
+        -------
+        Uncertainty
+            Named tuple of mean, aleatoric, epistemic and total, each of shape (n[, m])
+            in units of y; ``total**2 == aleatoric**2 + epistemic**2``.
+        """
+        distribution = self.predict_distribution(X, **query)
+        parts = distribution.uncertainty(getattr(self, "epistemic_ddof", 0))
+        return Uncertainty(*(self._shaped(part, 1, query) for part in parts))
+
+    def predict(self, X, return_std=False, **query):
+        """Predict means, and on request total standard deviations.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        return_std : bool, default=False
+        **query
+            As in `predict_distribution`.
+
+        Returns
+        -------
+        mean : ndarray of shape (n[, m])
+        std : ndarray of shape (n[, m])
+            Only if `return_std`; in units of y.
+        """
+        parts = self.predict_uncertainty(X, **query)
+        return (parts.mean, parts.total) if return_std else parts.mean
+
+    def predict_interval(self, X, coverage=0.9, **query):
+        """Predict the central interval that should hold y with probability `coverage`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        coverage : float, default=0.9
+        **query
+            As in `predict_distribution`.
+
+        Returns
+        -------
+        ndarray of shape (n, 2[, m])
+            Quantiles of the predictive distribution itself, lower end first.
+
+        Raises
+        ------
+        ValueError
+            If coverage is outside (0, 1).
+        """
+        interval = self.predict_distribution(X, **query).interval(coverage)
+        return self._shaped(interval, 2, query)
+
+    def predict_quantiles(self, X, quantiles=(0.05, 0.5, 0.95), **query):
+        """Predict quantiles of the distribution itself, not of a moment-matched normal.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        quantiles : array-like of shape (q,), default=(0.05, 0.5, 0.95)
+            Probabilities, strictly between 0 and 1.
+        **query
+            As in `predict_distribution`.
+
+        Returns
+        -------
+        ndarray of shape (n, q[, m])
+
+        Raises
+        ------
+        ValueError
+            If a probability is outside (0, 1).
+        """
+        values = self.predict_distribution(X, **query).quantile(np.atleast_1d(quantiles))
+        return self._shaped(values, 2, query)
+
+    def sample_y(self, X, n_samples=1, random_state=None, **query):
+        """Draw targets jointly: each draw is one function, with one noise variable for all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=None
+        **query
+            As in `predict_distribution`.
+
+        Returns
+        -------
+        ndarray of shape (n[, m], n_samples)
+        """
+        check_is_fitted(self)
+        rng = _rng(random_state)
+        X = self.fitted_.inputs.validate(X, self)
+        return self.fitted_.sample(X, n_samples, rng, **query)
+
+    def log_prob(self, X, y):
+        """Compute the log density of each row's y under its predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        y : array-like of shape (n[, m])
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            In nats, with y's units in the density; of all outputs together. The values of a
+            function are taken as independent.
+        """
+        distribution = self.predict_distribution(X)
+        y = check_array(y, ensure_2d=False, allow_nd=True, dtype="float64", input_name="y")
+        return distribution.log_prob(y if y.ndim <= 2 else y.reshape(len(y), -1))
+
+    _has_posterior = True
+
+    @available_if(_draws_functions)
+    def posterior_fn(self, n_draws=128, random_state=None, **query) -> Posterior:
+        """Return draws of the function for Bayesian optimisation, with exact gradients.
+
+        Parameters
+        ----------
+        n_draws : int, default=128
+            Number of draws. Members of an ensemble are draws themselves, each as often as its
+            weight asks for; this number is then for weights that are not fractions of a smaller
+            one.
+        random_state : int, RandomState instance or None, default=None
+            Of the draws, which stay the same from then on.
+        **query
+            As in `predict_distribution`.
+
+        Returns
+        -------
+        Posterior
+            Without noise: mean and standard deviation of the draws are the mean and the
+            epistemic part of `predict_uncertainty` (with ``epistemic_ddof=0``). A draw of NOMU
+            is the prediction plus a multiple of its standard deviation, the same for all rows;
+            with asymmetric bounds it is a quantile, and the draws' mean is that of
+            `TwoPieceNormal`, not its mode. `key` is equal for fits of equal networks. It is
+            None, without gradients, where layers or a `pretrained` model run in Keras only,
+            and where `preprocess` or `target_transform` change numbers.
+
+        Raises
+        ------
+        ValueError
+            If `n_draws` is not a positive whole number; of NOMU, if it is 1.
+        """
+        check_is_fitted(self)
+        check_positive_integer("n_draws", n_draws)
+        return self.fitted_.posterior(int(n_draws), _rng(random_state), **query)
+
+    def _shaped(self, values, n_axes, query):
+        """Give values the output axes of the user's y behind their first `n_axes` axes."""
+        return values.reshape(values.shape[:n_axes] + self.fitted_.output_shape(**query))
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "fitted_")
+
+
+class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
+    """Prediction methods of all classifiers: they have `classes_`, in the order of their codes."""
+
+    def predict_distribution(self, X) -> CategoricalMixture:
+        """Predict the distribution of each row's class, as a record.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        CategoricalMixture
+            With mean, mode, std, entropies, log_prob and sample, of class codes, and `to_tfp()`.
+        """
+        check_is_fitted(self)
+        return self.fitted_.distribution(self.fitted_.inputs.validate(X, self))
+
+    def predict_proba(self, X, return_std=False):
+        """Predict class probabilities, averaged over the members.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        return_std : bool, default=False
+
+        Returns
+        -------
+        proba : ndarray of shape (n, C)
+            Columns in the order of `classes_`.
+        std : ndarray of shape (n, C)
+            Only if `return_std`; each probability's standard deviation across members.
+        """
+        distribution = self.predict_distribution(X)
+        return (distribution.mean, distribution.std) if return_std else distribution.mean
+
+    def predict_log_proba(self, X):
+        """Predict the logarithm of the averaged class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n, C)
+            In nats; about -708 where a probability is 0, so never -inf.
+        """
+        return self.predict_distribution(X).log_mean
+
+    def predict(self, X, return_std=False):
+        """Predict the most probable class, and on request how far members differ on it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        return_std : bool, default=False
+
+        Returns
+        -------
+        labels : ndarray of shape (n,)
+            Out of `classes_`.
+        std : ndarray of shape (n,)
+            Only if `return_std`; the standard deviation across members of the predicted
+            class' probability.
+        """
+        distribution = self.predict_distribution(X)
+        mode = distribution.mode
+        labels = self.classes_[mode]
+        return (labels, distribution.std[np.arange(len(mode)), mode]) if return_std else labels
+
+    def predict_uncertainty(self, X) -> ClassUncertainty:
+        """Predict entropies of the class by source.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ClassUncertainty
+            Named tuple of total, aleatoric and epistemic, each of shape (n,), in nats and
+            never negative; ``total == aleatoric + epistemic``.
+        """
+        return self.predict_distribution(X).uncertainty()
+
+    def sample_y(self, X, n_samples=1, random_state=None):
+        """Draw labels jointly: one member and one uniform number for all rows of a draw.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (n, n_samples)
+            Out of `classes_`.
+        """
+        rng = _rng(random_state)
+        return self.classes_[self.predict_distribution(X).sample(n_samples, rng)]
+
+    def log_prob(self, X, y):
+        """Compute the log of the averaged probability of each row's label.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        y : array-like of shape (n,)
+            Labels out of `classes_`.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            In nats; about -708 where the probability is 0, so never -inf.
+
+        Raises
+        ------
+        ValueError
+            If y holds labels that are not in `classes_`, or another number of rows than X.
+        """
+        distribution = self.predict_distribution(X)
+        y = column_or_1d(y)
+        check_consistent_length(distribution.mean, y)
+        return distribution.log_prob(class_codes(y, self.classes_))
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "fitted_")

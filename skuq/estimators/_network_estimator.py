@@ -1,0 +1,438 @@
+"""Ensembles of one architecture: from a table to trained networks.
+
+`NetworkEstimator.fit` reads as a table of contents. What differs between deep ensembles, hyper
+deep ensembles and MC dropout is a `TrainingMethod`, which an estimator names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_is_fitted
+from tqdm.auto import tqdm
+
+from skuq._params import Interval, StrOptions, fit_context
+from skuq._seeds import draw_entropy, trial_seed
+from skuq.estimators._api import forget_fit, to_keras
+from skuq.fitted import FittedEnsemble
+from skuq.networks import OPTIMIZERS, GaussianHead, build_mlp
+from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._plan import make_plan
+from skuq.tables import (
+    ClassTargets,
+    NumberTargets,
+    TableInputs,
+    check_groups,
+    make_splits,
+    read_rows,
+    read_validation_rows,
+)
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
+from skuq.tables._targets import TARGET_CONSTRAINTS
+from skuq.training import Recipe, build_checked, predict_members
+
+__all__ = [
+    "NETWORK_CONSTRAINTS",
+    "REGRESSION_CONSTRAINTS",
+    "NetworkEstimator",
+    "Outcome",
+    "TrainingMethod",
+    "check_dropout_layers",
+    "check_units",
+    "completed",
+    "diverged",
+    "progress",
+]
+
+#: Constraints of the parameters that all ensembles of one architecture have.
+NETWORK_CONSTRAINTS: dict = {
+    "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+    "activation": [str],
+    "network": [callable, None],
+    "optimizer": [StrOptions(set(OPTIMIZERS))],
+    "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "batch_size": [Interval(Integral, 1, None, closed="left")],
+    "epochs": [Interval(Integral, 1, None, closed="left")],
+    "early_stopping_patience": [Interval(Integral, 1, None, closed="left"), None],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
+    "schedule": [StrOptions({"constant", "cosine", "exponential"})],
+    "weight_decay": [Interval(Real, 0, None, closed="left")],
+    "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
+    **PREPROCESS_CONSTRAINTS,
+    "random_state": ["random_state"],
+    "verbose": ["verbose"],
+}
+
+#: Constraints of the parameters that only the regressors have.
+REGRESSION_CONSTRAINTS: dict = {
+    "loss": [StrOptions({"nll", "mse"})],
+    "noise_std": [Interval(Real, 0, None, closed="left"), "array-like", None],
+    "scale_l2": [Interval(Real, 0, None, closed="left")],
+    **TARGET_CONSTRAINTS,
+}
+
+# Parameters that are fields of the recipe.
+_RECIPE_PARAMETERS = (
+    "optimizer",
+    "learning_rate",
+    "batch_size",
+    "epochs",
+    "early_stopping_patience",
+    "schedule",
+    "weight_decay",
+)
+
+_SMALLEST_NOISE = 1e-9  # of the standardised y, where the user says there is none
+
+
+class NetworkEstimator:
+    """Fit members of one architecture by the `TrainingMethod` that a subclass names."""
+
+    _method_class: type[TrainingMethod]
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
+        """Train the members.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features)
+            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
+        y : array-like of shape (n,) or, of numbers, (n, n_outputs)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows that all members validate on, instead of a share of the rows above.
+        groups : array-like of shape (n,), optional
+            Rows of one group are never divided between training and validation; with
+            groups all members validate on the same rows. Without effect where there is
+            no validation, or with `validation_data`.
+
+        Returns
+        -------
+        self
+        """
+        forget_fit(self)
+        method = self._method_class(self)
+        method.check_parameters()
+        inputs, targets = method.inputs(), method.targets()
+        rows = read_rows(self, inputs, targets, X, y, sample_weight, min_rows=method.min_rows)
+        groups = check_groups(groups, rows.X)
+        if validation_data is not None:
+            validation_data = read_validation_rows(self, inputs, targets, validation_data)
+        method.check_noise(targets)
+        self.entropy_ = draw_entropy(self.random_state)
+        splits = make_splits(
+            rows,
+            self.entropy_,
+            fraction=method.validation_fraction,
+            n_members=method.n_splits,
+            validation=validation_data,
+            groups=groups,
+            labels=targets.labels(rows.y),
+        )
+        data = splits.training_data(inputs, targets)
+        network = method.build(data, splits, inputs, targets)
+        with progress(self.verbose) as report:
+            outcome = method.train(network, targets.head, data, splits, report)
+        targets, noise = method.learn_noise(targets, outcome, data)
+        for name, value in {**outcome.attributes, **noise}.items():
+            setattr(self, name, value)
+        if is_classifier(self):
+            self.classes_ = targets.classes
+        self.preprocessor_ = inputs.preprocessor
+        self.fitted_ = FittedEnsemble(
+            inputs, targets, tuple(outcome.members), outcome.weights, method.passes(self.entropy_)
+        )
+        return self
+
+    @property
+    def members_(self):
+        """Trained networks as data."""
+        return list(self.fitted_.members)
+
+    @property
+    def weights_(self):
+        """Weights of the members in the mixture."""
+        return self.fitted_.weights
+
+    to_keras = to_keras
+
+    def member_estimators(self):
+        """Each network as a fitted ensemble of one (of its copies, with `n_copies`).
+
+        Returns
+        -------
+        list of (str, estimator) tuples
+            Of classifiers a pool for ``HQEnsembleSelector(pool, cv="prefit")``.
+        """
+        check_is_fitted(self)
+        pool = []
+        for k in range(len(self.fitted_.members)):
+            alone = copy.copy(self)
+            alone.fitted_ = self.fitted_.member(k)
+            pool.append((f"member{k}", alone))
+        return pool
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = not is_classifier(self)
+        return add_input_tags(tags, self.preprocess)
+
+
+@dataclass
+class Outcome:
+    """What training gave: members, their weights, and what to report.
+
+    Attributes
+    ----------
+    members : list of Member
+    weights : ndarray of shape (n_members,)
+    parts : list of pairs of ndarray, or None
+        Rows that each member was trained and validated on, where each has its own.
+    attributes : dict
+        Fitted attributes of the estimator, by name.
+    """
+
+    members: list
+    weights: np.ndarray
+    parts: list | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class TrainingMethod:
+    """How an estimator's parameters become inputs, targets, a network and trained members.
+
+    Parameters
+    ----------
+    model : NetworkEstimator
+        Its parameters are read, nothing is set.
+    """
+
+    #: Number of members with a validation split of their own; None where they share one.
+    n_splits: int | None = None
+    #: Rate of the dropout layers; None for no such layers.
+    dropout: float | None = None
+    loss: str | None = None
+
+    def __init__(self, model):
+        self.model = model
+        self.classifies = is_classifier(model)
+        self.loss = None if self.classifies else model.loss
+
+    @property
+    def validation_fraction(self) -> float | None:
+        """Share of the rows that validates."""
+        return self.model.validation_fraction
+
+    @property
+    def min_rows(self) -> int:
+        """Smallest number of rows to fit."""
+        return 2 if self.classifies or self.validation_fraction is not None else 1
+
+    def inputs(self):
+        """Make the inputs, not yet fitted."""
+        return TableInputs(self.model.preprocess)
+
+    def targets(self):
+        """Make the targets, not yet fitted."""
+        if self.classifies:
+            return ClassTargets()
+        return NumberTargets(self.model.target_transform, loss=self.loss)
+
+    def check_parameters(self) -> None:
+        """Raise where parameters contradict each other."""
+
+    def check_noise(self, targets) -> None:
+        """Raise where `noise_std` cannot be that of the targets."""
+        if self.loss == "mse" and self.model.noise_std is not None:
+            _check_noise(self.model.noise_std, targets)
+
+    def build(self, data, splits, inputs, targets):
+        """Build the network, from the user's function or as layers of `hidden_units`."""
+        model, input_shape, n_raw = self.model, data.x.shape[1:], targets.head.n_raw
+        if model.network is not None:
+            return build_checked(model.network, input_shape, n_raw, "`network`")
+        units = check_units("hidden_units", model.hidden_units)
+        if model.activation not in (*ACTIVATIONS, "swish"):
+            raise ValueError(
+                f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {model.activation!r}."
+            )
+        scale_l2 = model.scale_l2 if isinstance(targets.head, GaussianHead) else 0.0
+        return build_mlp(
+            input_shape,
+            n_raw,
+            units,
+            activation=model.activation,
+            dropout=self.dropout,
+            scale_l2=scale_l2,
+        )
+
+    def recipe_fields(self) -> dict:
+        """Fields of the recipe that parameters decide."""
+        return {name: getattr(self.model, name) for name in _RECIPE_PARAMETERS}
+
+    def recipe(self, validates: bool, **settings) -> Recipe:
+        """Make the training recipe; without validation rows the last epoch is kept."""
+        fields = {"reduce_lr_patience": None, "clip_norm": self.model.clip_norm}
+        fields |= self.recipe_fields()
+        if not validates:
+            fields |= {"early_stopping_patience": None, "keep": "last"}
+        return Recipe(**{**fields, **settings})
+
+    def seeds(self, n: int, first: int = 0) -> list[int]:
+        """Draw the seeds of members `first` to `first + n`."""
+        return [trial_seed(self.model.entropy_, first + k) for k in range(n)]
+
+    def train(self, network, head, data, splits, report: Callable | None) -> Outcome:
+        """Train the members."""
+        raise NotImplementedError
+
+    def passes(self, entropy: int):
+        """Return the masks of MC dropout, or None."""
+        return None
+
+    def learn_noise(self, targets, outcome: Outcome, data):
+        """With ``loss="mse"``: put the noise into the head; return targets and `noise_std_`."""
+        if self.loss != "mse":
+            return targets, {}
+        if self.model.noise_std is None:
+            scale = noise = _residual_std(outcome, data)
+            if not targets.is_transformed:
+                noise = scale * targets.scaling.scale_
+        else:
+            given = np.asarray(self.model.noise_std, dtype=float)
+            noise = np.broadcast_to(given, targets.n_outputs)
+            scale = noise / targets.scaling.scale_
+        targets = targets.with_noise(np.maximum(scale, _SMALLEST_NOISE).tolist())
+        return targets, {"noise_std_": float(noise[0]) if targets.is_1d else noise}
+
+
+def _check_noise(noise_std, targets):
+    if targets.is_transformed:
+        raise ValueError(
+            "`noise_std` is in units of y, and with `target_transform="
+            f"{targets.scaling.kind!r}` noise has another size for every y. Leave it None, "
+            'to be estimated, or take target_transform="standard".'
+        )
+    try:
+        noise = np.broadcast_to(np.asarray(noise_std, dtype=float), targets.n_outputs)
+        usable = (noise >= 0).all() and np.isfinite(noise).all()
+    except (TypeError, ValueError):
+        usable = False
+    if not usable:
+        raise ValueError(
+            f"`noise_std` must be a number >= 0, or {targets.n_outputs} of them, one for each "
+            f"output. Got {noise_std!r}."
+        )
+
+
+def _residual_std(outcome, data):
+    """Root mean squared error (n_outputs,), on held-out rows where there are any.
+
+    Of the ensemble's mean where its members share their rows, else the members' own.
+    """
+    members, weights, parts = outcome.members, outcome.weights, outcome.parts
+    if parts is not None and parts[0][1] is not None:
+        squares = [
+            _mean_square(member.held_out - data.y[rows], data.weight[rows])
+            for member, (_, rows) in zip(members, parts)
+        ]
+        return np.sqrt(np.average(squares, axis=0, weights=weights))
+    if len(data.x_valid):
+        raw, y, weight = [m.held_out for m in members], data.y_valid, data.weight_valid
+    else:
+        raw, y, weight = predict_members(members, data.x, once=True), data.y, data.weight
+    return np.sqrt(_mean_square(np.average(raw, axis=0, weights=weights) - y, weight))
+
+
+def _mean_square(error, weight):
+    """Weighted mean over rows; unweighted where float32 has lost every weight."""
+    weight = weight if weight.sum() > 0 else None
+    return np.average(np.square(error, dtype=float), axis=0, weights=weight)
+
+
+@contextlib.contextmanager
+def progress(verbose):
+    """Show a bar of epochs, if the user wants one; yields what a stack reports them to."""
+    if not verbose:
+        yield None
+        return
+    with tqdm(desc="training", unit="epoch") as bar:
+        yield bar.update
+
+
+def check_units(name: str, given) -> list[int]:
+    """Validate a parameter that gives the units of each hidden layer."""
+    try:
+        units = np.atleast_1d(given)
+        usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
+    except ValueError:  # ragged
+        usable = False
+    if not usable or not len(units):
+        raise ValueError(f"`{name}` must be positive integers, one a hidden layer. Got {given!r}.")
+    return units.tolist()
+
+
+def completed(members, stacklevel: int = 5) -> list[int]:
+    """Find the members that were trained, and warn of those that diverged.
+
+    A member whose training loss stopped being finite is left out even if an earlier epoch
+    could be kept: one wild member ruins a mixture.
+
+    Returns
+    -------
+    list of int
+        Positions in `members`.
+
+    Raises
+    ------
+    FloatingPointError
+        If none was trained.
+    """
+    kept = [k for k, member in enumerate(members) if not diverged(member)]
+    if not kept:
+        what = "The network" if len(members) == 1 else f"All {len(members)} networks"
+        first = "."
+        if isinstance(members[0], Exception):
+            first = f", the first with: {str(members[0]).rstrip('.')}."
+        raise FloatingPointError(
+            f"{what} diverged{first} Try a smaller `learning_rate`, "
+            "weaker penalties, or `clip_norm=1.0`."
+        )
+    if len(kept) < len(members):
+        warnings.warn(
+            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
+            stacklevel=stacklevel,
+        )
+    return kept
+
+
+def diverged(member) -> bool:
+    """Whether training gave an error, or a member whose loss was not finite throughout."""
+    return isinstance(member, FloatingPointError) or not np.isfinite(member.history["loss"]).all()
+
+
+def check_dropout_layers(model):
+    """Return the plan of a network that drops units.
+
+    Raises
+    ------
+    ValueError
+        If it has no dropout layer, or layers that have to run through Keras.
+    """
+    plan = make_plan(model.to_json())
+    if plan is None or not plan.n_dropouts:
+        raise ValueError(
+            "`network` must return a model with Dropout layers, made of Dense, Activation, Add, "
+            "Multiply, Concatenate, BatchNormalization and LayerNormalization layers only."
+        )
+    return plan

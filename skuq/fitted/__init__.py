@@ -1,0 +1,11 @@
+"""Fitted models: everything that predicts, apart from the estimators that trained it."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "_ensemble": ["DropoutPasses", "FittedEnsemble"],
+        "_protocol": ["Fitted"],
+    },
+)

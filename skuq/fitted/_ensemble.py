@@ -1,0 +1,105 @@
+"""A fitted ensemble: encode and scale X, run the networks, apply the head, restore and mix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from skuq._registry import saved_as
+from skuq._seeds import generator
+from skuq.catalog import Member
+from skuq.fitted._keras_model import ensemble_to_keras
+from skuq.fitted._posterior import member_posterior
+from skuq.training import predict_members
+
+__all__ = ["DropoutPasses", "FittedEnsemble"]
+
+
+@saved_as("fitted.DropoutPasses")
+@dataclass(frozen=True)
+class DropoutPasses:
+    """Masks of MC dropout: the same units are dropped for all rows of a pass.
+
+    A pass is then one function, and its prediction of a row does not depend on other rows.
+
+    Attributes
+    ----------
+    n_passes : int
+    entropy : int
+        Of the fit; decides the masks.
+    """
+
+    n_passes: int
+    entropy: int
+
+    def __call__(self, number: int, rate: float, shape) -> np.ndarray:
+        """Draw the mask of one dropout layer for all passes (n_passes, 1, units), with mean 1."""
+        rng = generator(self.entropy, "passes", number)
+        kept = rng.random((self.n_passes, 1, shape[-1])) >= rate
+        return kept / (1 - rate)
+
+
+@saved_as("fitted.FittedEnsemble")
+@dataclass(frozen=True, eq=False)
+class FittedEnsemble:
+    """Trained networks, and everything needed to predict with them.
+
+    Attributes
+    ----------
+    inputs : Inputs
+        Fitted.
+    targets : Targets
+        Fitted; holds the head of the networks.
+    members : tuple of Member
+    weights : ndarray of shape (n_members,)
+        Weights of the mixture, with sum 1.
+    passes : DropoutPasses or None
+        With MC dropout: one member then predicts as many times as there are passes.
+    """
+
+    inputs: Any
+    targets: Any
+    members: tuple[Member, ...]
+    weights: np.ndarray
+    passes: DropoutPasses | None = None
+
+    def raw(self, x) -> np.ndarray:
+        """Predict raw outputs (K, n, n_raw) of standardised inputs."""
+        if self.passes is None:
+            return predict_members(self.members, x)
+        n_draws = self.passes.n_passes
+        return predict_members(self.members, x, dropout_mask=self.passes, n_draws=n_draws)[0]
+
+    @property
+    def raw_weights(self) -> np.ndarray:
+        """Weights (K,) of the raw outputs in the mixture."""
+        if self.passes is None:
+            return self.weights
+        return np.full(self.passes.n_passes, 1 / self.passes.n_passes)
+
+    def distribution(self, X):
+        """Predict the distribution of each row of validated X."""
+        x = self.inputs.transform(self.inputs.encode(X))
+        return self.targets.distribution(self.raw(x), self.raw_weights)
+
+    def sample(self, X, n_samples, rng) -> np.ndarray:
+        """Draw (n[, m], n_samples): one member and one noise variable for all rows of a draw."""
+        return self.distribution(X).sample(n_samples, rng)
+
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of one row's prediction as the user has it."""
+        return self.targets.output_shape
+
+    def posterior(self, n_draws, rng):
+        """Return the members' means as draws of the function; see `member_posterior`."""
+        return member_posterior(self, n_draws)
+
+    def to_keras(self, epistemic_ddof=0):
+        """Build one Keras model of the whole ensemble; see `ensemble_to_keras`."""
+        return ensemble_to_keras(self, epistemic_ddof)
+
+    def member(self, k: int) -> FittedEnsemble:
+        """Return the ensemble of one member alone."""
+        return replace(self, members=(self.members[k],), weights=np.ones(1))

@@ -1,0 +1,108 @@
+"""A fitted ensemble as one Keras model: from encoded inputs to the mixture's moments.
+
+Notation: n rows, K members, m outputs or classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from skuq import backend, training
+from skuq.fitted._protocol import refuse_keras
+from skuq.networks import CategoricalHead, PackedHead, QuantileHead
+from skuq.predictive._mixture import epistemic_factor
+
+__all__ = ["ensemble_to_keras"]
+
+_TINY = 1e-300  # below it a probability counts as 0 in entropies
+
+
+def ensemble_to_keras(ensemble, epistemic_ddof: int = 0):
+    """Build one Keras model with copies of the members' weights.
+
+    Parameters
+    ----------
+    ensemble : FittedEnsemble
+    epistemic_ddof : int, default=0
+        As the estimators' parameter.
+
+    Returns
+    -------
+    keras.Model
+        See `to_keras` of the estimators.
+
+    Raises
+    ------
+    ValueError
+        If predictions are not a function of the members' moments that Keras can compute.
+    """
+    _check(ensemble)
+    keras, ops = backend.keras, backend.ops
+    networks = [training.keras_model(member) for member in ensemble.members]
+    for k, network in enumerate(networks):
+        network.name, network.trainable = f"member{k}", False
+    inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
+    scaled = ops.cast(ensemble.inputs.transform(inputs, ops), "float32")
+    raw = ops.stack([ops.cast(network(scaled), "float64") for network in networks], axis=1)
+    head, weights = ensemble.targets.head, ensemble.raw_weights
+    if isinstance(head, PackedHead):
+        weights = np.repeat(weights, head.n_copies) / head.n_copies
+        head = head.head
+        raw = ops.reshape(raw, (-1, len(weights), head.n_raw))
+    if isinstance(head, CategoricalHead):
+        outputs = _class_outputs(head, raw, weights, ops)
+    else:
+        outputs = _number_outputs(ensemble.targets, head, raw, weights, epistemic_ddof, ops)
+    return keras.Model(inputs, outputs, name="ensemble")
+
+
+def _check(ensemble):
+    head, targets = ensemble.targets.head, ensemble.targets
+    head = head.head if isinstance(head, PackedHead) else head
+    if ensemble.passes is not None:
+        refuse_keras("MC dropout averages passes that drop units, each its own")
+    if isinstance(head, QuantileHead):
+        refuse_keras('moments of loss="quantiles" are integrals')
+    if targets.is_transformed:
+        refuse_keras(f"moments with target_transform={targets.scaling.kind!r} are integrals")
+
+
+def _average(values, weights, ops):
+    """Average over members: (n, K, ..) to (n, ..)."""
+    return ops.sum(values * np.expand_dims(weights, tuple(range(1, len(values.shape) - 1))), axis=1)
+
+
+def _number_outputs(targets, head, raw, weights, epistemic_ddof, ops):
+    """Outputs of a regressor, from raw numbers (n, K, n_raw)."""
+    means, stds = head.moments(raw, ops)
+    mean = _average(means, weights, ops)
+    aleatoric = _average(ops.square(stds), weights, ops)
+    factor = epistemic_factor(weights, epistemic_ddof)
+    epistemic = factor * _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops)
+    stds = {
+        "aleatoric": ops.sqrt(aleatoric),
+        "epistemic": ops.sqrt(epistemic),
+        "total": ops.sqrt(aleatoric + epistemic),
+    }
+    outputs = {"mean": targets.restore(mean, 1.0)[0]}
+    outputs |= {name: targets.restore(0.0, std)[1] for name, std in stds.items()}
+    return {name: o[:, 0] for name, o in outputs.items()} if targets.is_1d else outputs
+
+
+def _class_outputs(head, raw, weights, ops):
+    """Outputs of a classifier, from logits (n, K, n_classes)."""
+    proba = head.probabilities(raw, ops)
+
+    def entropy(p):
+        return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
+
+    mean = _average(proba, weights, ops)
+    total = entropy(mean)
+    aleatoric = _average(entropy(proba), weights, ops)
+    epistemic = ops.maximum(total - aleatoric, 0.0)
+    return {
+        "proba": mean,
+        "total": aleatoric + epistemic,
+        "aleatoric": aleatoric,
+        "epistemic": epistemic,
+    }

@@ -1,0 +1,304 @@
+"""How a user's X becomes the standardised numbers that networks get.
+
+There are three steps: `validate` on the host, `encode` to a table of numbers, and `transform`
+to standardised inputs. Encoders learn from all rows of positive weight, scales from the rows
+that networks are trained on.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_array, check_consistent_length, validate_data
+
+from skuq._params import HasMethods, StrOptions, safe_split
+from skuq._registry import saved_as
+from skuq.tables._columns import read_table
+from skuq.tables._preprocessing import TablePreprocessor
+from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
+
+__all__ = [
+    "PREPROCESS_CONSTRAINTS",
+    "ForeignInputs",
+    "ImageInputs",
+    "Inputs",
+    "TableInputs",
+    "add_input_tags",
+]
+
+#: Constraint of the parameter `preprocess`.
+PREPROCESS_CONSTRAINTS: dict = {
+    "preprocess": [StrOptions({"auto"}), HasMethods(["fit", "transform"]), None],
+}
+
+_MAX_ONE_HOT_CATEGORIES = 50  # of one column, for networks without embeddings
+
+
+class Inputs(Protocol):
+    """What every kind of inputs knows."""
+
+    def validate(self, X, estimator, *, reset: bool = False, min_rows: int = 1) -> Any:
+        """Check X; with `reset` the estimator learns the number and names of features."""
+
+    def encode(self, X) -> Any:
+        """Turn validated X into a table of finite numbers (n, d)."""
+
+    def transform(self, numbers, xp=np) -> Any:
+        """Standardise encoded rows, given as an array or as a tensor with operations `xp`."""
+
+
+@saved_as("tables.TableInputs")
+class TableInputs:
+    """Tables as they come: numbers, categories and missing values, by the parameter `preprocess`.
+
+    Parameters
+    ----------
+    preprocess : "auto", transformer or None
+        As the estimators' parameter.
+    embed : bool, default=False
+        Whether networks embed codes of categories, as those of `TabularSpace` do. They get
+        robustly scaled inputs, too.
+    scaling : Scaling, optional
+        Not fitted; by default what `embed` asks for.
+
+    Attributes
+    ----------
+    preprocessor : "auto", transformer or None
+        `preprocess`, until `fit_encoder` puts the fitted transformer in its place.
+    scaling : Scaling
+        Fitted by `fit`.
+    feature_names : ndarray of shape (n_features,) or None
+        Of the X that `fit` has seen.
+    """
+
+    def __init__(self, preprocess="auto", *, embed=False, scaling=None):
+        self.preprocessor = preprocess
+        self.embed = embed
+        self.scaling = scaling
+        self.feature_names = None
+
+    def validate(self, X, estimator, *, reset=False, min_rows=1):
+        """Check X, in the type that the preprocessor takes."""
+        X = self._validate(X, estimator, reset, min_rows)
+        if reset:
+            self.feature_names = getattr(estimator, "feature_names_in_", None)
+        return X
+
+    def _validate(self, X, estimator, reset, min_rows):
+        preprocessor = self.preprocessor
+        if preprocessor is None:
+            return validate_data(
+                estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
+            )
+        if isinstance(preprocessor, str | TablePreprocessor):
+            return read_table(estimator, X, reset=reset, ensure_min_samples=min_rows)
+        X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
+        validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return X
+
+    def fit_encoder(self, X, y, weight, estimator) -> np.ndarray:
+        """Fit the preprocessor on the rows with positive weight; encode these, others as zeros."""
+        if self.preprocessor is None:
+            return X
+        used = np.flatnonzero(weight > 0)
+        if len(used) == len(weight):
+            return self._fit_preprocessor(X, y)
+        encoded = self._fit_preprocessor(*safe_split(estimator, X, y, used))
+        numbers = np.zeros((len(weight), encoded.shape[1]))
+        numbers[used] = encoded
+        return numbers
+
+    def _fit_preprocessor(self, X, y):
+        preprocessor = self.preprocessor
+        if isinstance(preprocessor, str):
+            max_categories = None if self.embed else _MAX_ONE_HOT_CATEGORIES
+            preprocessor = TablePreprocessor(max_categories=max_categories)
+        else:
+            preprocessor = clone(preprocessor)
+        if isinstance(preprocessor, TablePreprocessor):
+            preprocessor.fit(X)
+            self._check_codes(preprocessor)
+            numbers = preprocessor.encode(X)
+        # Not the same as `fit` and `transform`: encoders that learn from y fold the rows.
+        elif hasattr(preprocessor, "fit_transform"):
+            numbers = _finite_numbers(preprocessor.fit_transform(X, y), len(y))
+        else:
+            numbers = _finite_numbers(preprocessor.fit(X, y).transform(X), len(y))
+        self.preprocessor = preprocessor
+        return numbers
+
+    def _check_codes(self, preprocessor):
+        if len(preprocessor.code_columns_) and not self.embed:
+            names = preprocessor.get_feature_names_out()[list(preprocessor.code_columns_)]
+            raise ValueError(
+                f"`preprocess` makes codes of columns {names.tolist()}, for an embedding, which "
+                "these networks do not have. Give TablePreprocessor a number for "
+                "`max_categories`, or a larger `max_one_hot`."
+            )
+
+    def fit(self, numbers, weight=None):
+        """Learn the scale of encoded training rows."""
+        if self.scaling is None:
+            self.scaling = (RobustScaling if self.embed else Scaling)(self.code_columns)
+        self.scaling.fit(numbers, weight)
+        return self
+
+    def encode(self, X) -> np.ndarray:
+        """Turn validated X into a table of finite numbers (n, d)."""
+        preprocessor = self.preprocessor
+        if preprocessor is None:
+            return X
+        if isinstance(preprocessor, TablePreprocessor):
+            return preprocessor.encode(X)
+        return _finite_numbers(preprocessor.transform(X), X.shape[0])
+
+    def transform(self, numbers, xp=np):
+        """Standardise encoded rows, given as an array or as a tensor with operations `xp`."""
+        return self.scaling.transform(numbers, xp)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether arrays of finite numbers are changed before they are scaled."""
+        preprocessor = self.preprocessor
+        return preprocessor is not None and not getattr(preprocessor, "is_identity", False)
+
+    def encode_array(self, X) -> np.ndarray:
+        """Encode an array of finite numbers whose columns are those of `fit`, in their order."""
+        names = self.feature_names
+        return self.encode(X if names is None else pd.DataFrame(X, columns=names))
+
+    @property
+    def code_columns(self) -> tuple[int, ...]:
+        """Encoded columns that hold codes of categories."""
+        return getattr(self.preprocessor, "code_columns_", ())
+
+    @property
+    def n_codes(self) -> dict[int, int]:
+        """Number of codes of each such column."""
+        columns = self.code_columns
+        return dict(zip(columns, self.preprocessor.n_codes_)) if columns else {}
+
+
+@saved_as("tables.ImageInputs")
+class ImageInputs:
+    """Images, as arrays of four axes or as the flat rows of a table.
+
+    Encoded rows are flat, as they are for scikit-learn: ``n_features_in_ == h * w * c``.
+
+    Parameters
+    ----------
+    shape : tuple of int, or None
+        (height, width[, channels]) as the user gave it; None takes the shape of X.
+    flat : bool, default=False
+        Whether networks get flat rows.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (height, width, channels), once `validate` has seen the data of `fit`.
+    """
+
+    preprocessor = None
+    encodes = False
+    code_columns: tuple[int, ...] = ()
+
+    def __init__(self, shape, *, flat=False):
+        self.shape = shape
+        self.flat = flat
+
+    def validate(self, X, estimator, *, reset=False, min_rows=1):
+        """Check images or flat rows, and flatten them."""
+        n_axes = getattr(X, "ndim", 2)
+        if reset and n_axes == 3:
+            raise ValueError(
+                f"X has three axes, {X.shape}. Images need one for channels, (n, h, w, 1), or "
+                "come as flat rows with `image_shape=`."
+            )
+        shape = tuple(X.shape[1:]) if n_axes == 4 else None
+        if not reset and shape not in (None, self.shape):
+            raise ValueError(
+                f"X has images of shape {shape}, but {type(estimator).__name__} was fitted on "
+                f"{self.shape}."
+            )
+        if shape is not None:
+            X = X.reshape(len(X), math.prod(shape))
+        X = validate_data(estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows)
+        if reset:
+            self.shape = _image_shape(self.shape, shape, X.shape[1])
+        return X
+
+    def fit_encoder(self, X, y, weight, estimator) -> np.ndarray:
+        """Return X: images are numbers already."""
+        return X
+
+    def fit(self, numbers, weight=None):
+        """Learn the scale of each channel."""
+        self.scaling = Scaling() if self.flat else ImageScaling(self.shape)
+        self.scaling.fit(numbers, weight)
+        return self
+
+    def encode(self, X) -> np.ndarray:
+        """Return X: images are numbers already."""
+        return X
+
+    def transform(self, numbers, xp=np):
+        """Standardise flat rows; networks get images unless `flat`."""
+        return self.scaling.transform(numbers, xp)
+
+
+@saved_as("tables.ForeignInputs")
+class ForeignInputs:
+    """X for estimators of estimators: handed on as it is, and these say what they accept."""
+
+    def validate(self, X, estimator, *, reset=False, min_rows=1):
+        """Note or compare the number and names of features, and return X."""
+        if getattr(X, "ndim", 2) != 1:  # the inner estimators say what is wrong with one row
+            validate_data(estimator, X, reset=reset, skip_check_array=True)
+        return X
+
+
+def add_input_tags(tags, preprocess):
+    """Say in scikit-learn's tags what tables the parameter `preprocess` accepts."""
+    if isinstance(preprocess, str):
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+    elif preprocess is not None:
+        tags.input_tags = get_tags(preprocess).input_tags
+    return tags
+
+
+def _image_shape(given, seen, n_features):
+    """The shape (h, w, c) of images, from the user's parameter and the data."""
+    if given is None:
+        return seen
+    shape = tuple(given)
+    shape = shape if len(shape) == 3 else (*shape, 1)
+    valid = len(shape) == 3 and all(isinstance(n, Integral) and n > 0 for n in shape)
+    if not valid or math.prod(shape) != n_features or seen not in (None, shape):
+        raise ValueError(
+            "`image_shape` must be (height, width) or (height, width, channels) of images "
+            f"with {n_features} numbers each. Got {given!r}."
+        )
+    return shape
+
+
+def _finite_numbers(numbers, n_rows):
+    """What a user's transformer gives, as an array (n, d)."""
+    if sparse.issparse(numbers):  # as encoders give it by default
+        numbers = numbers.toarray()
+    try:
+        numbers = check_array(numbers, dtype="float64")
+        check_consistent_length(numbers, np.empty(n_rows))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`preprocess` must make a table of finite numbers of X, row by row: {error}"
+        ) from error
+    return numbers

@@ -1,0 +1,127 @@
+"""Validated rows, and the weights and groups that come with them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length, check_X_y
+
+from skuq._params import check_sample_weight
+from skuq.exceptions import SmallValidationWarning
+
+__all__ = [
+    "Rows",
+    "check_groups",
+    "check_weights",
+    "read_rows",
+    "read_validation_rows",
+    "warn_of_few_rows",
+]
+
+_ENOUGH_VALIDATION_ROWS = 100
+
+
+class Rows(NamedTuple):
+    """Validated rows: X (n, d) and y (n, m) in float64, weights (n,) of at most 1."""
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+
+    def take(self, rows) -> Rows:
+        """Select rows by position or mask."""
+        return Rows(self.X[rows], self.y[rows], self.weight[rows])
+
+    @property
+    def used(self) -> np.ndarray:
+        """Positions of the rows with positive weight."""
+        return np.flatnonzero(self.weight > 0)
+
+
+def check_weights(sample_weight, X) -> np.ndarray:
+    """Validate sample weights and divide them by the largest: sums of huge ones overflow."""
+    weight = check_sample_weight(sample_weight, X, dtype="float64", ensure_non_negative=True)
+    return weight / weight.max()
+
+
+def check_groups(groups, X):
+    """Validate groups (n,); None stays None."""
+    if groups is not None and np.shape(groups) != (len(X),):
+        raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
+    return None if groups is None else np.asarray(groups)
+
+
+def read_rows(estimator, inputs, targets, X, y, sample_weight=None, *, min_rows=1) -> Rows:
+    """Validate what a user gives to `fit`, and encode it as numbers.
+
+    `inputs` and `targets` learn the encoding from the rows with positive weight; `estimator`
+    gets `n_features_in_` and `feature_names_in_`.
+
+    Parameters
+    ----------
+    estimator : estimator
+    inputs : Inputs
+    targets : Targets
+    X, y, sample_weight :
+        As the user gave them.
+    min_rows : int, default=1
+    """
+    y = targets.validate(y, estimator)
+    X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
+    check_consistent_length(X, y)
+    weight = check_weights(sample_weight, X)
+    values = targets.fit_encoder(y, weight)
+    return targets.weigh(Rows(inputs.fit_encoder(X, y, weight, estimator), values, weight))
+
+
+def read_validation_rows(
+    estimator, inputs, targets, data, name: str = "validation_data", *, required: bool = False
+) -> Rows:
+    """Validate and encode rows that the user gives apart from those to train on.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Knows the number and names of features.
+    inputs : Inputs
+    targets : Targets
+    data : tuple (X, y) or (X, y, sample_weight)
+    name : str
+        Name of the argument, for errors.
+    required : bool, default=False
+        Whether it is an error if no row has a positive weight.
+
+    Returns
+    -------
+    Rows
+        Those with positive weight.
+    """
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise ValueError(
+            f"`{name}` must be a tuple (X, y) or (X, y, sample_weight). Got {type(data).__name__}."
+        )
+    X, y, *weight = data
+    X = inputs.encode(inputs.validate(X, estimator))
+    values = targets.encode(y)
+    X, _ = check_X_y(X, values, dtype="float64", multi_output=True)
+    rows = targets.weigh(Rows(X, values, check_weights(weight[0] if weight else None, X)))
+    if required and not len(rows.used):
+        raise ValueError(f"`{name}` has no row of positive weight.")
+    return rows.take(rows.used)
+
+
+def warn_of_few_rows(
+    n_valid: int,
+    advice: str = "A larger validation_fraction or validation_data may help.",
+    stacklevel: int = 5,
+) -> None:
+    """Warn that members are chosen on few validation rows."""
+    if n_valid < _ENOUGH_VALIDATION_ROWS:
+        warnings.warn(
+            f"Members are chosen on {n_valid} validation rows; below {_ENOUGH_VALIDATION_ROWS} the "
+            f"choice owes much to chance. {advice}".rstrip(),
+            SmallValidationWarning,
+            stacklevel=stacklevel,
+        )

@@ -1,0 +1,298 @@
+"""How a user's y becomes numbers for training, and raw outputs a predictive distribution.
+
+Notation: n rows, m outputs, K members or passes; raw outputs are (K, n, n_raw).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
+
+from skuq._params import StrOptions
+from skuq._registry import saved_as
+from skuq.networks import (
+    CategoricalHead,
+    GaussianHead,
+    GaussianMixtureHead,
+    PackedHead,
+    QuantileHead,
+    SquaredErrorHead,
+    StudentTHead,
+)
+from skuq.predictive import (
+    CategoricalMixture,
+    GaussianMixture,
+    NestedGaussianMixture,
+    QuantileMixture,
+    StudentTMixture,
+    TransformedMixture,
+)
+from skuq.tables._rows import Rows
+from skuq.tables._scaling import TargetScaling
+from skuq.tables._target_transforms import TargetTransform
+
+__all__ = ["TARGET_CONSTRAINTS", "ClassTargets", "NumberTargets", "Targets"]
+
+#: Constraint of the parameter `target_transform`.
+TARGET_CONSTRAINTS: dict = {
+    "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],
+}
+
+#: What a network predicts for each value of the parameter `loss`.
+HEADS = {
+    "nll": GaussianHead,
+    "beta-nll": lambda n_outputs: GaussianHead(n_outputs, beta=0.5),
+    "mse": SquaredErrorHead,
+    "student-t": StudentTHead,
+    "gaussian-mixture": GaussianMixtureHead,
+    "quantiles": QuantileHead,
+}
+
+
+class Targets(Protocol):
+    """What every kind of targets knows."""
+
+    head: Any
+
+    def validate(self, y, estimator) -> np.ndarray:
+        """Check the y of `fit`."""
+
+    def fit_encoder(self, y, weight) -> np.ndarray:
+        """Learn shapes or classes, and return y as numbers (n, m)."""
+
+    def encode(self, y) -> np.ndarray:
+        """Check the y of validation rows, and return it as numbers (n, m)."""
+
+    def distribution(self, raw, weights) -> Any:
+        """Turn raw outputs (K, n, n_raw) and weights (K,) into a predictive distribution."""
+
+
+@saved_as("tables.NumberTargets")
+class NumberTargets:
+    """Numbers, one or several a row.
+
+    Parameters
+    ----------
+    transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+        As the estimators' parameter `target_transform`.
+    loss : str, default="nll"
+        Decides the head of the networks, by the names of `DeepEnsembleRegressor`.
+    n_copies : int, default=1
+        Members in one network.
+    standardize : bool, default=True
+        False leaves y in its own units.
+
+    Attributes
+    ----------
+    is_1d : bool
+        Whether y had one axis.
+    n_outputs : int
+    head : object
+        Turns raw outputs into distributions of the standardised y.
+    scaling : TargetScaling or TargetTransform
+    """
+
+    def __init__(self, transform="standard", *, loss="nll", n_copies=1, standardize=True):
+        self.loss, self.n_copies = loss, n_copies
+        transforms = transform != "standard"
+        self.scaling = TargetTransform(transform) if transforms else TargetScaling(standardize)
+
+    def validate(self, y, estimator):
+        """Check that y holds finite numbers (n,) or (n, m)."""
+        return validate_data(estimator, y=y, multi_output=True, y_numeric=True)
+
+    def fit_encoder(self, y, weight) -> np.ndarray:
+        """Note the shape of y, and return it as (n, m)."""
+        self.is_1d = y.ndim == 1
+        self.n_outputs = 1 if self.is_1d else y.shape[1]
+        head = HEADS[self.loss](self.n_outputs)
+        self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
+        return y.astype("float64").reshape(len(y), -1)
+
+    def encode(self, y) -> np.ndarray:
+        """Check the y of validation rows, and return it as (n, m)."""
+        y = check_array(y, ensure_2d=False, dtype="float64", input_name="y of validation rows")
+        y = y.reshape(len(y), -1)
+        if y.shape[1] != self.n_outputs:
+            raise ValueError(
+                f"y of validation rows must have {self.n_outputs} outputs. Got {y.shape[1]}."
+            )
+        return y
+
+    def weigh(self, rows: Rows) -> Rows:
+        """Return the rows: numbers have no weights of their own."""
+        return rows
+
+    def labels(self, y) -> None:
+        """Classes to divide in proportion between training and validation: none."""
+        return None
+
+    def fit(self, y, weight=None):
+        """Learn the scale of the training rows' y."""
+        self.scaling.fit(y, weight)
+        return self
+
+    def transform(self, y) -> np.ndarray:
+        """Standardise or transform y (n, m)."""
+        return self.scaling.forward(y)
+
+    def restore(self, loc, scale):
+        """Means and standard deviations (.., m) in units of y, from arrays or tensors.
+
+        Raises
+        ------
+        ValueError
+            With a target transform, under which moments are integrals.
+        """
+        if self.is_transformed:
+            raise ValueError(f"Moments with target_transform={self.scaling.kind!r} are integrals.")
+        return self.scaling.restore(loc, scale)
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether y is more than standardised."""
+        return isinstance(self.scaling, TargetTransform)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of one row's prediction."""
+        return () if self.is_1d else (self.n_outputs,)
+
+    def with_noise(self, scale):
+        """Copy the targets, with this noise std (m,) of the standardised y in the head."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), head=replace(self.head, scale=tuple(scale)))
+        return other
+
+    def distribution(self, raw, weights):
+        """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
+        head, raw, weights = unpack_copies(self.head, raw, weights)
+        if not self.is_transformed:
+            return self._mixture(head, raw, weights, self.restore)
+        mixture = self._mixture(head, raw, weights, lambda loc, scale: (loc, scale))
+        scaling = self.scaling
+        return TransformedMixture(mixture, scaling.output(0) if self.is_1d else scaling)
+
+    def _mixture(self, head, raw, weights, restore):
+        """The mixture that fits the head; ``restore(loc, scale)`` gives the units of the record."""
+
+        def drop_axis(*arrays):
+            return [array[..., 0] if self.is_1d else array for array in arrays]
+
+        if isinstance(head, StudentTHead):
+            loc, scale, df = head.distribution(raw)
+            return StudentTMixture(*drop_axis(*restore(loc, scale), df), weights)
+        if isinstance(head, GaussianMixtureHead):
+            loc, scale, log_probability = head.distribution(raw)  # (K, n, J, m)
+            arrays = drop_axis(*restore(loc, scale), np.exp(log_probability))
+            return NestedGaussianMixture(*(np.moveaxis(array, 2, 1) for array in arrays), weights)
+        if isinstance(head, QuantileHead):
+            values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
+            (values,) = drop_axis(values)
+            return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
+        return GaussianMixture(*drop_axis(*restore(*head.distribution(raw))), weights)
+
+
+@saved_as("tables.ClassTargets")
+class ClassTargets:
+    """Classes, with any labels.
+
+    Parameters
+    ----------
+    class_weight : dict, "balanced" or None, default=None
+        As in scikit-learn's classifiers.
+    n_copies : int, default=1
+        Members in one network.
+
+    Attributes
+    ----------
+    classes : ndarray of shape (n_classes,)
+    head : object
+        Turns raw outputs into probabilities.
+    """
+
+    is_transformed = False
+    output_shape: tuple[int, ...] = ()
+
+    def __init__(self, class_weight=None, *, n_copies=1):
+        self.class_weight, self.n_copies = class_weight, n_copies
+
+    def validate(self, y, estimator):
+        """Check that y holds classes (n,)."""
+        y = validate_data(estimator, y=y)
+        check_classification_targets(y)
+        return column_or_1d(y, warn=True)
+
+    def fit_encoder(self, y, weight) -> np.ndarray:
+        """Learn the classes and their weights, and return codes (n, 1)."""
+        self._encoder = LabelEncoder().fit(y)
+        self.classes = self._encoder.classes_
+        head = CategoricalHead(len(self.classes))
+        self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
+        codes = self._encoder.transform(y)
+        self._class_factors = self._fit_class_weight(codes[weight > 0])
+        return codes[:, None].astype("float64")
+
+    def _fit_class_weight(self, codes):
+        """Compute what each class' rows are weighted with."""
+        if self.class_weight is None:
+            return None
+        present = np.unique(codes)
+        factors = compute_class_weight(
+            self.class_weight, classes=self.classes[present], y=self.classes[codes]
+        )
+        if not (np.isfinite(factors).all() and (factors >= 0).all()):
+            raise ValueError(
+                f"`class_weight` must hold finite numbers >= 0. Got {self.class_weight!r}."
+            )
+        all_factors = np.ones(len(self.classes))
+        all_factors[present] = factors
+        return all_factors
+
+    def encode(self, y) -> np.ndarray:
+        """Check the y of validation rows, and return codes (n, 1)."""
+        y = column_or_1d(y)
+        unknown = set(pd.unique(y).tolist()) - set(self.classes.tolist())
+        if unknown:
+            raise ValueError(
+                f"Validation rows have classes {sorted(unknown, key=str)} that y has not."
+            )
+        return self._encoder.transform(y)[:, None].astype("float64")
+
+    def weigh(self, rows: Rows) -> Rows:
+        """Multiply the rows' weights with those of their classes."""
+        if self._class_factors is None:
+            return rows
+        return rows._replace(weight=rows.weight * self._class_factors[rows.y[:, 0].astype(int)])
+
+    def labels(self, y) -> np.ndarray:
+        """Classes to divide in proportion between training and validation."""
+        return y[:, 0]
+
+    def fit(self, y, weight=None):
+        """Return self: codes have no scale."""
+        return self
+
+    def transform(self, y) -> np.ndarray:
+        """Return the codes (n, 1)."""
+        return y
+
+    def distribution(self, raw, weights) -> CategoricalMixture:
+        """Mix the members' predictions (K, n, n_raw) with weights (K,)."""
+        head, raw, weights = unpack_copies(self.head, raw, weights)
+        return CategoricalMixture(head.probabilities(raw), weights)
+
+
+def unpack_copies(head, raw, weights):
+    """Unpack a head of several copies: the head of one, raw outputs and weights of all."""
+    if not isinstance(head, PackedHead):
+        return head, raw, weights
+    n = head.n_copies
+    return head.head, head.unpack(raw), np.repeat(weights, n) / n
