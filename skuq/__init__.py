@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "ensembles",
         "estimators",
         "exceptions",
+        "fitted",
         "metrics",
         "networks",
         "persistence",

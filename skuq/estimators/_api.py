@@ -279,6 +279,11 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
     def __sklearn_is_fitted__(self):
         return hasattr(self, "fitted_")
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
 
 class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
     """Prediction methods of all classifiers: they have `classes_`, in the order of their codes."""

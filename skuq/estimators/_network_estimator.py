@@ -183,9 +183,7 @@ class NetworkEstimator:
         return pool
 
     def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = not is_classifier(self)
-        return add_input_tags(tags, self.preprocess)
+        return add_input_tags(super().__sklearn_tags__(), self.preprocess)
 
 
 @dataclass
