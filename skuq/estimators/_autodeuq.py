@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
 
-from skuq._params import (
-    HasMethods,
-    Interval,
-    Options,
-    StrOptions,
-    fit_context,
-)
+from skuq import search
+from skuq._params import HasMethods, Interval, Options, StrOptions
 from skuq._registry import saved_as
 from skuq.ensembles import (
     check_selection,
@@ -30,130 +24,102 @@ from skuq.ensembles._likelihood import (
     likelihood_statistics,
 )
 from skuq.ensembles._selection import MOMENT_LOSSES, select_best
-from skuq.estimators._durable import DURABLE_CONSTRAINTS
-from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
-from skuq.estimators._search import SearchEstimator
-from skuq.estimators._targets import (
-    TARGET_CONSTRAINTS,
-    GaussianTarget,
-    WeightedClassificationTarget,
-)
+from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._search_estimator import SEARCH_CONSTRAINTS, SearchEstimator, SearchMethod
 from skuq.networks import resolve_search_space
 from skuq.search import STRATEGIES, make_proposer, pin
+from skuq.tables._targets import TARGET_CONSTRAINTS
 
 __all__ = ["AutoDEUQClassifier", "AutoDEUQRegressor"]
 
+_CONSTRAINTS: dict = {
+    **SEARCH_CONSTRAINTS,
+    "min_members": [Interval(Integral, 1, None, closed="left")],
+    "n_nodes": [Interval(Integral, 1, None, closed="left")],
+    "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
+    "search_space": [
+        StrOptions({"benchmark", "toy", "tabular"}),
+        *SEARCH_CONSTRAINTS["search_space"],
+    ],
+    "sample_size": [Interval(Integral, 1, None, closed="left"), None],
+    "kappa": [Interval(Real, 0, None, closed="left")],
+    "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    "selection": [StrOptions({"greedy", "top", "hq"}), callable],
+}
 
-class _AutoDEUQ(SearchEstimator):
-    """What regressor and classifier share."""
 
-    _parameter_constraints: dict = {
-        "n_trials": [Interval(Integral, 1, None, closed="left")],
-        "n_members": [Interval(Integral, 1, None, closed="left")],
-        "min_members": [Interval(Integral, 1, None, closed="left")],
-        "n_nodes": [Interval(Integral, 1, None, closed="left")],
-        "epochs": [Interval(Integral, 1, None, closed="left")],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "cv": ["cv_object"],
-        "refit": ["boolean"],
-        "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
-        "search_space": [
-            None,
-            StrOptions({"benchmark", "toy", "tabular"}),
-            HasMethods(["decisions", "build", "recipe"]),
-            callable,
-            tuple,
-        ],
-        "fixed_architecture": [dict, None],
-        "fixed_hyperparameters": [dict, None],
-        "population_size": [Interval(Integral, 1, None, closed="left"), None],
-        "sample_size": [Interval(Integral, 1, None, closed="left"), None],
-        "kappa": [Interval(Real, 0, None, closed="left")],
-        "max_batch_size": [Interval(Integral, 1, None, closed="left")],
-        "selection": [StrOptions({"greedy", "top", "hq"}), callable],
-        **PREPROCESS_CONSTRAINTS,
-        **DURABLE_CONSTRAINTS,
-        "n_jobs": [Integral, None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
+class _AutoDEUQ(SearchMethod):
+    """AgEBO and its variants, with greedy selection."""
 
-    @fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
-        """Search, train and select.
+    selection_parameters = ("n_members", "min_members", "selection", "selection_loss")
+    prediction_parameters = ("epistemic_ddof",)
 
-        Parameters
-        ----------
-        X : array-like or DataFrame of shape (n, n_features)
-            Numbers, booleans, strings and categories, with missing values; see `preprocess`.
-        y : array-like of shape (n,) or (n, n_outputs)
-        sample_weight : array-like of shape (n,), optional
-            Non-negative.
-        validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows to validate on, instead of a share of the rows above. Not with `cv`.
-        groups : array-like of shape (n,), optional
-            Rows of one group are never divided between training and validation, unless a splitter
-            given as `cv` does so.
-
-        Returns
-        -------
-        self
-        """
-        self._check_selection()
-        return self._fit(X, y, sample_weight, validation_data, groups)
-
-    _selection_parameters = (
-        "n_members",
-        "min_members",
-        "selection",
-        "selection_loss",
-    )
-    _prediction_parameters = ("epistemic_ddof",)
-
-    def _check_selection(self):
-        if self.selection == "hq" and self.n_members < 2:
+    def check_selection(self):
+        if self.estimator.selection == "hq" and self.estimator.n_members < 2:
             raise ValueError('`selection="hq"` makes teams: `n_members` must be at least 2. Got 1.')
 
-    def _space(self):
-        return resolve_search_space(self.search_space, self.n_nodes, self.max_batch_size)
+    def resolve_space(self, inputs, n_rows):
+        own = self.estimator
+        return resolve_search_space(own.search_space, own.n_nodes, own.max_batch_size)
 
-    def _proposer(self, space, decisions, held_out):
-        if isinstance(self.search, str):
+    def proposer(self, space, held_out):
+        own, decisions = self.estimator, self.estimator.decisions_
+        if isinstance(own.search, str):
             return make_proposer(
-                self.search,
+                own.search,
                 decisions,
-                self.n_trials,
-                fixed_architecture=self.fixed_architecture,
-                fixed_hyperparameters=self.fixed_hyperparameters,
-                population_size=self.population_size,
-                sample_size=self.sample_size,
-                kappa=self.kappa,
+                own.n_trials,
+                fixed_architecture=own.fixed_architecture,
+                fixed_hyperparameters=own.fixed_hyperparameters,
+                population_size=own.population_size,
+                sample_size=own.sample_size,
+                kappa=own.kappa,
             )
-        from skuq.search import OracleProposer
-
         # A copy: the parameter is not touched, so that fit can be called again.
-        return OracleProposer(
-            copy.deepcopy(self.search),
-            pin(decisions, self.fixed_architecture, self.fixed_hyperparameters),
-            self.n_trials,
-        )
+        oracle = copy.deepcopy(own.search)
+        pinned = pin(decisions, own.fixed_architecture, own.fixed_hyperparameters)
+        return search.OracleProposer(oracle, pinned, own.n_trials)
 
-    def _select(self):
-        return self._choose(*self._held_out_of(self.catalog_.held_out.sets))
+    def choose(self, candidates):
+        own = self.estimator
+        raw = np.stack(candidates.raw).astype("float64")
+        if self.classifies:
+            predicted = candidates.y[:, 0].astype(int), self.head.probabilities(raw)
+        else:
+            predicted = candidates.y, *self.head.distribution(raw)
+        select = own.selection if callable(own.selection) else getattr(self, f"_{own.selection}")
+        chosen = select(*predicted, own.n_members, sample_weight=candidates.weight)
+        check_selection(chosen, len(raw))
+        return chosen
 
-    def _choose(self, raws, y, weight, groups):
-        """Members by their predictions, as a `Selection` of trials; for all `groups` alike."""
-        select = self.selection
-        if isinstance(select, str):
-            select = getattr(self, f"_{select}")
-        judged = self._judged(y, np.stack(raws).astype("float64"))
-        chosen = select(*judged, self.n_members, sample_weight=weight)
-        check_selection(chosen, len(raws))
-        return replace(chosen, indices=self.catalog_.completed[np.asarray(chosen.indices)])
+    def _greedy(self, y, *predicted, sample_weight):
+        settings = {"min_members": self.estimator.min_members, "sample_weight": sample_weight}
+        if self.classifies:
+            proba, n_members = predicted
+            return select_forward(*self._statistics(y, proba), n_members, **settings)
+        return select_greedy(y, *predicted, loss=self.estimator.selection_loss, **settings)
+
+    def _top(self, y, *predicted, sample_weight):
+        if self.classifies:
+            proba, n_members = predicted
+            statistics = self._statistics(y, proba)
+            return select_best(*statistics, n_members, sample_weight=sample_weight)
+        loss = self.estimator.selection_loss
+        return select_top(y, *predicted, sample_weight=sample_weight, loss=loss)
+
+    def _hq(self, y, *predicted, sample_weight):
+        select = select_hq_proba if self.classifies else select_hq
+        return select(y, *predicted, sample_weight=sample_weight)
+
+    def _statistics(self, y, proba):
+        """What an ensemble of classifiers averages, and its loss."""
+        if self.estimator.selection_loss == "brier":
+            return brier_statistics(y, proba)
+        return likelihood_statistics(class_log_likelihood(y, proba))
 
 
 @saved_as("estimators.AutoDEUQRegressor", kind="estimator")
-class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
+class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
     `n_trials` networks with a mean and a standard deviation as outputs are trained, each
@@ -314,8 +280,9 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
     ((2,), (2,))
     """
 
+    _method_class = _AutoDEUQ
     _parameter_constraints: dict = {
-        **_AutoDEUQ._parameter_constraints,
+        **_CONSTRAINTS,
         "selection_loss": [StrOptions(set(MOMENT_LOSSES))],
         "epistemic_ddof": [Options(Integral, {0, 1})],
         **TARGET_CONSTRAINTS,
@@ -384,25 +351,9 @@ class AutoDEUQRegressor(GaussianTarget, _AutoDEUQ):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _judged(self, y, raw):
-        return y, *self._head.distribution(raw)
-
-    def _greedy(self, *candidates, sample_weight):
-        return select_greedy(
-            *candidates,
-            sample_weight=sample_weight,
-            min_members=self.min_members,
-            loss=self.selection_loss,
-        )
-
-    def _top(self, *candidates, sample_weight):
-        return select_top(*candidates, sample_weight=sample_weight, loss=self.selection_loss)
-
-    _hq = staticmethod(select_hq)
-
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
-class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
+class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
     `n_trials` networks are trained, each proposed in the light of those that have finished:
@@ -560,8 +511,9 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
     (2, 3)
     """
 
+    _method_class = _AutoDEUQ
     _parameter_constraints: dict = {
-        **_AutoDEUQ._parameter_constraints,
+        **_CONSTRAINTS,
         "selection_loss": [StrOptions({"nll", "brier"})],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -626,24 +578,3 @@ class AutoDEUQClassifier(WeightedClassificationTarget, _AutoDEUQ):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
-
-    def _judged(self, y, raw):
-        return y[:, 0].astype(int), self._head.probabilities(raw)
-
-    def _statistics(self, y, proba):
-        if self.selection_loss == "brier":
-            return brier_statistics(y, proba)
-        return likelihood_statistics(class_log_likelihood(y, proba))
-
-    def _greedy(self, y, proba, n_members, *, sample_weight):
-        return select_forward(
-            *self._statistics(y, proba),
-            n_members,
-            min_members=self.min_members,
-            sample_weight=sample_weight,
-        )
-
-    def _top(self, y, proba, n_members, *, sample_weight):
-        return select_best(*self._statistics(y, proba), n_members, sample_weight=sample_weight)
-
-    _hq = staticmethod(select_hq_proba)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from skuq._params import StrOptions
 from skuq._registry import saved_as
-from skuq.ensembles import select_hq, select_hq_proba
-from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
-from skuq.estimators._images import ImageInputsMixin
-from skuq.estimators._nes_base import NeuralEnsembleSearch
-from skuq.estimators._targets import (
-    TARGET_CONSTRAINTS,
-    GaussianTarget,
-    WeightedClassificationTarget,
+from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._nes_method import (
+    NES_CONSTRAINTS,
+    NeuralEnsembleSearch,
+    baseline,
+    best_configuration,
+    image_shape,
 )
+from skuq.estimators._search_estimator import SearchEstimator
+from skuq.tables._targets import TARGET_CONSTRAINTS
 
 __all__ = ["NESClassifier", "NESRegressor"]
 
 
 @saved_as("estimators.NESClassifier", kind="estimator")
-class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsembleSearch):
+class NESClassifier(SearchEstimator, UncertaintyClassifier):
     """Ensemble of networks of different architectures, searched for the ensemble's sake.
 
     Networks are trained one by one, each proposed for what it may add to an ensemble of the
@@ -181,8 +180,9 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
     >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
     """
 
+    _method_class = NeuralEnsembleSearch
     _parameter_constraints: dict = {
-        **NeuralEnsembleSearch._parameter_constraints,
+        **NES_CONSTRAINTS,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
@@ -245,13 +245,13 @@ class NESClassifier(ImageInputsMixin, WeightedClassificationTarget, NeuralEnsemb
         self.random_state = random_state
         self.verbose = verbose
 
-    def _choose_hq(self, y, raws, weight, n_members):
-        codes, proba = y[:, 0].astype(int), self._head.probabilities(np.stack(raws))
-        return select_hq_proba(codes, proba, n_members, sample_weight=weight)
+    image_shape_ = image_shape
+    best_configuration = best_configuration
+    baseline = baseline
 
 
 @saved_as("estimators.NESRegressor", kind="estimator")
-class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
+class NESRegressor(SearchEstimator, UncertaintyRegressor):
     """Ensemble of networks of different architectures, searched for the ensemble's sake.
 
     Networks with a mean and a standard deviation as outputs are trained one by one, each
@@ -417,8 +417,9 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
     ((2,), (2,))
     """
 
+    _method_class = NeuralEnsembleSearch
     _parameter_constraints: dict = {
-        **NeuralEnsembleSearch._parameter_constraints,
+        **NES_CONSTRAINTS,
         "selection_loss": [StrOptions({"mixture", "normal"})],
         **TARGET_CONSTRAINTS,
     }
@@ -484,16 +485,6 @@ class NESRegressor(ImageInputsMixin, GaussianTarget, NeuralEnsembleSearch):
         self.random_state = random_state
         self.verbose = verbose
 
-    _also_reselected = ("selection_loss",)  # evolution looks at it, too
-
-    def _statistics(self, y, raws):
-        if self.selection_loss == "mixture":
-            return super()._statistics(y, raws)
-        return normal_statistics(y, *self._distributions(raws)), normal_nll
-
-    def _distributions(self, raws):
-        return self._head.distribution(np.stack(raws).astype("float64"))
-
-    def _choose_hq(self, y, raws, weight, n_members):
-        chosen = select_hq(y, *self._distributions(raws), n_members, sample_weight=weight)
-        return ensemble_of(chosen.indices, *self._statistics(y, raws), weight)
+    image_shape_ = image_shape
+    best_configuration = best_configuration
+    baseline = baseline

@@ -148,7 +148,6 @@ class NetworkEstimator:
             setattr(self, name, value)
         if is_classifier(self):
             self.classes_ = targets.classes
-        self.preprocessor_ = inputs.preprocessor
         self.fitted_ = FittedEnsemble(
             inputs, targets, tuple(outcome.members), outcome.weights, method.passes(self.entropy_)
         )
@@ -158,6 +157,11 @@ class NetworkEstimator:
     def members_(self):
         """Trained networks as data."""
         return list(self.fitted_.members)
+
+    @property
+    def preprocessor_(self):
+        """The fitted preprocessor, or None."""
+        return self.fitted_.inputs.preprocessor
 
     @property
     def weights_(self):

@@ -15,6 +15,9 @@ from ._proposers import FixedSequence as FixedSequence
 from ._proposers import Joint as Joint
 from ._proposers import Proposer as Proposer
 from ._proposers import RandomProposer as RandomProposer
+from ._result import CandidatePredictions as CandidatePredictions
+from ._result import SearchResult as SearchResult
+from ._search import Search as Search
 from ._slots import open_slots as open_slots
 from ._stacked import run_together as run_together
 from ._strategies import STRATEGIES as STRATEGIES

@@ -1,0 +1,295 @@
+"""Neural ensemble search: what proposes networks, and how ensembles are selected."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from skuq._params import Interval, StrOptions
+from skuq._seeds import generator
+from skuq.ensembles import SELECTORS, check_selection, select_by, select_hq, select_hq_proba
+from skuq.ensembles._likelihood import likelihood_statistics
+from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
+from skuq.estimators._search_estimator import SEARCH_CONSTRAINTS, SearchMethod
+from skuq.networks._resolve import NES_SPACES, resolve_nes_space
+from skuq.search import (
+    EnsembleEvolution,
+    Fixed,
+    Mutation,
+    RandomProposer,
+    ensemble_population,
+    pin,
+)
+from skuq.tables import ImageInputs
+from skuq.training import Recipe
+
+__all__ = [
+    "NES_CONSTRAINTS",
+    "NeuralEnsembleSearch",
+    "baseline",
+    "best_configuration",
+    "image_shape",
+]
+
+_IMAGE_EPOCHS = 100  # the paper's
+_TABLE_EPOCHS = 30, 100
+_ENOUGH_STEPS = 500  # of an optimiser: of the smallest tables these take more epochs
+
+_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")  # of `vary`
+
+_BASELINES = {
+    "deep-ensemble": {"vary": "initialisation", "selection": "top"},
+    "deep-ensemble-es": {"vary": "initialisation", "selection": "forward"},
+    "hyper-ensemble": {"vary": "hyperparameters", "selection": "forward"},
+}
+
+
+#: Constraints of the parameters of classifier and regressor.
+NES_CONSTRAINTS: dict = {
+    **SEARCH_CONSTRAINTS,
+    "strategy": [StrOptions({"re", "rs"})],
+    "vary": [StrOptions({"architecture", "hyperparameters", "both", "initialisation"})],
+    "search_space": [StrOptions({*NES_SPACES, "tabular"}), *SEARCH_CONSTRAINTS["search_space"]],
+    "image_shape": [tuple, list, None],
+    "n_parents": [Interval(Integral, 1, None, closed="left"), None],
+    "evolve_on": [StrOptions({"both", "clean", "shift"})],
+    "selection": [StrOptions({*SELECTORS, "hq"}), callable],
+    "use_best": ["boolean"],
+    "epochs": [*SEARCH_CONSTRAINTS["epochs"], None],
+}
+
+
+class NeuralEnsembleSearch(SearchMethod):
+    """NES by evolution or at random, with forward selection."""
+
+    selection_parameters = ("n_members", "selection", "use_best")
+
+    @property
+    def reselect_parameters(self):
+        return () if self.classifies else ("selection_loss",)  # evolution looks at it, too
+
+    def check(self, shifted):
+        super().check(shifted)
+        if self.estimator.evolve_on == "shift" and not shifted:
+            raise ValueError('`evolve_on="shift"` needs `shift_validation`.')
+
+    def check_selection(self):
+        own = self.estimator
+        least = 2 if own.selection == "hq" else 1  # HQ makes teams
+        if own.n_members < least:
+            raise ValueError(
+                f"With `selection={own.selection!r}`, `n_members` must be an integer >= {least}. "
+                f"Got {own.n_members!r}."
+            )
+        if own.use_best and own.selection not in SELECTORS:
+            raise ValueError(
+                f"`use_best=True` is for `selection` in {SELECTORS}. Got {own.selection!r}."
+            )
+
+    # ----------------------------------------------------------------- search
+
+    def inputs(self, X):
+        own, n_axes = self.estimator, getattr(X, "ndim", 2)
+        holds_images = n_axes == 4 or own.image_shape is not None
+        if holds_images and own.preprocess not in ("auto", None):
+            raise ValueError(
+                "`preprocess` is for tables: images are arrays of numbers. Leave it at its "
+                f"default. Got {own.preprocess!r}."
+            )
+        if not holds_images and n_axes != 3:
+            return super().inputs(X)
+        space = None if self.is_tabular else resolve_nes_space(own.search_space, True, len(X))
+        # Networks for tables get flat rows; a user's space that does not say gets images.
+        flat = self.is_tabular or getattr(space, "takes_images", None) is False
+        return ImageInputs(own.image_shape, flat=flat)
+
+    def resolve_space(self, inputs, n_rows):
+        own, holds_images = self.estimator, isinstance(inputs, ImageInputs)
+        space = resolve_nes_space(own.search_space, holds_images, n_rows)
+        if getattr(space, "takes_images", None) and not holds_images:
+            raise ValueError(
+                f"`search_space={own.search_space!r}` is for images: X of shape "
+                "(n, height, width, channels), or flat rows and `image_shape=`."
+            )
+        return space
+
+    def epochs(self, space, inputs, n_train):
+        if self.estimator.epochs is not None:
+            return self.estimator.epochs
+        if isinstance(inputs, ImageInputs) and not inputs.flat:
+            return _IMAGE_EPOCHS
+        architecture, hyperparameters = self.estimator.decisions_
+        recipe = Recipe(**space.recipe({**architecture.default(), **hyperparameters.default()}))
+        n_steps = -(-n_train // recipe.batch_size)
+        return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS))
+
+    def _pinned(self):
+        """The decisions, with one value each where they do not vary."""
+        own, decisions = self.estimator, self.estimator.decisions_
+        architecture = dict(own.fixed_architecture or {})
+        hyperparameters = dict(own.fixed_hyperparameters or {})
+        if own.vary in _ONE_ARCHITECTURE:
+            architecture = {**decisions.architecture.default(), **architecture}
+        if own.vary in ("architecture", "initialisation"):
+            hyperparameters = {**decisions.hyperparameters.default(), **hyperparameters}
+        return pin(decisions, architecture, hyperparameters)
+
+    def proposer(self, space, held_out):
+        own, pinned = self.estimator, self._pinned()
+        both = pinned.architecture + pinned.hyperparameters
+        if both.size == 1:
+            return Fixed(both.default())
+        p, m = ensemble_population(own.n_trials, own.population_size, own.n_parents)
+        if own.strategy == "re" and (own.population_size or 0) >= own.n_trials:
+            warnings.warn(
+                f"Evolution begins when `population_size={p}` networks have been trained, and "
+                f"`n_trials` is {own.n_trials}: all are drawn at random.",
+                stacklevel=4,
+            )
+        if own.strategy == "rs" or p >= own.n_trials:
+            return RandomProposer(both)
+        clean, *shifted = held_out.sets
+        sets = {"clean": [clean], "shift": shifted[-1:], "both": [clean, *shifted[-1:]]}
+        judges = [_Judge(self._statistics, part) for part in sets[own.evolve_on]]
+        mutation = Mutation(*pinned, getattr(space, "mutate", None))
+        return EnsembleEvolution(both.sample, mutation, judges, p, m)
+
+    def trial_entropy(self, entropy):
+        if self.estimator.vary not in _ONE_ARCHITECTURE:
+            return entropy
+        # A baseline splits the rows as its search did, but repeats none of its networks.
+        return int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
+
+    def is_stackable(self, proposer):
+        known = not isinstance(proposer, EnsembleEvolution)
+        return known and self.estimator.vary in _ONE_ARCHITECTURE
+
+    # -------------------------------------------------------------- selection
+
+    def choose(self, candidates):
+        own = self.estimator
+        raws, y, weight, groups = candidates
+        if own.selection == "hq":
+            return self._choose_hq(y, raws, weight, own.n_members)
+        if isinstance(own.selection, str):
+            return select_by(
+                *self._statistics(y, raws),
+                own.n_members,
+                own.selection,
+                use_best=own.use_best,
+                sample_weight=weight,
+                groups=groups,
+            )
+        likelihood = self._log_likelihood(y, raws)
+        chosen = own.selection(likelihood, own.n_members, sample_weight=weight)
+        check_selection(chosen, len(raws))
+        return chosen
+
+    def _choose_hq(self, y, raws, weight, n_members):
+        if self.classifies:
+            codes, proba = y[:, 0].astype(int), self.head.probabilities(np.stack(raws))
+            return select_hq_proba(codes, proba, n_members, sample_weight=weight)
+        chosen = select_hq(y, *self._distributions(raws), n_members, sample_weight=weight)
+        return ensemble_of(chosen.indices, *self._statistics(y, raws), weight)
+
+    def _log_likelihood(self, y, raws):
+        """Log likelihoods of every trial and row.
+
+        Trial by trial, since raw outputs are many times as many numbers.
+        """
+        return np.stack([self.head.log_likelihood(y, raw.astype("float64")) for raw in raws])
+
+    def _distributions(self, raws):
+        return self.head.distribution(np.stack(raws).astype("float64"))
+
+    def _statistics(self, y, raws):
+        """What an ensemble averages, and its loss, for targets and raw outputs."""
+        if not self.classifies and self.estimator.selection_loss == "normal":
+            return normal_statistics(y, *self._distributions(raws)), normal_nll
+        return likelihood_statistics(self._log_likelihood(y, raws))
+
+    def best_trial(self, candidates) -> int:
+        """Position of the candidate that does best alone."""
+        statistics = self._statistics(candidates.y, candidates.raw)
+        return select_by(*statistics, 1, "top", sample_weight=candidates.weight).indices[0]
+
+
+class _Judge:
+    """Predictions of records for one held-out set, for `EnsembleEvolution`."""
+
+    def __init__(self, statistics, part):
+        self._statistics = statistics
+        self._rows, y, self._weight = part
+        self._y = y.astype("float64")
+
+    def __call__(self, records):
+        raws = [record.result.held_out[self._rows] for record in records]
+        return *self._statistics(self._y, raws), self._weight
+
+
+@property
+def image_shape(self):
+    """Shape (h, w, c) of the images, or None for tables."""
+    return getattr(self.inputs_, "shape", None)
+
+
+def best_configuration(self):
+    """The trial that does best alone on the rows that ensembles are selected on.
+
+    Returns
+    -------
+    dict
+        ``{decision name: value}``.
+
+    Raises
+    ------
+    ValueError
+        If the estimator was pickled, which keeps the members alone.
+    """
+    check_is_fitted(self)
+    best = self._method.best_trial(self._result.candidate_predictions())
+    return dict(self.catalog_[int(self.catalog_.completed[best])].configuration)
+
+
+def baseline(self, kind):
+    """What the paper compares with, on the best configuration of this search.
+
+    Parameters
+    ----------
+    kind : {"deep-ensemble", "deep-ensemble-es", "hyper-ensemble"}
+        "deep-ensemble" trains `n_members` networks that differ in their seeds (DeepEns
+        (RS), if this search was random); "deep-ensemble-es" trains `n_trials` such
+        networks and selects among them (appendix C.3); "hyper-ensemble" trains
+        `n_trials` of random learning rates and L2 penalties and selects (C.4).
+
+    Returns
+    -------
+    estimator
+        Not fitted yet. Networks trained in all: those of this search, and its own. With
+        the same `random_state` it splits rows as this search did, but trains other
+        networks.
+
+    Raises
+    ------
+    ValueError
+        If the estimator was pickled, which keeps the members alone.
+    """
+    if kind not in _BASELINES:
+        raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
+    configuration = self.best_configuration()
+    architecture, hyperparameters = self.decisions_
+    settings = {
+        **_BASELINES[kind],
+        "strategy": "rs",
+        "n_trials": self.n_members if kind == "deep-ensemble" else self.n_trials,
+        "fixed_architecture": architecture.restrict(configuration),
+    }
+    if kind == "hyper-ensemble":
+        settings["fixed_hyperparameters"] = None
+    else:
+        settings["fixed_hyperparameters"] = hyperparameters.restrict(configuration)
+    return clone(self).set_params(**settings)

@@ -1,0 +1,554 @@
+"""Ensembles found by a search: search, train, keep everything, select.
+
+`SearchEstimator.fit` reads as a table of contents. What differs between AutoDEUQ and NES (the
+space, who proposes, how members are picked) is a `SearchMethod`, which an estimator names.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from skuq._params import HasMethods, Interval, fit_context
+from skuq._seeds import draw_entropy
+from skuq.catalog import HeldOut
+from skuq.estimators._api import forget_fit, to_keras
+from skuq.estimators._durable import (
+    DURABLE_CONSTRAINTS,
+    RUNNING_PARAMETERS,
+    begin_search,
+    load_search,
+    open_store,
+    set_params_after_search,
+)
+from skuq.fitted import FittedEnsemble
+from skuq.networks import TabularSpace
+from skuq.search import CandidatePredictions, Limits, RunOptions, Search, SearchResult
+from skuq.tables import (
+    ClassTargets,
+    NumberTargets,
+    TableInputs,
+    TrainingData,
+    check_groups,
+    make_splits,
+    read_rows,
+    read_validation_rows,
+)
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
+from skuq.tables._rows import warn_of_few_rows
+from skuq.tables._splits import standardised
+from skuq.training import MemberRefitter, MemberTrainer, predict_members
+
+__all__ = ["SEARCH_CONSTRAINTS", "SearchEstimator", "SearchMethod"]
+
+#: Constraints of the parameters that all searches have.
+SEARCH_CONSTRAINTS: dict = {
+    "n_trials": [Interval(Integral, 1, None, closed="left")],
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "search_space": [None, HasMethods(["decisions", "build", "recipe"]), callable, tuple],
+    "fixed_architecture": [dict, None],
+    "fixed_hyperparameters": [dict, None],
+    "population_size": [Interval(Integral, 1, None, closed="left"), None],
+    "epochs": [Interval(Integral, 1, None, closed="left")],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    "cv": ["cv_object"],
+    "refit": ["boolean"],
+    **PREPROCESS_CONSTRAINTS,
+    **DURABLE_CONSTRAINTS,
+    "n_jobs": [Integral, None],
+    "random_state": ["random_state"],
+    "verbose": ["verbose"],
+}
+
+
+class SearchMethod:
+    """How an estimator's parameters decide a search and a selection.
+
+    Parameters
+    ----------
+    estimator : SearchEstimator
+        Its parameters and fitted attributes are read, nothing is set.
+    """
+
+    #: Parameters that decide on the ensemble alone.
+    selection_parameters: tuple[str, ...] = ()
+    #: Parameters that decide on the ensemble, and on trials too.
+    reselect_parameters: tuple[str, ...] = ()
+    #: Parameters that change predictions alone.
+    prediction_parameters: tuple[str, ...] = ()
+
+    def __init__(self, estimator):
+        self.estimator = estimator
+        self.classifies = is_classifier(estimator)
+        space = estimator.search_space
+        self.is_tabular = isinstance(space, str) and space == "tabular"
+
+    @property
+    def params_not_in_fingerprint(self) -> set[str]:
+        """Parameters that change no trial."""
+        return {*self.selection_parameters, *self.prediction_parameters, *RUNNING_PARAMETERS}
+
+    @property
+    def head(self):
+        """The head of the fitted targets."""
+        return self.estimator.targets_.head
+
+    def check(self, shifted) -> None:
+        """Raise where parameters contradict each other or the shifted sets."""
+        self.check_selection()
+
+    def check_selection(self) -> None:
+        """Raise where parameters of the selection contradict each other."""
+
+    def inputs(self, X):
+        """Make the inputs, not yet fitted."""
+        return TableInputs(self.estimator.preprocess, embed=self.is_tabular)
+
+    def targets(self):
+        """Make the targets, not yet fitted."""
+        if self.classifies:
+            return ClassTargets(self.estimator.class_weight)
+        return NumberTargets(self.estimator.target_transform)
+
+    def resolve_space(self, inputs, n_rows: int):
+        """Return the search space that the parameter stands for, other than "tabular"."""
+        raise NotImplementedError
+
+    def make_space(self, inputs, splits, x):
+        """Return the search space for standardised inputs x."""
+        if self.is_tabular:
+            return TabularSpace(x, inputs.n_codes, splits.n_train, self.classifies)
+        return self.resolve_space(inputs, len(splits.train.X))
+
+    def epochs(self, space, inputs, n_train: int) -> int:
+        """Return the largest number of epochs of a trial."""
+        return self.estimator.epochs
+
+    def proposer(self, space, held_out: HeldOut):
+        """Make what proposes configurations."""
+        raise NotImplementedError
+
+    def trial_entropy(self, entropy: int) -> int:
+        """Return the entropy of proposals and trials, from that of the fit."""
+        return entropy
+
+    def is_stackable(self, proposer) -> bool:
+        """Whether all configurations are known beforehand and of one architecture."""
+        return False
+
+    def choose(self, candidates: CandidatePredictions) -> Any:
+        """Select an ensemble; returns a `Selection` of positions among the candidates."""
+        raise NotImplementedError
+
+
+class SearchEstimator:
+    """Search, train and select by the `SearchMethod` that a subclass names."""
+
+    _method_class: type[SearchMethod]
+    _memory = None  # trials of the last fit, with warm_start
+
+    @property
+    def _method(self) -> SearchMethod:
+        return self._method_class(self)
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(
+        self,
+        X,
+        y,
+        sample_weight=None,
+        *,
+        validation_data=None,
+        shift_validation=None,
+        groups=None,
+    ):
+        """Search, train and select.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n, n_features), or ndarray of shape (n, h, w, c)
+            Numbers, booleans, strings and categories, with missing values, see `preprocess`.
+            NES takes images of finite numbers, too.
+        y : array-like of shape (n,) or, of numbers, (n, n_outputs)
+        sample_weight : array-like of shape (n,), optional
+            Non-negative.
+        validation_data : tuple (X, y) or (X, y, sample_weight), optional
+            Rows to validate on, instead of a share of the rows above. Not with `cv`.
+        shift_validation : tuple (X, y[, sample_weight]) or list of such tuples, optional
+            Labelled rows from where the model will be used, or a simulation of it (see
+            `skuq.datasets.corrupt_table`). A list holds several severities, the highest last.
+            Never trained on: the ensemble is selected on them, on all severities together, each
+            counting the same; see `at_severity`. The evolution of NES looks at the highest.
+        groups : array-like of shape (n,), optional
+            Rows of one group are never divided between training and validation, unless a splitter
+            given as `cv` does so.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data or parameters cannot be used; the message says which and why.
+        SearchFailedError
+            If no network could be trained; it shows the reasons.
+        """
+        was_fitted = hasattr(self, "selection_")
+        forget_fit(self)
+        method, shifted = self._method, _named_sets(shift_validation)
+        method.check(shifted)
+        if self.cv is not None and validation_data is not None:
+            raise ValueError(
+                "With `cv` every row validates, and `validation_data` are others to validate on: "
+                f"give one of them. Got cv={self.cv!r}."
+            )
+        # Rows.
+        inputs, targets = method.inputs(X), method.targets()
+        rows = read_rows(self, inputs, targets, X, y, sample_weight, min_rows=2)
+        groups = check_groups(groups, rows.X)
+        read = functools.partial(read_validation_rows, self, inputs, targets, required=True)
+        validation = None if validation_data is None else read(validation_data)
+        shifted = [read(data, name) for name, data in shifted]
+        self.entropy_ = draw_entropy(self.random_state)
+        self.inputs_, self.targets_ = inputs, targets
+        if is_classifier(self):
+            self.classes_ = targets.classes
+        divide = functools.partial(
+            make_splits,
+            rows,
+            fraction=self.validation_fraction,
+            cv=self.cv,
+            validation=validation,
+            groups=groups,
+            labels=targets.labels(rows.y),
+        )
+        splits = None
+        identity = {
+            "X": rows.X,
+            "y": rows.y,
+            "sample_weight": rows.weight,
+            "groups": groups,
+            "validation_data": validation,
+            "shift_validation": shifted,
+        }
+        if not isinstance(self.cv, Integral | None):  # the user's: it may fold otherwise each time
+            splits = divide(self.entropy_)
+            identity["cv"] = splits.parts
+        # The search, which goes on where an earlier one of the same identity was cut off.
+        not_in_fingerprint = method.params_not_in_fingerprint
+        store = open_store(self, not_in_fingerprint, self._memory, was_fitted, identity)
+        with store as store:
+            self._memory = store if self.catalog_dir is None else None
+            self.catalog_path_ = None if store is None else store.path
+            if store is not None:
+                self.entropy_ = store.entropy or self.entropy_
+            splits = splits or divide(self.entropy_)
+            self._warn_of_few_rows(splits)
+            data = splits.training_data(inputs, targets)
+            held_out, inputs_of_trials = _held_out(splits, data, shifted, inputs, targets)
+            space = method.make_space(inputs, splits, data.x)
+            self.decisions_ = space.decisions(data.x.shape[1:], targets.head.n_raw)
+            trainer = MemberTrainer(
+                space,
+                data,
+                targets.head,
+                method.epochs(space, inputs, splits.n_train),
+                inputs_of_trials,
+                splits.parts,
+                timeout=self.trial_timeout,
+            )
+            proposer = method.proposer(space, held_out)
+            if store is not None:
+                begin_search(store, self, held_out)
+            result = Search(
+                trainer,
+                proposer,
+                self.n_trials,
+                method.trial_entropy(self.entropy_),
+                held_out,
+                store,
+                RunOptions(self.n_jobs, self._limits(), self.verbose),
+                in_stacks=method.is_stackable(proposer),
+            ).run()
+        # The ensemble.
+        self._select(result)
+        if self.refit:
+            options = RunOptions(
+                self.n_jobs,
+                Limits(trial_timeout=self.trial_timeout, raise_on_failures=False),
+                self.verbose,
+                name="refit",
+            )
+            refitter = functools.partial(MemberRefitter, trainer)
+            result = result.refit(self._trials_to_keep(), refitter, self.entropy_, options)
+            self.refitted_ = result.refitted
+        return self
+
+    def _limits(self):
+        return Limits(self.max_time, self.trial_timeout, self.max_failures)
+
+    def _warn_of_few_rows(self, splits):
+        advice = "`cv`, a larger validation_fraction or validation_data may help."
+        warn_of_few_rows(splits.n_valid, advice if self.cv is None else "", stacklevel=5)
+
+    # -------------------------------------------------------------- selection
+
+    def _select(self, result: SearchResult):
+        """Select an ensemble for each held-out set, and the one that predicts."""
+        self.catalog_, self.refitted_ = result.catalog, result.refitted
+        self.selections_ = tuple(
+            self._choose(result.candidate_predictions([part])) for part in result.sets
+        )
+        if len(result.sets) <= 2:  # the clean rows, or one shifted set: selected on already
+            self.selection_ = self.selections_[-1]
+        else:
+            self.selection_ = self._choose(result.candidate_predictions())
+
+    def _choose(self, candidates, method=None):
+        """Select an ensemble of trials."""
+        chosen = (method or self._method).choose(candidates)
+        return replace(chosen, indices=self.catalog_.completed[np.asarray(chosen.indices)])
+
+    @property
+    def _result(self) -> SearchResult:
+        return SearchResult(self.catalog_, self.refitted_)
+
+    @property
+    def preprocessor_(self):
+        """The fitted preprocessor, or None."""
+        return self.inputs_.preprocessor
+
+    @property
+    def fitted_(self) -> FittedEnsemble:
+        """The networks that are selected, and everything needed to predict with them."""
+        members, weights = self._result.members(self.selection_)
+        return FittedEnsemble(self.inputs_, self.targets_, members, weights)
+
+    def reselect(self, X=None, y=None, sample_weight=None, **settings):
+        """Choose another ensemble out of the networks there are: nothing is trained.
+
+        With ``refit=True`` members are then the networks of the search, with a warning.
+
+        Parameters
+        ----------
+        X, y, sample_weight : optional
+            Rows to choose on, as in `fit`: not those trained on, and best from where the
+            model is used now. By default the rows that were held out in `fit`.
+        **settings : dict
+            Instead of the parameters of the same names, which stay what they are:
+            `n_members`, `selection`, and what else decides on the ensemble.
+
+        Returns
+        -------
+        self
+            With another `selection_`.
+
+        Raises
+        ------
+        ValueError
+            If the estimator was pickled, which keeps the members alone, or the arguments
+            cannot be used.
+        """
+        check_is_fitted(self)
+        if (X is None) != (y is None) or (X is None and sample_weight is not None):
+            raise ValueError("`reselect` needs both X and y, or neither and no weights.")
+        method = self._method_with(settings)
+        if X is None:
+            candidates = self._result.candidate_predictions()
+        else:
+            self._result.check_complete()
+            data = (X, y) if sample_weight is None else (X, y, sample_weight)
+            rows = read_validation_rows(
+                self, self.inputs_, self.targets_, data, "X, y", required=True
+            )
+            x, targets, weight = standardised(rows, self.inputs_, self.targets_)
+            raws = [self._raw_of_trial(k, x) for k in self.catalog_.completed]
+            candidates = CandidatePredictions(raws, targets, weight, np.arange(len(x)))
+        self.selection_ = self._choose(candidates, method)
+        if self.refitted_:
+            self.refitted_ = {}
+            warnings.warn(
+                "`reselect` trains nothing: from now on members are the networks of the search, "
+                "not those that were refitted on all rows. `fit` trains them.",
+                stacklevel=2,
+            )
+        return self
+
+    def _raw_of_trial(self, index, x):
+        """Raw outputs (n, n_raw) of one trial, of all its folds together."""
+        raw = predict_members(self.catalog_.member(index).networks, x, once=True)
+        return raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw)
+
+    def _method_with(self, settings):
+        """The method with other parameters of the selection, checked."""
+        method = self._method
+        allowed = (*method.selection_parameters, *method.reselect_parameters)
+        unknown = sorted(set(settings) - set(allowed))
+        if unknown:
+            raise ValueError(f"`reselect` knows {list(allowed)}. Got {unknown}.")
+        other = self._copy(**settings)
+        other._validate_params()
+        method = other._method
+        method.check_selection()
+        return method
+
+    def at_severity(self, severity):
+        """The same networks with the ensemble chosen for one held-out set.
+
+        Parameters
+        ----------
+        severity : int
+            0 is the clean validation rows, k the k-th set of `shift_validation`.
+
+        Returns
+        -------
+        estimator
+            Fitted; a copy that shares its networks with this one.
+        """
+        check_is_fitted(self)
+        if not isinstance(severity, Integral) or not 0 <= severity < len(self.selections_):
+            raise ValueError(
+                f"`severity` must be an integer in 0..{len(self.selections_) - 1}. "
+                f"Got {severity!r}."
+            )
+        return self._copy(selection_=self.selections_[severity])
+
+    def member_estimators(self, *, every_trial=False):
+        """Members as fitted estimators of one trial each: a pool to choose from.
+
+        Parameters
+        ----------
+        every_trial : bool, default=False
+            The whole catalog instead of the members of the ensemble, as the search has trained it.
+
+        Returns
+        -------
+        list of (str, estimator) tuples
+            For example for ``HQEnsembleSelector(pool, cv="prefit")``, on rows that the networks
+            have not seen: those held out, or with `cv` and `refit`, which train on all, others.
+        """
+        check_is_fitted(self)
+        indices, changes = self.selection_.indices, {}
+        if every_trial:
+            self._result.check_complete()
+            indices, changes = self.catalog_.completed, {"refitted_": {}}
+        one = replace(self.selection_, weights=np.ones(1), loss=float("nan"), path=())
+        return [
+            (f"trial{k}", self._copy(selection_=replace(one, indices=np.array([k])), **changes))
+            for k in indices
+        ]
+
+    to_keras = to_keras
+
+    # ---------------------------------------------------------- keeping trials
+
+    @classmethod
+    def from_catalog(cls, path, *, trusted=None, **params):
+        """Make a fitted estimator from the folder of a search, finished or not.
+
+        Nothing is trained, and no data are needed: the ensemble is selected again from the
+        trials that are there. To go on with the search, call `fit` with the same data and the
+        same `catalog_dir`.
+
+        Parameters
+        ----------
+        path : path
+            The `catalog_dir` of the search, or the folder in it if it holds several.
+        trusted : list of str or type, optional
+            Types in a `preprocess` of scikit-learn's, see `skuq.load`.
+        **params : dict
+            Parameters that do not change trials: those of the selection, such as `n_members`,
+            and of how a search runs, such as `n_trials`. And functions or objects of your own,
+            a `search_space` for example, which files do not hold: needed to fit again.
+
+        Returns
+        -------
+        estimator
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no search.
+        ValueError
+            If there are several, or a parameter cannot be changed afterwards.
+        TypeError
+            If the search is another estimator's.
+        SearchFailedError
+            If no trial has succeeded yet.
+        FileFormatError
+            If a file is broken.
+        """
+        estimator, result, path = load_search(cls, path, trusted)
+        # The folder may have been moved since.
+        params = {"catalog_dir": str(path), **params}
+        set_params_after_search(estimator, estimator._method.params_not_in_fingerprint, params)
+        estimator.catalog_path_ = path
+        estimator._select(result)
+        if estimator.refit:
+            warnings.warn(
+                "Members are the networks of the search: with `refit=True` `fit` trains them again "
+                "on all rows, which needs the rows.",
+                stacklevel=2,
+            )
+        return estimator
+
+    def _trials_to_keep(self):
+        """Trials of any selection."""
+        chosen = [self.selection_, *self.selections_]
+        return np.unique(np.concatenate([selection.indices for selection in chosen]))
+
+    def _copy(self, **changes):
+        """Copy the estimator with everything that it holds; copy.copy would drop trials."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+    def __getstate__(self):
+        # As small as its members: the other networks of the catalog stay behind.
+        state = {name: v for name, v in super().__getstate__().items() if name != "_memory"}
+        if "selection_" in state:
+            result = self._result.keep_arrays_of(self._trials_to_keep())
+            state["catalog_"] = result.catalog
+        return state
+
+    def __sklearn_tags__(self):
+        tags = add_input_tags(super().__sklearn_tags__(), self.preprocess)
+        tags.non_deterministic = self.n_jobs not in (None, 1)
+        return tags
+
+
+def _held_out(splits, data, shifted, inputs, targets):
+    """Rows that all trials predict, and their inputs; None for the validation rows alone."""
+    sets, x = [], [data.x_valid]
+    for rows in shifted:
+        # Through the same steps as the validation rows: float32, weights with mean 1.
+        part = TrainingData.without_validation(*standardised(rows, inputs, targets))
+        sets.append(HeldOut(None, part.y, part.weight))
+        x.append(part.x)
+    folds = splits.parts is not None
+    own = (data.y, data.weight) if folds else (data.y_valid, data.weight_valid)
+    held_out = HeldOut(splits.positions, *own, tuple(sets))
+    return held_out, np.concatenate(x) if shifted else None
+
+
+def _named_sets(shift_validation):
+    """Pairs (name, data), from one set or several."""
+    if shift_validation is None:
+        return []
+    several = isinstance(shift_validation, list) or (
+        isinstance(shift_validation, tuple)
+        and all(isinstance(part, tuple) for part in shift_validation)
+    )
+    if not several:
+        return [("shift_validation", shift_validation)]
+    if not shift_validation:
+        raise ValueError("`shift_validation` is empty: give (X, y), a list of such, or None.")
+    return [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
