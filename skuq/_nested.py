@@ -9,7 +9,15 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 
-__all__ = ["as_predicted", "classifies", "innermost", "predict_normal"]
+from skuq._checks import class_codes
+
+__all__ = [
+    "as_predicted",
+    "class_probabilities",
+    "classifies",
+    "innermost",
+    "predict_normal",
+]
 
 
 def classifies(estimator: Any) -> bool:
@@ -66,3 +74,29 @@ def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
         X = estimator[:-1].transform(X) if len(estimator) > 1 else X
         return innermost(estimator[-1], X)
     return estimator, X
+
+
+def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
+    """Predict probabilities (n, C) in the order of `classes`; 0 for those the model has not seen.
+
+    Raises
+    ------
+    ValueError
+        If what the model predicts are no probabilities.
+    """
+    proba = np.asarray(model.predict_proba(X), dtype=float)
+    known = class_codes(model.classes_, classes)
+    sums = proba.sum(axis=-1)
+    # Written so that NaN fails.
+    sound = proba.shape[1:] == known.shape and (proba >= 0).all() and (abs(sums - 1) < 1e-3).all()
+    if not sound:
+        raise ValueError(
+            f"predict_proba of {model!r} must give non-negative numbers of shape "
+            f"(n_samples, {len(known)}), with sums of 1. Got shape {proba.shape}, numbers from "
+            f"{proba.min(initial=np.inf)} to {proba.max(initial=-np.inf)}."
+        )
+    if (abs(sums - 1) > 1e-9).any():  # of single precision
+        proba = proba / sums[:, None]
+    every = np.zeros((len(proba), len(classes)))
+    every[:, known] = proba
+    return every

@@ -6,8 +6,6 @@ m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
@@ -19,14 +17,13 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from skuq.estimators._folds import class_codes
+from skuq._checks import check_count, class_codes
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
 
 __all__ = [
     "UncertaintyClassifier",
     "UncertaintyRegressor",
-    "check_positive_integer",
     "forget_fit",
     "to_keras",
 ]
@@ -37,12 +34,6 @@ def forget_fit(estimator) -> None:
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         if not name.startswith("__"):
             delattr(estimator, name)
-
-
-def check_positive_integer(name: str, given) -> None:
-    """Raise ValueError if an argument of a prediction method is no positive whole number."""
-    if not isinstance(given, Integral) or given < 1:
-        raise ValueError(f"`{name}` must be a positive whole number. Got {given!r}.")
 
 
 def to_keras(self):
@@ -213,6 +204,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         ndarray of shape (n[, m], n_samples)
         """
         check_is_fitted(self)
+        check_count("n_samples", n_samples)
         rng = _rng(random_state)
         X = self.fitted_.inputs.validate(X, self)
         return self.fitted_.sample(X, n_samples, rng, **query)
@@ -269,7 +261,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
             If `n_draws` is not a positive whole number; of NOMU, if it is 1.
         """
         check_is_fitted(self)
-        check_positive_integer("n_draws", n_draws)
+        check_count("n_draws", n_draws)
         return self.fitted_.posterior(int(n_draws), _rng(random_state), **query)
 
     def _shaped(self, values, n_axes, query):
@@ -385,6 +377,7 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         ndarray of shape (n, n_samples)
             Out of `classes_`.
         """
+        check_count("n_samples", n_samples)
         rng = _rng(random_state)
         return self.classes_[self.predict_distribution(X).sample(n_samples, rng)]
 

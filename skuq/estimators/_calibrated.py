@@ -6,44 +6,37 @@ from numbers import Integral
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import check_cv
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    check_array,
-    check_is_fitted,
-    column_or_1d,
-)
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 
-from skuq._nested import innermost, predict_normal
+from skuq._checks import class_codes
 from skuq._params import HasMethods, StrOptions, fit_context, safe_split
 from skuq._registry import saved_as
-from skuq.estimators._base import PassThroughMixin, UncertaintyRegressorMixin
-from skuq.estimators._classifier import UncertaintyClassifierMixin
-from skuq.estimators._folds import check_takes_weights, class_probabilities, fit_fold
-from skuq.predictive import (
-    CategoricalMixture,
-    ConformalMixture,
-    GaussianMixture,
-    Mixture,
-    RecalibratedMixture,
+from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, forget_fit
+from skuq.estimators._folds import (
+    check_takes_weights,
+    fit_fold,
+    inherit_tags,
+    read_foreign_rows,
 )
-from skuq.predictive._calibration import fit_levels, fit_scale, fit_temperature, tempered
+from skuq.fitted import Calibration, FittedCalibrated, Temperature
+from skuq.fitted._calibrated import classifier_distribution, regressor_distribution
+from skuq.predictive._calibration import fit_levels, fit_scale, fit_temperature
 
 __all__ = ["CalibratedUncertaintyClassifier", "CalibratedUncertaintyRegressor"]
 
-_SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
+_CONSTRAINTS: dict = {
+    "estimator": [HasMethods(["fit", "predict"])],
+    "cv": ["cv_object", StrOptions({"prefit"})],
+    "n_jobs": [Integral, None],
+}
 
 
-class _CalibratedUncertainty(BaseEstimator):
+class _CalibratedUncertainty:
     """Predict rows out of fold, learn from them, and fit on everything."""
-
-    _parameter_constraints: dict = {
-        "estimator": [HasMethods(["fit", "predict"])],
-        "cv": ["cv_object", StrOptions({"prefit"})],
-        "n_jobs": [Integral, None],
-    }
 
     @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None):
@@ -61,15 +54,14 @@ class _CalibratedUncertainty(BaseEstimator):
         -------
         self
         """
-        if hasattr(self, "estimator_"):  # a fit that fails must not leave half of another
-            del self.estimator_
-        prefit = self.cv == "prefit"
+        forget_fit(self)
+        prefit = isinstance(self.cv, str)
         self._check_estimator(prefit, sample_weight)
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        X, weight, sample_weight = self._check_rows(X, y, sample_weight)
+        X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         y = self._check_y(y)
         # Rows of no weight say nothing, and their predictions may be wild.
         if prefit:
@@ -85,9 +77,15 @@ class _CalibratedUncertainty(BaseEstimator):
                 for train, test in [*splits, every]
             )
         mixtures, rows = zip(*folds)
-        self._calibrate(mixtures, [y[r] for r in rows], [weight[r] for r in rows])
+        calibration = self._calibrate(mixtures, [y[r] for r in rows], [weight[r] for r in rows])
+        self.calibration_ = calibration
         self.estimator_ = fitted
         return self
+
+    @property
+    def fitted_(self) -> FittedCalibrated:
+        """The estimator fitted on all rows, and its calibration."""
+        return FittedCalibrated(self.estimator_, self.calibration_)
 
     def _check_estimator(self, prefit, sample_weight):
         if not self._is_kind(self.estimator):
@@ -103,13 +101,10 @@ class _CalibratedUncertainty(BaseEstimator):
         elif sample_weight is not None:
             check_takes_weights(self.estimator, repr(self.estimator))
 
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "estimator_")
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         inner = [self.estimator] if hasattr(self.estimator, "__sklearn_tags__") else []
-        return self._inherit_tags(tags, inner)
+        return inherit_tags(tags, inner)
 
 
 def _fit_and_predict(calibrated, X, y, sample_weight, train, test):
@@ -119,9 +114,7 @@ def _fit_and_predict(calibrated, X, y, sample_weight, train, test):
 
 
 @saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
-class CalibratedUncertaintyRegressor(
-    PassThroughMixin, UncertaintyRegressorMixin, _CalibratedUncertainty
-):
+class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegressor):
     """A regressor whose standard deviations, intervals and quantiles mean what they say.
 
     The estimator predicts every row out of fold, a calibration is learnt from these
@@ -190,11 +183,12 @@ class CalibratedUncertaintyRegressor(
     """
 
     _parameter_constraints: dict = {
-        **_CalibratedUncertainty._parameter_constraints,
+        **_CONSTRAINTS,
         "method": [StrOptions({"scale", "isotonic", "conformal"})],
     }
     _kind = "a regressor"
     _is_kind = staticmethod(is_regressor)
+    _has_posterior = False
 
     def __init__(self, estimator, method="scale", *, cv=None, n_jobs=None):
         self.estimator = estimator
@@ -210,22 +204,8 @@ class CalibratedUncertaintyRegressor(
             y = column_or_1d(y, warn=True)
         return y
 
-    def _distribution(self, estimator, X) -> GaussianMixture:
-        model, X = innermost(estimator, X)
-        if hasattr(model, "predict_distribution"):
-            distribution = model.predict_distribution(X)
-            kind = Mixture if self.method == "scale" else GaussianMixture
-            if not isinstance(distribution, kind):
-                raise TypeError(
-                    f"With method={self.method!r} `estimator` must predict a {kind.__name__}. "
-                    f"{type(model).__name__} predicts a {type(distribution).__name__}, which "
-                    'method="scale" may calibrate.'
-                )
-            return distribution
-        mean, std = predict_normal(model, X)
-        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
-        return GaussianMixture(mean[None], np.maximum(std, _SMALLEST_STD)[None])
+    def _distribution(self, estimator, X):
+        return regressor_distribution(estimator, X, self.method)
 
     def _calibrate(self, mixtures, ys, weights):
         outputs = range(ys[0].shape[1]) if ys[0].ndim == 2 else [None]
@@ -238,12 +218,25 @@ class CalibratedUncertaintyRegressor(
             for k in outputs
         ]
         parts = [part[0] if ys[0].ndim == 1 else np.stack(part, axis=-1) for part in zip(*learnt)]
-        self.scale_ = parts[0] if ys[0].ndim == 2 else float(parts[0])
-        self._method, self.levels_, self.scores_ = self.method, None, None
+        scale = parts[0] if ys[0].ndim == 2 else float(parts[0])
         if self.method == "isotonic":
-            self.levels_ = tuple(parts[1:])
-        elif self.method == "conformal":
-            self.scores_, self._reach = parts[1:]
+            return Calibration(self.method, scale, levels=tuple(parts[1:]))
+        return Calibration(self.method, scale, None, *parts[1:])
+
+    @property
+    def scale_(self):
+        """Factor of the standard deviations."""
+        return self.calibration_.scale
+
+    @property
+    def levels_(self):
+        """With "isotonic": predicted and observed levels."""
+        return self.calibration_.levels
+
+    @property
+    def scores_(self):
+        """With "conformal": sorted absolute errors out of fold, in calibrated stds."""
+        return self.calibration_.scores
 
     def _calibrate_output(self, mixtures, ys, weights):
         """What is learnt of one output: the scale, and what the method wants besides."""
@@ -261,14 +254,6 @@ class CalibratedUncertaintyRegressor(
             return scale, scores[order], np.cumsum(weight[order]) / total
         return (scale,)
 
-    def _predict_distribution(self, X):
-        base = self._distribution(self.estimator_, X).scaled(self.scale_)
-        if self._method == "isotonic":
-            return RecalibratedMixture(base, *self.levels_)
-        if self._method == "conformal":
-            return ConformalMixture(base, self.scores_, self._reach)
-        return base
-
     def predict(self, X, return_std=False):
         """The estimator's prediction, and on request the calibrated standard deviation.
 
@@ -285,7 +270,7 @@ class CalibratedUncertaintyRegressor(
             Only if `return_std`; in units of y.
         """
         check_is_fitted(self)
-        mean = self.estimator_.predict(self._check_inputs(X))
+        mean = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
         return (mean, self.predict_distribution(X).std) if return_std else mean
 
     def __sklearn_tags__(self):
@@ -297,9 +282,7 @@ class CalibratedUncertaintyRegressor(
 
 
 @saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
-class CalibratedUncertaintyClassifier(
-    PassThroughMixin, UncertaintyClassifierMixin, _CalibratedUncertainty
-):
+class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassifier):
     """A classifier whose probabilities mean what they say, by temperature scaling.
 
     The classifier predicts every row out of fold, the temperature is found under which
@@ -354,6 +337,7 @@ class CalibratedUncertaintyClassifier(
     array([0, 0])
     """
 
+    _parameter_constraints: dict = _CONSTRAINTS
     _kind = "a classifier"
     _is_kind = staticmethod(is_classifier)
 
@@ -370,39 +354,24 @@ class CalibratedUncertaintyClassifier(
             raise ValueError(
                 f"y must have at least two classes. Got 1 class: {self.classes_.tolist()}."
             )
-        self._codes(y)  # complains of labels the estimator does not know
+        class_codes(y, self.classes_)  # complains of labels the estimator does not know
         return y
 
-    def _distribution(self, estimator, X) -> CategoricalMixture:
-        model, X = innermost(estimator, X)
-        if hasattr(model, "predict_distribution"):
-            mixture = model.predict_distribution(X)
-            every = np.zeros((*mixture.proba.shape[:2], len(self.classes_)))
-            every[..., self._codes(model.classes_)] = mixture.proba  # a fold may lack a class
-            return CategoricalMixture(every, mixture.weights)
-        if not hasattr(model, "predict_proba"):
-            raise TypeError(
-                "`estimator` must have predict_distribution or predict_proba. "
-                f"{type(model).__name__} has neither."
-            )
-        return CategoricalMixture(class_probabilities(model, X, self.classes_)[None])
+    def _distribution(self, estimator, X):
+        return classifier_distribution(estimator, X, self.classes_)
 
     def _calibrate(self, mixtures, ys, weights):
-        self.temperature_ = fit_temperature(
+        temperature = fit_temperature(
             np.concatenate([mixture.mean for mixture in mixtures]),
-            self._codes(np.concatenate(ys)),
+            class_codes(np.concatenate(ys), self.classes_),
             np.concatenate(weights),
         )
+        return Temperature(temperature, self.classes_)
 
-    def _predict_distribution(self, X):
-        mixture = self._distribution(self.estimator_, X)
-        mean = mixture.mean
-        calibrated = tempered(mean, self.temperature_)
-        apart = mixture.proba - mean
-        room = np.divide(calibrated, -apart, out=np.ones_like(apart), where=apart < 0)
-        share = np.minimum(room.min(axis=(0, 2)), 1.0)[:, None]
-        proba = np.maximum(calibrated + share * apart, 0)
-        return CategoricalMixture(proba / proba.sum(axis=2, keepdims=True), mixture.weights)
+    @property
+    def temperature_(self):
+        """Above 1 the classifier was too sure."""
+        return self.calibration_.temperature
 
     def predict(self, X, return_std=False):
         """The classifier's prediction, and on request how far members differ on it.
@@ -421,8 +390,8 @@ class CalibratedUncertaintyClassifier(
             class' probability.
         """
         check_is_fitted(self)
-        labels = self.estimator_.predict(self._check_inputs(X))
+        labels = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
         if not return_std:
             return labels
         std = self.predict_distribution(X).std
-        return labels, std[np.arange(len(std)), self._codes(labels)]
+        return labels, std[np.arange(len(std)), class_codes(labels, self.classes_)]

@@ -17,6 +17,7 @@ from sklearn.utils.validation import (
 )
 from tqdm.auto import tqdm
 
+from skuq._checks import class_codes
 from skuq._params import (
     BaseComposition,
     Interval,
@@ -30,24 +31,22 @@ from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import tie_weights
-from skuq.estimators._base import PassThroughMixin
-from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators._api import UncertaintyClassifier, forget_fit
 from skuq.estimators._folds import (
     check_takes_weights,
-    class_codes,
-    class_probabilities,
     fit_fold,
-    out_of_fold_splits,
+    inherit_tags,
+    read_foreign_rows,
 )
-from skuq.predictive import CategoricalMixture
+from skuq.fitted import FittedTeam
+from skuq.fitted._team import predict_votes
+from skuq.tables._splits import out_of_fold_splits
 
 __all__ = ["HQEnsembleSelector"]
 
 
 @saved_as("estimators.HQEnsembleSelector", kind="estimator")
-class HQEnsembleSelector(
-    PassThroughMixin, UncertaintyClassifierMixin, TransformerMixin, BaseComposition
-):
+class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseComposition):
     """A small, diverse, strong team out of a pool of classifiers.
 
     Every team of two or more members of the pool is a candidate. Its HQ score says how
@@ -252,8 +251,7 @@ class HQEnsembleSelector(
         NotFittedError
             If ``cv="prefit"`` and a model is not fitted.
         """
-        if hasattr(self, "estimators_"):  # a fit that fails must not leave half of another
-            del self.estimators_
+        forget_fit(self)
         pool = self._check_pool(sample_weight)
         rules = Rules(
             self.metric,
@@ -268,9 +266,9 @@ class HQEnsembleSelector(
         ).check_pool(len(pool))
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        X, weight, sample_weight = self._check_rows(X, y, sample_weight)
+        X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
-        codes = self._codes(y)
+        codes = class_codes(y, self.classes_)
         predictions = self._pool_predictions(pool, X, y, sample_weight)
         if self.voting == "hard":
             labels, proba = predictions, None
@@ -345,18 +343,13 @@ class HQEnsembleSelector(
         bar = tqdm(work, total=len(pool), desc="pool", unit="model", disable=not self.verbose)
         return np.stack(list(bar))
 
-    def _votes(self, X):
-        """Codes (S, n) of the members' labels."""
-        return np.stack([_predict(m, X, "hard", self.classes_) for m in self.estimators_])
-
-    def _predict_distribution(self, X):
-        if self.voting == "soft":
-            return CategoricalMixture(
-                np.stack([_predict(m, X, "soft", self.classes_) for m in self.estimators_])
-            )
-        selected = list(self.selected_)
-        weights = tie_weights(self.accuracies_[selected])
-        return CategoricalMixture(np.eye(len(self.classes_))[self._votes(X)], weights)
+    @property
+    def fitted_(self) -> FittedTeam:
+        """The team that predicts."""
+        weights = None
+        if self.voting == "hard":
+            weights = tie_weights(self.accuracies_[list(self.selected_)])
+        return FittedTeam(tuple(self.estimators_), self.classes_, self.voting, weights)
 
     def predict_log_proba(self, X):
         """Logarithm of the team's class probabilities.
@@ -387,10 +380,8 @@ class HQEnsembleSelector(
             `classes_` of the labels.
         """
         check_is_fitted(self)
-        X = self._check_inputs(X)
-        if self.voting == "hard":
-            return self._votes(X).T
-        return np.concatenate(self._predict_distribution(X).proba, axis=1)
+        votes = self.fitted_.votes(self.fitted_.inputs.validate(X, self))
+        return votes.T if self.voting == "hard" else np.concatenate(votes, axis=1)
 
     def get_feature_names_out(self, input_features=None):
         """Names of the columns of `transform`.
@@ -461,9 +452,6 @@ class HQEnsembleSelector(
         """
         return self._set_params("estimators", **params)
 
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "estimators_")
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
@@ -471,7 +459,7 @@ class HQEnsembleSelector(
             pool = [model for _, model in self.estimators if model != "drop"]
         except (TypeError, ValueError):  # not yet checked: `fit` will say what is wrong
             pool = []
-        return self._inherit_tags(tags, pool)
+        return inherit_tags(tags, pool)
 
 
 def _check_classes(pool, y, prefit):
@@ -503,17 +491,11 @@ def _check_classes(pool, y, prefit):
 def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
     """Codes (n,) or probabilities (n, C) of rows the model was not fitted on."""
     if splits is None or isinstance(model, FrozenEstimator):
-        return _predict(model, X, voting, classes)
+        return predict_votes(model, X, voting, classes)
     predictions = (
         np.zeros(len(y), dtype=int) if voting == "hard" else np.zeros((len(y), len(classes)))
     )
     for train, test in splits:
         fitted, X_test = fit_fold(model, X, y, sample_weight, train, test)
-        predictions[test] = _predict(fitted, X_test, voting, classes)
+        predictions[test] = predict_votes(fitted, X_test, voting, classes)
     return predictions
-
-
-def _predict(model, X, voting, classes):
-    if voting == "hard":
-        return class_codes(model.predict(X), classes)
-    return class_probabilities(model, X, classes)

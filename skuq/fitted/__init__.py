@@ -5,7 +5,9 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "_calibrated": ["Calibration", "FittedCalibrated", "Temperature"],
         "_ensemble": ["DropoutPasses", "FittedEnsemble"],
         "_protocol": ["Fitted"],
+        "_team": ["FittedTeam"],
     },
 )

@@ -8,13 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, check_X_y
 
-from skuq._params import check_sample_weight
+from skuq._checks import check_weights
 from skuq.exceptions import SmallValidationWarning
 
 __all__ = [
     "Rows",
     "check_groups",
-    "check_weights",
     "read_rows",
     "read_validation_rows",
     "warn_of_few_rows",
@@ -38,12 +37,6 @@ class Rows(NamedTuple):
     def used(self) -> np.ndarray:
         """Positions of the rows with positive weight."""
         return np.flatnonzero(self.weight > 0)
-
-
-def check_weights(sample_weight, X) -> np.ndarray:
-    """Validate sample weights and divide them by the largest: sums of huge ones overflow."""
-    weight = check_sample_weight(sample_weight, X, dtype="float64", ensure_non_negative=True)
-    return weight / weight.max()
 
 
 def check_groups(groups, X):
@@ -71,7 +64,7 @@ def read_rows(estimator, inputs, targets, X, y, sample_weight=None, *, min_rows=
     y = targets.validate(y, estimator)
     X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
     check_consistent_length(X, y)
-    weight = check_weights(sample_weight, X)
+    weight = check_weights(sample_weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
     return targets.weigh(Rows(inputs.fit_encoder(X, y, weight, estimator), values, weight))
 
@@ -106,7 +99,9 @@ def read_validation_rows(
     X = inputs.encode(inputs.validate(X, estimator))
     values = targets.encode(y)
     X, _ = check_X_y(X, values, dtype="float64", multi_output=True)
-    rows = targets.weigh(Rows(X, values, check_weights(weight[0] if weight else None, X)))
+    rows = targets.weigh(
+        Rows(X, values, check_weights(weight[0] if weight else None, X, relative=True))
+    )
     if required and not len(rows.used):
         raise ValueError(f"`{name}` has no row of positive weight.")
     return rows.take(rows.used)

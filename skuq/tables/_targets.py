@@ -132,7 +132,7 @@ class NumberTargets:
 
     def labels(self, y) -> None:
         """Classes to divide in proportion between training and validation: none."""
-        return None
+        return
 
     def fit(self, y, weight=None):
         """Learn the scale of the training rows' y."""

@@ -1,0 +1,68 @@
+"""A team of fitted classifiers of any kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from skuq._checks import class_codes
+from skuq._nested import class_probabilities
+from skuq._registry import saved_as
+from skuq.fitted._protocol import refuse_keras
+from skuq.predictive import CategoricalMixture
+from skuq.tables import ForeignInputs
+
+__all__ = ["FittedTeam", "predict_votes"]
+
+
+@saved_as("fitted.FittedTeam")
+@dataclass(frozen=True, eq=False)
+class FittedTeam:
+    """Classifiers whose votes are averaged.
+
+    Attributes
+    ----------
+    estimators : tuple of classifier
+    classes : ndarray of shape (n_classes,)
+    voting : {"soft", "hard"}
+    weights : ndarray of shape (n_estimators,) or None
+        Of hard votes; they decide ties.
+    """
+
+    estimators: tuple[Any, ...]
+    classes: np.ndarray
+    voting: str
+    weights: np.ndarray | None = None
+
+    @property
+    def inputs(self) -> ForeignInputs:
+        """X is handed on as it is."""
+        return ForeignInputs()
+
+    def votes(self, X) -> np.ndarray:
+        """Predict codes (S, n), or with soft voting probabilities (S, n, C), of each classifier."""
+        return np.stack([predict_votes(m, X, self.voting, self.classes) for m in self.estimators])
+
+    def distribution(self, X) -> CategoricalMixture:
+        """Predict the distribution of each row's class."""
+        votes = self.votes(X)
+        if self.voting == "soft":
+            return CategoricalMixture(votes)
+        return CategoricalMixture(np.eye(len(self.classes))[votes], self.weights)
+
+    def sample(self, X, n_samples, rng):
+        """Draw codes (n, n_samples)."""
+        return self.distribution(X).sample(n_samples, rng)
+
+    def to_keras(self, epistemic_ddof=0):
+        """Refuse: the classifiers may be anything."""
+        refuse_keras("the classifiers of a team may be anything")
+
+
+def predict_votes(model, X, voting: str, classes) -> np.ndarray:
+    """Predict codes (n,), or with soft voting probabilities (n, C), of one classifier."""
+    if voting == "hard":
+        return class_codes(model.predict(X), classes)
+    return class_probabilities(model, X, classes)
