@@ -51,7 +51,7 @@ def reselected(model, X, y, select):
     """Scores of the same catalog under another selection."""
     catalog = model.catalog_
     raw = np.stack([catalog.member(i).held_out for i in catalog.completed]).astype(float)
-    loc, scale = model._head.distribution(raw)
+    loc, scale = model.fitted_.targets.head.distribution(raw)
     chosen = select(catalog.held_out.y.astype(float), loc, scale, model.n_members)
     kept = model.selection_
     model.selection_ = replace(chosen, indices=catalog.completed[chosen.indices])

@@ -154,9 +154,9 @@ class NeuralEnsembleSearch(SearchMethod):
             return RandomProposer(both)
         clean, *shifted = held_out.sets
         sets = {"clean": [clean], "shift": shifted[-1:], "both": [clean, *shifted[-1:]]}
-        judges = [_Judge(self._statistics, part) for part in sets[own.evolve_on]]
+        criteria = [_Criterion(self._statistics, part) for part in sets[own.evolve_on]]
         mutation = Mutation(*pinned, getattr(space, "mutate", None))
-        return EnsembleEvolution(both.sample, mutation, judges, p, m)
+        return EnsembleEvolution(both.sample, mutation, criteria, p, m)
 
     def trial_entropy(self, entropy):
         if self.estimator.vary not in _ONE_ARCHITECTURE:
@@ -218,7 +218,7 @@ class NeuralEnsembleSearch(SearchMethod):
         return select_by(*statistics, 1, "top", sample_weight=candidates.weight).indices[0]
 
 
-class _Judge:
+class _Criterion:
     """Predictions of records for one held-out set, for `EnsembleEvolution`."""
 
     def __init__(self, statistics, part):

@@ -121,11 +121,11 @@ class SearchMethod:
         """Return the search space that the parameter stands for, other than "tabular"."""
         raise NotImplementedError
 
-    def make_space(self, inputs, splits, x):
-        """Return the search space for standardised inputs x."""
+    def make_space(self, inputs, n_rows: int, x, n_train: int):
+        """Return the search space for `n_rows` rows, of which networks train on `n_train`."""
         if self.is_tabular:
-            return TabularSpace(x, inputs.n_codes, splits.n_train, self.classifies)
-        return self.resolve_space(inputs, len(splits.train.X))
+            return TabularSpace(x, inputs.n_codes, n_train, self.classifies)
+        return self.resolve_space(inputs, n_rows)
 
     def epochs(self, space, inputs, n_train: int) -> int:
         """Return the largest number of epochs of a trial."""
@@ -254,7 +254,7 @@ class SearchEstimator:
             self._warn_of_few_rows(splits)
             data = splits.training_data(inputs, targets)
             held_out, inputs_of_trials = _held_out(splits, data, shifted, inputs, targets)
-            space = method.make_space(inputs, splits, data.x)
+            space = method.make_space(inputs, len(rows.X), data.x, splits.n_train)
             self.decisions_ = space.decisions(data.x.shape[1:], targets.head.n_raw)
             trainer = MemberTrainer(
                 space,

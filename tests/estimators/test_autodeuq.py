@@ -144,7 +144,8 @@ def test_members_predict_what_was_held_out(fitted, wave):
     for index in fitted.selection_.indices:
         member = fitted.catalog_.member(index)
         loc, scale = GaussianHead().distribution(member.held_out.astype(float))
-        mixture = GaussianMixture(*fitted.scaling_.restore(loc[None, :, 0], scale[None, :, 0]))
+        restored = fitted.fitted_.targets.restore(loc[None, :, 0], scale[None, :, 0])
+        mixture = GaussianMixture(*restored)
         alone = fitted.predict_distribution(X[rows])
         k = list(fitted.selection_.indices).index(index)
         assert_allclose(alone.loc[k], mixture.mean, rtol=1e-5)

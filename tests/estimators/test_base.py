@@ -1,24 +1,40 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
-from skuq.estimators import UncertaintyRegressorMixin
-from skuq.estimators._classifier import UncertaintyClassifierMixin
+from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
+from skuq.tables import TableInputs
 
 
-class TwoMembers(UncertaintyClassifierMixin, BaseEstimator):
+class Fitted:
+    """A fitted model of which only the distribution of each row is its own."""
+
+    inputs = TableInputs(None)
+
+    def __init__(self, distribution):
+        self.distribution = distribution
+
+    def sample(self, X, n_samples, rng):
+        return self.distribution(X).sample(n_samples, rng)
+
+    def output_shape(self):
+        return ()
+
+
+class TwoMembers(UncertaintyClassifier):
     """Three classes; the members differ where the first feature is not 0."""
 
     def fit(self, X, y):
         X, y = validate_data(self, X, y)
         self.classes_ = np.unique(y)
+        self.fitted_ = Fitted(self.distribution)
         return self
 
-    def _predict_distribution(self, X):
+    def distribution(self, X):
         shift = 0.25 * np.clip(X[:, 0], -1, 1)
         half = np.full(len(X), 0.5)
         proba = [np.stack([half + s, half - s, np.zeros(len(X))], axis=1) for s in (shift, -shift)]
@@ -55,7 +71,7 @@ def test_labels_and_the_spread_of_their_probability(classifier):
 
 def test_spread_is_of_the_predicted_class():
     class ThirdIsShaky(TwoMembers):
-        def _predict_distribution(self, X):
+        def distribution(self, X):
             return CategoricalMixture([[[0.0, 0.2, 0.8]], [[0.0, 0.4, 0.6]], [[0.3, 0.0, 0.7]]])
 
     _, std = ThirdIsShaky().fit(X[:3], LABELS).predict(X[:1], return_std=True)
@@ -131,14 +147,11 @@ def test_it_is_a_scikit_learn_classifier(classifier):
 
 
 def test_regressors_share_the_distribution_and_its_draws():
-    class Line(UncertaintyRegressorMixin, BaseEstimator):
+    class Line(UncertaintyRegressor):
         def fit(self, X, y):
             validate_data(self, X, y)
-            self.fitted_ = True
+            self.fitted_ = Fitted(lambda X: GaussianMixture(X[None, :, 0], np.ones((1, len(X)))))
             return self
-
-        def _predict_distribution(self, X):
-            return GaussianMixture(X[None, :, 0], np.ones((1, len(X))))
 
     line = Line().fit(X, X[:, 0])
     assert is_regressor(line) and not is_classifier(line)

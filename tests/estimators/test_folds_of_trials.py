@@ -1,4 +1,4 @@
-"""Searches whose trials are cross-validated, and ensembles that are trained anew on all rows."""
+"""Searches whose trials are cross-validated, and ensembles that are refitted on all rows."""
 
 import pickle
 
@@ -16,7 +16,6 @@ from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleS
 
 import skuq
 from skuq.catalog import Catalog, FoldedMember, Member
-from skuq.estimators._rows import Rows, fold_rows
 from skuq.exceptions import SlotsLostError, SmallValidationWarning
 from skuq.networks import CategoricalHead, GaussianHead
 from skuq.plotting import MemberDiversityDisplay
@@ -58,11 +57,10 @@ def folded(tiny_space, rows):
     kind=st.sampled_from(["numbers", "labels", "groups", "both"]),
 )
 def test_every_row_validates_once_and_trains_otherwise(n, k, seed, kind):
-    rng = np.random.default_rng(seed)
     groups = np.arange(n) // 2 if kind in ("groups", "both") else None
     labels = np.arange(n) % 2 if kind in ("labels", "both") else None
     given_rows = Rows(np.zeros((n, 1)), np.zeros((n, 1)), np.ones(n))
-    folds = fold_rows(given_rows, k, rng, groups, labels)
+    folds = make_splits(given_rows, seed, cv=k, groups=groups, labels=labels).parts
     assert len(folds) == k
     assert_array_equal(np.sort(np.concatenate([valid for _, valid in folds])), np.arange(n))
     for train, valid in folds:
@@ -75,14 +73,14 @@ def test_every_row_validates_once_and_trains_otherwise(n, k, seed, kind):
 
 def test_a_number_shuffles_as_the_seed_says(rows):
     parts = Rows(rows[0], rows[1][:, None], np.ones(60))
-    one, same, other = (fold_rows(parts, 3, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    one, same, other = (make_splits(parts, seed, cv=3).parts for seed in (0, 0, 1))
     assert_array_equal(one[0][1], same[0][1])
     assert not np.array_equal(one[0][1], other[0][1])
     assert not np.array_equal(one[0][1], np.arange(20))
 
 
 def test_held_out_predictions_are_of_networks_that_have_not_seen_the_rows(folded, rows):
-    x = folded.scaling_.inputs(rows[0])
+    x = folded.fitted_.inputs.transform(rows[0])
     for k in folded.catalog_.completed:
         member = folded.catalog_.member(k)
         assert isinstance(member, FoldedMember)
@@ -181,7 +179,7 @@ def test_rows_without_weight_are_in_no_fold(tiny_space, rows):
 def test_groups_stay_together(tiny_space, rows):
     groups = np.repeat(np.arange(12), 5)
     model = regressor(tiny_space, n_trials=1).fit(*rows, groups=groups)
-    x, member = model.scaling_.inputs(rows[0]), model.catalog_.member(0)
+    x, member = model.fitted_.inputs.transform(rows[0]), model.catalog_.member(0)
     own = predict_members(member.networks, x)
     by_network = np.abs(own - member.held_out).max(axis=-1).argmin(axis=0)
     assert all(len(set(by_network[groups == g])) == 1 for g in range(12))
@@ -267,8 +265,10 @@ def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
 
     model = regressor(tiny_space, cv=3, refit=True).fit(*rows)
     (k, member), *_ = model.refitted_.items()
-    configuration, x = model.catalog_[k].configuration, model.scaling_.inputs(rows[0])
-    data = TrainingData.without_validation(x, model.scaling_.targets(rows[1][:, None]), np.ones(60))
+    configuration, x = model.catalog_[k].configuration, model.fitted_.inputs.transform(rows[0])
+    data = TrainingData.without_validation(
+        x, model.fitted_.targets.transform(rows[1][:, None]), np.ones(60)
+    )
     recipe = Recipe(
         **tiny_space.recipe(configuration),
         epochs=1 + model.catalog_.member(k).best_epoch,
@@ -312,7 +312,7 @@ def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypa
         raise FloatingPointError("diverged")
 
     monkeypatch.setattr(MemberRefitter, "__call__", fails)
-    with pytest.warns(UserWarning, match="could not be trained anew.*: diverged"):
+    with pytest.warns(UserWarning, match="could not be refitted.*: diverged"):
         model = regressor(tiny_space, refit=True).fit(*rows)
     assert model.refitted_ == {}
     assert_array_equal(model.predict(rows[0]), searched.predict(rows[0]))
@@ -337,7 +337,7 @@ def test_no_error_loses_the_search(tiny_space, rows, monkeypatch, error, where):
         raise error("gone")
 
     monkeypatch.setattr(MemberRefitter, where, fails)
-    with pytest.warns(UserWarning, match="could not be trained anew.*gone"):
+    with pytest.warns(UserWarning, match="could not be refitted.*gone"):
         model = regressor(tiny_space, refit=True).fit(*rows)
     assert np.isfinite(model.predict(rows[0])).all()
 
@@ -399,7 +399,7 @@ def test_an_interrupt_leaves_the_networks_of_the_search(tiny_space, rows, monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(MemberRefitter, "__call__", interrupted)
-    with pytest.warns(UserWarning, match="could not be trained anew"):
+    with pytest.warns(UserWarning, match="could not be refitted"):
         model = regressor(tiny_space, refit=True).fit(*rows)
     assert np.isfinite(model.predict(rows[0])).all()
 
@@ -408,8 +408,8 @@ def test_a_pool_of_every_trial_is_as_the_search_has_trained_it(tiny_space, rows)
     model = regressor(tiny_space, refit=True).fit(*rows)
     own = dict(model.member_estimators())
     every = dict(model.member_estimators(every_trial=True))
-    assert all(len(e._members()) == 1 for e in own.values())
-    assert all(len(e._members()) == 3 for e in every.values())
+    assert all(len(e.fitted_.members) == 1 for e in own.values())
+    assert all(len(e.fitted_.members) == 3 for e in every.values())
 
 
 # Selecting again
@@ -461,7 +461,7 @@ def test_shifted_rows_are_predicted_by_all_folds(tiny_space, iris):
     assert set(model.refitted_) == set(model._kept())
     for severity in range(3):
         one = model.at_severity(severity)
-        assert len(one._members()) == len(one.selection_.indices)
+        assert len(one.fitted_.members) == len(one.selection_.indices)
 
 
 # On disk

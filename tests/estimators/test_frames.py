@@ -230,7 +230,7 @@ def test_networks_that_embed_get_codes_as_they_are(rows):
     model.fit(X, rows[1])
     assert model.preprocessor_.code_columns_ == (1,)
     assert model.preprocessor_.n_codes_ == (15,)
-    inputs = model.scaling_.inputs(model.preprocessor_.transform(X))
+    inputs = model.fitted_.inputs.transform(model.preprocessor_.transform(X))
     assert set(inputs[:, 1]) == set(range(1, 15))
     assert (abs(inputs[:, 0]) < 3).all()
     unseen = model.predict(X.assign(code=pd.Categorical(["never seen"] * 70)))
@@ -442,7 +442,7 @@ def test_predictions_are_in_units_of_y(name, kind, skewed, tiny_space):
     model = _every(tiny_space)[name].set_params(target_transform=kind).fit(X, y)
     distribution = model.predict_distribution(X[:3])
     assert isinstance(distribution, TransformedMixture)
-    transform = model.scaling_.target_transform.output(0)
+    transform = model.fitted_.targets.scaling.output(0)
     levels = [0.01, 0.3, 0.5, 0.99]
     inner = distribution.inner.quantile(levels)
     assert_allclose(model.predict_quantiles(X[:3], levels), transform.inverse(inner))

@@ -15,6 +15,7 @@ from tiers import slow_after
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
 from skuq.networks import CellSpace, DenseSkipSpace, NASBench201Space, WidthDepthSpace
+from skuq.networks._resolve import resolve_nes_space
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
@@ -361,7 +362,7 @@ def test_regression(tiny_space, wave, selection_loss):
     parts = model.predict_uncertainty(X)
     assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
     valid = model.catalog_.held_out.rows
-    unit = model.scaling_.y_.scale_[0]
+    unit = model.fitted_.targets.scaling.scale_[0]
     if selection_loss == "mixture":
         expected = -model.log_prob(X[valid], y[valid]).mean() - np.log(unit)
     else:
@@ -385,7 +386,7 @@ def test_regression_of_several_outputs_under_shift(tiny_space, wave):
         5, n_members=2, epochs=5, search_space=tiny_space, random_state=0, selection="hq"
     ).fit(X, Y)  # fmt: skip
     assert len(hq.selection_) == 2
-    rows, unit = hq.catalog_.held_out.rows, np.log(hq.scaling_.y_.scale_).sum()
+    rows, unit = hq.catalog_.held_out.rows, np.log(hq.fitted_.targets.scaling.scale_).sum()
     assert_allclose(hq.selection_.loss, -hq.log_prob(X[rows], Y[rows]).mean() - unit, rtol=1e-4)
 
 
@@ -417,7 +418,7 @@ def test_images_and_flat_rows_are_the_same(tiny_space):
     assert_array_equal(one.predict_proba(images), one.predict_proba(rows))
     # One mean and scale a channel, over all pixels of the rows trained on.
     trained = np.setdiff1d(np.arange(80), one.catalog_.held_out.rows)
-    assert_allclose(one.scaling_.x_.mean_, images[trained].mean(axis=(0, 1, 2)))
+    assert_allclose(one.fitted_.inputs.scaling.mean_, images[trained].mean(axis=(0, 1, 2)))
     assert cross_val_score(tiny(Flat(), 2, epochs=2), images, y, cv=2).shape == (2,)
     with pytest.raises(ValueError, match=r"images of shape \(3, 4, 2\)"):
         one.predict(images.transpose(0, 2, 1, 3))
@@ -444,19 +445,21 @@ def test_dense_networks_see_images_as_rows():
     for space in ("dense", WidthDepthSpace((8,), 1)):  # the name is for cells of images
         model = NESClassifier(2, n_members=2, epochs=2, search_space=space, random_state=0)
         assert model.fit(images, y).predict(images).shape == (60,)
-        assert model.scaling_.x_.mean_.shape == (9,)
+        assert model.fitted_.inputs.scaling.mean_.shape == (9,)
 
 
 def test_small_tables_have_small_batches_and_enough_epochs(iris):
     X, y = iris
     model = NESClassifier(1, search_space="width-depth", random_state=0)
     model.fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
-    assert model._space().recipe(model.catalog_[0].configuration)["batch_size"] == 16
+    space = resolve_nes_space("width-depth", images=False, n_rows=120)
+    assert space.recipe(model.catalog_[0].configuration)["batch_size"] == 16
     assert len(model.catalog_[0].result.history["loss"]) == 63  # of 8 steps: 500 in all
     rng = np.random.RandomState(0)
     large = rng.normal(size=(6000, 2))
     model.fit(large, large[:, 0] > 0)
-    assert model._space().recipe(model.catalog_[0].configuration)["batch_size"] == 128
+    space = resolve_nes_space("width-depth", images=False, n_rows=6000)
+    assert space.recipe(model.catalog_[0].configuration)["batch_size"] == 128
     assert len(model.catalog_[0].result.history["loss"]) == 30
 
 

@@ -303,7 +303,7 @@ def test_passes_are_the_papers_masks(table):
     (member,) = model.members_
     w = member.weights.astype(float)
     k1, b1 = w[:64].reshape(4, 16), w[64:80]
-    hidden = np.maximum(model.scaling_.inputs(X[:3]) @ k1 + b1, 0)
+    hidden = np.maximum(model.fitted_.inputs.transform(X[:3]) @ k1 + b1, 0)
     k_mean, b_mean = w[80:96], w[96]
     contributions = hidden * k_mean / 0.6
     # Each pass is the sum of a subset of the contributions, the same for all rows.

@@ -21,7 +21,7 @@ from skuq import (
     NOMURegressor,
 )
 from skuq.backend import keras, ops
-from skuq.estimators._posterior import _counts
+from skuq.fitted._posterior import _counts
 from skuq.predictive import TwoPieceNormal
 
 SEED = {"random_state": 0}

@@ -105,7 +105,7 @@ def test_learns_more_than_the_mean(frame):
     X, y = frame
     settings = {**TINY, "epochs": "auto"}
     model = DeepEnsembleRegressor(**settings).fit(X[:120], y[:120])
-    assert isinstance(model.scaling_, RobustScaling)
+    assert isinstance(model.fitted_.inputs.scaling, RobustScaling)
     error = np.mean((model.predict(X[120:]) - y[120:]) ** 2)
     assert error < 0.3 * np.var(y[120:])
 
@@ -196,7 +196,7 @@ def test_autodeuq_searches_the_space(frame, short):
     X, y = frame
     model = AutoDEUQRegressor(3, **SEARCH).fit(X, y)
     assert {"frequency_scale", "width"} <= set(model.catalog_.to_frame().columns)
-    assert isinstance(model.scaling_, RobustScaling)
+    assert isinstance(model.fitted_.inputs.scaling, RobustScaling)
     assert np.isfinite(model.predict(X, return_std=True)).all()
 
 

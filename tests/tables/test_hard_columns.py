@@ -12,9 +12,9 @@ def test_an_outlier_moves_nothing_in_a_column_of_zeros():
     x = np.where(rng.random(400) < 0.2, 3 * rng.normal(size=400), 0.0)[:, None]
     spoilt = x.copy()
     spoilt[0] = 1e30
-    clean = RobustScaling().fit(x, None).inputs(x)[1:]
+    clean = RobustScaling().fit(x).transform(x)[1:]
     np.testing.assert_allclose(
-        RobustScaling().fit(spoilt, None).inputs(spoilt)[1:], clean, rtol=0.1, atol=0.05
+        RobustScaling().fit(spoilt).transform(spoilt)[1:], clean, rtol=0.1, atol=0.05
     )
 
 
@@ -22,7 +22,7 @@ def test_two_values_are_scaled_by_half_their_range():
     x = np.zeros((50, 1))
     x[:5] = 4.0
     z = 4.0 / 2.0
-    scaled = RobustScaling().fit(x, None).inputs(x)
+    scaled = RobustScaling().fit(x).transform(x)
     np.testing.assert_allclose(scaled[0], z / np.sqrt(1 + (z / 3) ** 2))
 
 

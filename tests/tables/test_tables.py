@@ -4,8 +4,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from skuq.tables import (
     NoScaling,
+    NumberTargets,
     RobustScaling,
     Scaling,
+    TargetScaling,
     TargetTransform,
     TrainingData,
     split_rows,
@@ -15,30 +17,30 @@ from skuq.tables import (
 def test_scaling_is_standard_and_invertible(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     X, y = rng.normal(5, 3, (50, 2)), rng.normal(-2, 9, (50, 1))
-    scaling = Scaling().fit(X, y)
-    assert_allclose(scaling.inputs(X).mean(axis=0), 0, atol=1e-12)
-    assert_allclose(scaling.targets(y).std(axis=0), 1)
-    loc, scale = scaling.restore(scaling.targets(y), np.ones_like(y))
+    inputs, scaling = Scaling().fit(X), TargetScaling().fit(y)
+    assert_allclose(inputs.transform(X).mean(axis=0), 0, atol=1e-12)
+    assert_allclose(scaling.forward(y).std(axis=0), 1)
+    loc, scale = scaling.restore(scaling.forward(y), np.ones_like(y))
     assert_allclose(loc, y)
     assert_allclose(scale, y.std())
 
 
 def test_constant_columns_survive():
     X, y = np.full((10, 2), 7.0), np.full((10, 1), 1e5)
-    scaling = Scaling().fit(X, y)
-    assert_allclose(scaling.inputs(X), 0)
-    assert_allclose(scaling.targets(y), 0)
+    assert_allclose(Scaling().fit(X).transform(X), 0)
+    assert_allclose(TargetScaling().fit(y).forward(y), 0)
 
 
 def test_far_inputs_are_clipped():
-    scaling = Scaling().fit(np.arange(10.0)[:, None], np.zeros((10, 1)))
-    assert_allclose(scaling.inputs([[1e300], [-1e300]]), [[1e6], [-1e6]])
+    scaling = Scaling().fit(np.arange(10.0)[:, None])
+    assert_allclose(scaling.transform([[1e300], [-1e300]]), [[1e6], [-1e6]])
 
 
 def test_overflowing_values_are_refused():
     X = np.array([[1e200], [-1e200], [0.0]])
-    with pytest.raises(ValueError, match="overflows"):
-        Scaling().fit(X, np.zeros((3, 1)))
+    for kind in (Scaling, NoScaling, TargetScaling):
+        with pytest.raises(ValueError, match="overflows"):
+            kind().fit(X)
 
 
 @pytest.mark.parametrize(("n", "fraction", "n_valid"), [(10, 0.25, 2), (2, 0.25, 1), (3, 0.9, 2)])
@@ -83,15 +85,15 @@ def test_scale_of_the_weights_does_not_matter():
 
 def test_large_constants_are_their_own_mean():
     y = np.full((49, 1), 1e30)
-    assert_allclose(Scaling().fit(y, y).targets(y), 0)
+    assert_allclose(TargetScaling().fit(y).forward(y), 0)
 
 
 def test_no_scaling_leaves_units_alone():
     rng = np.random.default_rng(0)
     X, y = 5 + 3 * rng.normal(size=(9, 2)), 100 * rng.normal(size=(9, 1))
-    scaling = NoScaling().fit(X, y)
-    assert_allclose(scaling.inputs(X), X)
-    assert_allclose(scaling.targets(y), y)
+    assert_allclose(NoScaling().fit(X).transform(X), X)
+    scaling = TargetScaling(standardize=False).fit(y)
+    assert_allclose(scaling.forward(y), y)
     loc, scale = scaling.restore(y, np.ones((9, 1)))
     assert_allclose(loc, y)
     assert_allclose(scale, 1)
@@ -109,26 +111,24 @@ def test_robust_scaling_is_that_of_realmlp(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     rare = (np.arange(101) < 10) + 0.0  # quartiles coincide, as of most one-hot columns
     X = np.column_stack([rng.standard_t(2, 101), rare, rng.normal(50, 9, 101)])
-    y = rng.normal(3, 2, (101, 1))
-    scaling = RobustScaling().fit(X, y)
+    scaling = RobustScaling().fit(X)
     expected = np.column_stack([_realmlp(column) for column in X.T])
-    assert_allclose(scaling.inputs(X), expected, rtol=1e-12)
-    assert (abs(scaling.inputs(X)) < 3).all()
-    assert_allclose(scaling.targets(y), Scaling().fit(X, y).targets(y))
+    assert_allclose(scaling.transform(X), expected, rtol=1e-12)
+    assert (abs(scaling.transform(X)) < 3).all()
 
 
 def test_robust_scaling_survives_outliers():
     x = np.arange(50.0)[:, None]
     outlying = np.concatenate([x, [[1e30], [-1e30], [1e300]]])
-    scaled = RobustScaling().fit(outlying, None).inputs(outlying)
+    scaled = RobustScaling().fit(outlying).transform(outlying)
     assert_allclose(scaled[-3:, 0], [3, -3, 3], rtol=1e-9)
     # The others keep nearly the place that they have without: quartiles move by a few ranks.
-    assert_allclose(scaled[:50], RobustScaling().fit(x, None).inputs(x), atol=0.1)
+    assert_allclose(scaled[:50], RobustScaling().fit(x).transform(x), atol=0.1)
 
 
 def test_robust_scaling_of_constant_columns_is_zero_for_ever():
-    scaling = RobustScaling().fit(np.full((9, 1), 5.0), None)
-    assert_array_equal(scaling.inputs(np.array([[5.0], [7.0], [-1e30]])), 0)
+    scaling = RobustScaling().fit(np.full((9, 1), 5.0))
+    assert_array_equal(scaling.transform(np.array([[5.0], [7.0], [-1e30]])), 0)
 
 
 @pytest.mark.parametrize("kind", [Scaling, RobustScaling, NoScaling])
@@ -137,15 +137,14 @@ def test_columns_of_codes_stay_as_they_are(kind, global_random_seed):
     X = np.column_stack([rng.uniform(-1, 1, 40), rng.integers(2_000_000, size=40), rng.random(40)])
     if kind is NoScaling:  # whose inputs have to be near zero
         X[:, 1] = rng.integers(9, size=40)
-    scaling = kind([1]).fit(X, np.zeros((40, 1)))
-    assert_array_equal(scaling.inputs(X)[:, 1], X[:, 1])
-    others = kind().fit(X[:, [0, 2]], np.zeros((40, 1))).inputs(X[:, [0, 2]])
-    assert_allclose(scaling.inputs(X)[:, [0, 2]], others, rtol=1e-12)
+    scaling = kind([1]).fit(X)
+    assert_array_equal(scaling.transform(X)[:, 1], X[:, 1])
+    others = kind().fit(X[:, [0, 2]]).transform(X[:, [0, 2]])
+    assert_allclose(scaling.transform(X)[:, [0, 2]], others, rtol=1e-12)
 
 
 def test_targets_by_a_transform():
     y = np.random.default_rng(0).lognormal(size=(60, 2))
-    scaling = Scaling(target_transform=TargetTransform("yeo-johnson")).fit(y, y)
-    assert_allclose(
-        scaling.targets(y), TargetTransform("yeo-johnson").fit(y).forward(y), rtol=1e-12
-    )
+    targets = NumberTargets("yeo-johnson").fit(y)
+    expected = TargetTransform("yeo-johnson").fit(y).forward(y)
+    assert_allclose(targets.transform(y), expected, rtol=1e-12)
