@@ -1,4 +1,4 @@
-"""NOMU's artificial inputs: where its model is to be unsure unless data say otherwise."""
+"""Artificial inputs of NOMU, where the model is trained to be unsure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class ArtificialInputs:
     X : ndarray of shape (n, n_features)
         Rows to train on.
     scaling : Scaling
+        Fitted.
 
     Attributes
     ----------
@@ -44,7 +45,7 @@ class ArtificialInputs:
             self._draw = self._checked(source)
         elif isinstance(source, str):
             self.box = _default_box(X, margin) if box is None else _check_box(box, X)
-            ends = scaling.inputs(self.box.T.copy())
+            ends = scaling.transform(self.box.T.copy())
             self._draw = self._grid(ends) if source == "grid" else _uniform(ends)
         else:
             rows = check_array(source, dtype="float64", input_name="artificial_inputs")
@@ -53,14 +54,14 @@ class ArtificialInputs:
                     f"`artificial_inputs` must have {self._n_features} columns, like X. "
                     f"Got {rows.shape[1]}."
                 )
-            rows = scaling.inputs(rows)
+            rows = scaling.transform(rows)
             self._draw = lambda n, rng: rows[rng.integers(len(rows), size=n)]
 
     def __call__(self, n, rng):
         return self._draw(n, rng)
 
     def _grid(self, ends):
-        """Equidistant points, all of them in every step."""
+        """Make a sampler of equidistant points, all of them in every step."""
         varied = np.ptp(ends, axis=0) > 0
         n_axis = int(np.floor(self.n_each ** (1 / max(varied.sum(), 1)) + 1e-9))
         if n_axis < 2:
@@ -75,7 +76,7 @@ class ArtificialInputs:
 
     def _checked(self, sampler):
         def draw(n, rng):
-            """Each step's apart: what a function gives may be spread evenly, or ordered."""
+            """Draw step by step: a function may give inputs that are spread evenly, or ordered."""
             n_steps = -(-n // self.n_each)
             return np.concatenate([draw_step(self.n_each, rng) for _ in range(n_steps)])
 
@@ -88,7 +89,7 @@ class ArtificialInputs:
                     f"shape (n, n_features), here {(n, self._n_features)}. "
                     f"Got shape {drawn.shape}{finite}."
                 )
-            return self._scaling.inputs(drawn)
+            return self._scaling.transform(drawn)
 
         return draw
 

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from numbers import Integral, Real
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
 from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._registry import saved_as
 from skuq._seeds import draw_entropy, generator
-from skuq.estimators._frames import PREPROCESS_CONSTRAINTS
-from skuq.estimators._neural import check_units, progress
-from skuq.estimators._nomu_fit import GivenMean, Job, KnownNoise, NomuTrainer
+from skuq.estimators._api import UncertaintyRegressor, forget_fit
+from skuq.estimators._network_estimator import progress
+from skuq.estimators._nomu_choice import check_parameters, choose_readout, is_to_choose
+from skuq.estimators._nomu_fit import Job, NomuTrainer
 from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._nomu_readout import read_readout
-from skuq.estimators._posterior import nomu_posterior
-from skuq.estimators._rows import check_groups, check_validation_data, split
-from skuq.estimators._targets import GaussianTarget
-from skuq.exceptions import SmallValidationWarning
+from skuq.fitted import FittedNomu
+from skuq.fitted._nomu import GivenMean, KnownNoise
 from skuq.networks import OPTIMIZERS
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._nomu import READOUTS
-from skuq.predictive import EpistemicNormal, TwoPieceNormal
-from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
-from skuq.tables import NoScaling, Scaling
+from skuq.tables import (
+    NoScaling,
+    NumberTargets,
+    TableInputs,
+    check_groups,
+    make_splits,
+    read_rows,
+    read_validation_rows,
+)
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 
 __all__ = ["NOMURegressor"]
 
-# What the paper's UCI study chooses from, in units of the standardised y.
-_L_MINS = np.geomspace(0.005, 0.8, 100)
-_L_MAXS = np.geomspace(0.8, 10.0, 80)
-_ENOUGH_TO_STOP, _ENOUGH_TO_DIVIDE, _FEW_ROWS, _FOLDS = 100, 500, 30, 5  # rows, and folds
-_SMALLEST_STD = 1e-9  # of the standardised y: a distribution needs some width
-#: What models trained side by side may differ in.
+_MIN_ROWS_TO_STOP_EARLY = 100
+_MIN_ROWS_FOR_SHARE, _FOLDS = 500, 5  # with cv="auto": below so many rows, so many folds
+#: Parameters in which models trained side by side may differ.
 _OF_A_STACK = (
     "pi_sqr",
     "pi_exp",
@@ -52,7 +53,7 @@ _OF_A_STACK = (
 
 
 @saved_as("estimators.NOMURegressor", kind="estimator")
-class NOMURegressor(GaussianTarget, BaseEstimator):
+class NOMURegressor(UncertaintyRegressor):
     """One network with two outputs: a prediction, and how unsure the model is of it.
 
     The second part is trained to be zero at the training rows and to grow wherever there
@@ -399,7 +400,9 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         -------
         self
         """
-        return self._fit_all([self], X, y, sample_weight, validation_data, groups)[0]
+        forget_fit(self)
+        _fit_side_by_side([self], X, y, sample_weight, validation_data, groups)
+        return self
 
     def fit_many(self, X, y, settings, sample_weight=None, *, validation_data=None, groups=None):
         """Fit several models that differ in a few parameters, in one program.
@@ -434,212 +437,11 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
         models = [type(self)(**{**own, **setting}) for setting in settings]
         for model in models:
             model._validate_params()
-        for chooses in (True, False):  # which train in other ways
-            alike = [model for model in models if model._is_to_choose == chooses]
+        for chooses in (True, False):  # models that choose are trained in another way
+            alike = [model for model in models if is_to_choose(model) == chooses]
             if alike:
-                self._fit_all(alike, X, y, sample_weight, validation_data, groups)
+                _fit_side_by_side(alike, X, y, sample_weight, validation_data, groups)
         return models
-
-    def _fit_all(self, models, X, y, sample_weight, validation_data, groups):
-        """Fit models that may be trained side by side; the first knows what they share."""
-        rows, groups = _checked_rows(models, X, y, sample_weight, groups)
-        first = models[0]
-        if validation_data is not None:
-            validation_data = check_validation_data(first, validation_data, first._check_targets)
-        trainer = first._trainer(rows, validation_data)
-        with progress(first.verbose) as report:
-            jobs = [
-                Job(model, *fold)
-                for model in models
-                for fold in model._folds(rows, validation_data, groups)
-            ]
-            trained = list(zip(trainer.train(jobs, report), jobs))
-            of_models = [[pair for pair in trained if pair[1].model is model] for model in models]
-            for model, own in zip(models, of_models):
-                model._learn(own, rows, validation_data)
-            networks = [own[0][0] for own in of_models]
-            # Given rows to choose on, a model has trained on all others already.
-            if first._is_to_choose and first.refit and validation_data is None:
-                again = [trainer.refitting(model, own) for model, own in zip(models, of_models)]
-                networks = trainer.train(again, report)
-        for model, network in zip(models, networks):
-            model.network_, model.box_ = network, trainer.artificial.box
-        return models
-
-    @property
-    def _least_rows(self):
-        return 2 if self._is_to_choose else 1
-
-    @property
-    def _is_to_choose(self):
-        return "nll" in (self.c, self.l_min, self.l_max)
-
-    def _check_settings(self):
-        """What single parameters cannot say."""
-        if "nll" in (self.l_min, self.l_max) and self.c != "nll":
-            raise ValueError(
-                f"`l_min` and `l_max` are chosen together with c: with c={self.c!r} give numbers, "
-                f"for example l_min=0.001 and l_max=2. Got {self.l_min!r} and {self.l_max!r}."
-            )
-        lowest = _L_MINS[0] if self.l_min == "nll" else self.l_min
-        highest = _L_MAXS[-1] if self.l_max == "nll" else self.l_max
-        if highest <= lowest:
-            raise ValueError(
-                f"`l_max` must be larger than `l_min`. Got l_min={self.l_min}, l_max={self.l_max}, "
-                f'where "nll" tries l_min from {_L_MINS[0]:g} and l_max up to {_L_MAXS[-1]:g}.'
-            )
-        if self.l_min == 0 and self.c == "nll":
-            raise ValueError(
-                "With `l_min` at 0 some rows would have no width at all, and c no value. Give a "
-                'small number, or l_min="nll"; or a number for `c`.'
-            )
-        if isinstance(self.cv, Integral) and not self.refit:
-            raise ValueError("`cv` trains on parts of the rows only: it needs refit=True.")
-        trains_mean = self._is_to_choose and self.pretrained is None
-        if self.early_stopping is True and self.connect_gradient and trains_mean:
-            raise ValueError(
-                "`early_stopping` trains f before r, and connect_gradient=True needs them to "
-                "train together: give up one of them."
-            )
-        if self.pretrained is not None and (self.noise == "learned" or self.build_f is not None):
-            raise ValueError(
-                "`pretrained` gives the prediction: it excludes noise='learned' and `build_f`."
-            )
-
-    def _trainer(self, rows, validation_data):
-        given = None if self.pretrained is None else GivenMean(self.pretrained)
-        if given is not None:
-            names = getattr(self, "feature_names_in_", None)
-            if not self._takes_numbers_as_they_are:
-                names = None  # whoever gave it knows the columns that networks get
-            given.check(rows.X.shape[1], names)
-        scaling = (Scaling if self.standardize else NoScaling)().fit(*rows)
-        stops_early = self.early_stopping
-        if stops_early == "auto":
-            stops_early = len(rows.X) >= _ENOUGH_TO_STOP and not self.connect_gradient
-        stops_early = stops_early and self._is_to_choose and given is None
-        noise = self._known_noise()
-        source = self.artificial_inputs
-        if hasattr(source, "columns"):  # in the order of those of X
-            source = self._check_inputs(source)
-        elif np.ndim(source) == 2 and not self._takes_numbers_as_they_are:
-            source = self._check_array_of_inputs(source)
-        return NomuTrainer(self, rows, scaling, given, noise, source, stops_early, validation_data)
-
-    def _known_noise(self):
-        """A function from X (n, d) to the noise's standard deviation (n, m); None if unknown."""
-        if self.noise is None or isinstance(self.noise, str):
-            return None
-        return KnownNoise(self.noise, self._n_outputs)
-
-    def _folds(self, rows, validation_data, groups):
-        """Positions of rows to train on, and of those held out if there are any, once or more."""
-        if not self._is_to_choose or validation_data is not None:
-            return [(np.arange(len(rows.X)), None)]
-        if self.pretrained is not None:
-            raise ValueError(
-                "`pretrained` has seen the rows it is given, and its errors there say little of "
-                "others: give `validation_data`, or numbers for `c`, `l_min` and `l_max`."
-            )
-        rng = generator(self.entropy_, "split")
-        n_folds = self.cv
-        if n_folds == "auto":
-            units = len(rows.X) if groups is None else len(pd.unique(groups))
-            few = len(rows.X) < _ENOUGH_TO_DIVIDE and self.refit and units > 1
-            n_folds = min(_FOLDS, units) if few else None
-        if n_folds is None:
-            return [split(rows, self.validation_fraction, rng, groups)]
-        folds = GroupKFold if groups is not None else KFold
-        folds = folds(n_folds, shuffle=True, random_state=int(rng.integers(2**31)))
-        pairs = list(folds.split(rows.X, groups=groups))
-        if groups is None and len(rows.X) >= _ENOUGH_TO_STOP:
-            # Of one size, for one program: all but a few rows are held out.
-            sizes = [min(map(len, part)) for part in zip(*pairs)]
-            pairs = [[part[:n] for part, n in zip(pair, sizes)] for pair in pairs]
-        return pairs
-
-    def _learn(self, trained, rows, validation_data):
-        """Choose by what networks say of rows that they have not seen."""
-        self.l_min_, self.l_max_, self.c_, self.noise_factor_ = self.l_min, self.l_max, self.c, 1.0
-        if not self._is_to_choose:
-            return
-        held_out = [
-            (network, validation_data if job.valid is None else rows.take(job.valid))
-            for network, job in trained
-        ]
-        n_rows = sum(len(rows.X) for _, rows in held_out)
-        if n_rows < _FEW_ROWS:
-            warnings.warn(
-                f"c, l_min and l_max are chosen on {n_rows} rows held out, by chance more than by "
-                "knowledge. For data without noise give numbers, for example l_min=0.001, "
-                "l_max=2 and c=1.",
-                SmallValidationWarning,
-                stacklevel=5,
-            )
-        self._choose(held_out)
-
-    def _choose(self, held_out):
-        """Set c_, l_min_, l_max_ and noise_factor_, by the likelihood of rows held out."""
-        parts = [self._held_out(*pair) for pair in held_out]
-        error, raw, noise, weight = (
-            None if part[0] is None else np.concatenate(part) for part in zip(*parts)
-        )
-        # The likelihood hangs on the width on either side, and on where y lies.
-        up, down = self._sides(raw)
-        near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
-        if "nll" in (self.l_min, self.l_max):
-            self.l_min_, self.l_max_, self.c_ = fit_readout(
-                error,
-                near,
-                READOUTS[self.readout],
-                weight,
-                _L_MINS if self.l_min == "nll" else [self.l_min],
-                _L_MAXS if self.l_max == "nll" else [self.l_max],
-                aleatoric=noise,
-                raw_beyond=far,
-            )
-        self.c_, self.noise_factor_ = fit_epistemic_scale(
-            error,
-            self._spread(near),
-            noise,
-            weight,
-            fit_noise=self.noise == "learned",
-            beyond=self._spread(far),
-        )
-
-    def _held_out(self, network, rows):
-        """Errors, raw uncertainty and noise of rows, standardised, and their weights."""
-        mean, raw, noise = network(rows.X)
-        unit = network.scaling.y_.scale_
-        return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
-
-    def _sides(self, raw):
-        """Raw uncertainty (n, m) upwards and downwards."""
-        if self.bounds == "symmetric":
-            return raw, raw
-        return raw[:, : self._n_outputs], raw[:, self._n_outputs :]
-
-    def _spread(self, raw):
-        """The readout: standard deviations of the standardised y, before the factor c."""
-        sigma = READOUTS[self.readout](raw, self.l_min_, self.l_max_)
-        return np.maximum(sigma, _SMALLEST_STD)
-
-    def _predict_distribution(self, X):
-        mean, raw, noise = self.network_(X)
-        unit = self.scaling_.y_.scale_
-        up, down = (
-            unit * np.maximum(self.c_ * self._spread(side), _SMALLEST_STD)
-            for side in self._sides(raw)
-        )
-        noise = np.zeros_like(mean) if noise is None else self.noise_factor_ * noise
-        if self._y_is_1d:
-            mean, up, down, noise = (part[:, 0] for part in (mean, up, down, noise))
-        if self.bounds == "symmetric":
-            return EpistemicNormal(mean, noise, up)
-        return TwoPieceNormal(mean, down, up, noise)
-
-    def _posterior(self, n_draws, rng):
-        return nomu_posterior(self, n_draws, rng)
 
     def readout_weights(self):
         """The trained network as affine functions of ReLU units, for a mixed integer programme.
@@ -657,48 +459,167 @@ class NOMURegressor(GaussianTarget, BaseEstimator):
             If the model has other settings, or layers that are not dense, or `pretrained`.
         """
         check_is_fitted(self)
-        return read_readout(self)
+        return read_readout(self.fitted_)
 
     @property
-    def scaling_(self):
-        return self.network_.scaling
+    def c_(self):
+        """Factor of the model's standard deviation."""
+        return self.fitted_.readout.c
+
+    @property
+    def l_min_(self):
+        """Smallest standard deviation of the standardised y, before the factor c."""
+        return self.fitted_.readout.l_min
+
+    @property
+    def l_max_(self):
+        """Largest standard deviation of the standardised y, before the factor c."""
+        return self.fitted_.readout.l_max
+
+    @property
+    def noise_factor_(self):
+        """Factor of the noise's standard deviation."""
+        return self.fitted_.readout.noise_factor
 
     @property
     def member_(self):
-        return self.network_.member
+        """The trained network as data."""
+        return self.fitted_.network.member
 
     @property
     def mean_member_(self):
-        return self.network_.mean_member
+        """Network of f as data, where it was trained first; else None."""
+        return self.fitted_.network.mean_member
 
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "network_")
+    @property
+    def preprocessor_(self):
+        """What `preprocess` stands for, fitted."""
+        return self.fitted_.inputs.preprocessor
+
+    def __sklearn_tags__(self):
+        return add_input_tags(super().__sklearn_tags__(), self.preprocess)
 
 
-def _checked_rows(models, X, y, sample_weight, groups):
-    """Rows of positive weight and their groups; every model takes note of what it is to fit."""
-    first, rows = models[0], None
+def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
+    """Fit models that differ in what `fit_many` allows, and of which all choose or none does.
+
+    The first knows what they share. All get their fitted attributes at the end.
+    """
+    first, chooses = models[0], is_to_choose(models[0])
     for model in models:
-        model.__dict__.pop("network_", None)  # a fit that fails must not leave half of another
-        model._check_settings()
-        checked, targets = model._check_table(X, y)
-        if model is first:
-            rows = model._encoded_rows(checked, targets, sample_weight)
-        model._targets(targets)
-        model.preprocessor_ = first.preprocessor_
-        model.entropy_ = draw_entropy(model.random_state)
-        model.hidden_units_ = check_units("hidden_units", model.hidden_units)
-        side = model.side_hidden_units
-        model.side_hidden_units_ = (
-            model.hidden_units_ if side is None else check_units("side_hidden_units", side)
-        )
-    groups = check_groups(groups, rows.X)
-    if groups is not None:  # of any kind, None included
-        groups, _ = pd.factorize(groups, use_na_sentinel=False)
-    used = rows.weight > 0
-    if used.sum() < 2 and any(model._is_to_choose for model in models):
+        check_parameters(model)
+    inputs = TableInputs(first.preprocess, scaling=None if first.standardize else NoScaling())
+    targets = NumberTargets(standardize=first.standardize)
+    rows = read_rows(first, inputs, targets, X, y, sample_weight, min_rows=2 if chooses else 1)
+    rows, groups = _used_rows(rows, check_groups(groups, rows.X), chooses)
+    validation = None
+    if validation_data is not None:
+        validation = read_validation_rows(first, inputs, targets, validation_data)
+    entropies = [draw_entropy(model.random_state) for model in models]
+    inputs.fit(rows.X, rows.weight)
+    targets.fit(rows.y, rows.weight)
+    trainer = _make_trainer(first, rows, inputs, targets, validation)
+    jobs_of_models = []
+    for model, entropy in zip(models, entropies):
+        parts = _training_parts(model, rows, entropy, validation, groups)
+        jobs_of_models.append([Job.of(model, entropy, *part) for part in parts])
+    with progress(first.verbose) as report:
+        trained = iter(trainer.train(sum(jobs_of_models, []), report))
+        networks_of_models = [[next(trained) for _ in jobs] for jobs in jobs_of_models]
+        readouts = []
+        for model, jobs, networks in zip(models, jobs_of_models, networks_of_models):
+            held_out = [
+                (network, validation if job.valid is None else rows.take(job.valid))
+                for network, job in zip(networks, jobs)
+            ]
+            readouts.append(choose_readout(model, held_out, inputs, targets, stacklevel=4))
+        final = [networks[0] for networks in networks_of_models]
+        # With validation data given, a model has trained on all rows already.
+        if chooses and first.refit and validation is None:
+            pairs = zip(jobs_of_models, networks_of_models)
+            final = trainer.train([trainer.refit_job(*pair) for pair in pairs], report)
+    for model, entropy, network, readout in zip(models, entropies, final, readouts):
+        model.n_features_in_ = first.n_features_in_
+        if inputs.feature_names is not None:
+            model.feature_names_in_ = inputs.feature_names
+        model.entropy_, model.box_ = entropy, trainer.artificial.box
+        model.hidden_units_ = trainer.hidden_units
+        model.side_hidden_units_ = trainer.side_hidden_units
+        model.fitted_ = FittedNomu(inputs, targets, network, readout)
+
+
+def _used_rows(rows, groups, chooses):
+    """Rows of positive weight, and codes of their groups."""
+    used = rows.used
+    if len(used) < 2 and chooses:
         raise ValueError(
             "Training and validation need at least 2 rows of positive weight. "
-            f"Got {used.sum()} (n_samples={len(used)})."
+            f"Got {len(used)} (n_samples={len(rows.X)})."
         )
-    return rows.take(used), None if groups is None else groups[used]
+    if groups is not None:  # names may be of any kind, None included
+        groups = pd.factorize(groups, use_na_sentinel=False)[0][used]
+    return rows.take(used), groups
+
+
+def _make_trainer(model, rows, inputs, targets, validation):
+    given = None if model.pretrained is None else GivenMean(model.pretrained)
+    if given is not None:
+        # Encoded columns have no names here: who gives a model for them knows which they are.
+        given.check(rows.X.shape[1], None if inputs.encodes else inputs.feature_names)
+    stops_early = model.early_stopping
+    if stops_early == "auto":
+        stops_early = len(rows.X) >= _MIN_ROWS_TO_STOP_EARLY and not model.connect_gradient
+    noise = None
+    if model.noise is not None and not isinstance(model.noise, str):
+        noise = KnownNoise(model.noise, targets.n_outputs)
+    return NomuTrainer(
+        model,
+        rows,
+        inputs,
+        targets,
+        given=given,
+        noise=noise,
+        source=_artificial_source(model, inputs),
+        stops_early=stops_early and is_to_choose(model) and given is None,
+        validation=validation,
+    )
+
+
+def _artificial_source(model, inputs):
+    """The parameter `artificial_inputs`, where it is a table as encoded rows."""
+    source = model.artificial_inputs
+    has_names, is_table = hasattr(source, "columns"), np.ndim(source) == 2
+    if is_table and not has_names and inputs.encodes and inputs.feature_names is not None:
+        source = pd.DataFrame(source, columns=inputs.feature_names)
+    if has_names or (is_table and inputs.encodes):
+        return inputs.encode(inputs.validate(source, model))
+    return source
+
+
+def _training_parts(model, rows, entropy, validation, groups):
+    """Positions of the rows to train on, and of those held out or None: one pair or several."""
+    everywhere = np.arange(len(rows.X))
+    if not is_to_choose(model) or validation is not None:
+        return [(everywhere, None)]
+    if model.pretrained is not None:
+        raise ValueError(
+            "`pretrained` has seen the rows it is given, and its errors there say little of "
+            "others: give `validation_data`, or numbers for `c`, `l_min` and `l_max`."
+        )
+    n_folds = model.cv
+    if n_folds == "auto":
+        units = len(rows.X) if groups is None else len(np.unique(groups))
+        few = len(rows.X) < _MIN_ROWS_FOR_SHARE and model.refit and units > 1
+        n_folds = min(_FOLDS, units) if few else None
+    if n_folds is None:
+        splits = make_splits(rows, entropy, fraction=model.validation_fraction, groups=groups)
+        return [(np.setdiff1d(everywhere, splits.positions), splits.positions)]
+    kind = KFold if groups is None else GroupKFold
+    seed = int(generator(entropy, "split").integers(2**31))
+    folds = kind(n_folds, shuffle=True, random_state=seed)
+    parts = make_splits(rows, entropy, cv=folds, groups=groups).parts
+    if groups is None and len(rows.X) >= _MIN_ROWS_TO_STOP_EARLY:
+        # Folds of one size train in one program; all but a few rows are held out.
+        sizes = [min(map(len, part)) for part in zip(*parts)]
+        parts = [tuple(part[:n] for part, n in zip(pair, sizes)) for pair in parts]
+    return parts

@@ -1,219 +1,71 @@
-"""From rows to a trained mean and raw uncertainty: what NOMU trains, and how.
+"""Training of NOMU's networks on one table.
 
 A mean may be trained with the raw uncertainty, before it (where noise is learnt too), or
-be given. Notation: n rows, m outputs, n_sides raw uncertainties an output.
+be given. Notation: n rows, m outputs, n_sides raw uncertainties of each output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
 
-from skuq._registry import saved_as
+from skuq import training
 from skuq._seeds import trial_seed
-from skuq.catalog._records import Member
 from skuq.estimators._artificial import ArtificialInputs
-from skuq.estimators._neural import diverged
+from skuq.estimators._network_estimator import check_units, diverged
+from skuq.fitted._nomu import NomuNetwork, predict_mean
 from skuq.networks import GaussianHead, NomuHead, build_mean, build_nomu
-from skuq.tables import Scaling, TrainingData
-from skuq.training import Recipe, build_checked, predict_members
+from skuq.tables import TrainingData
+from skuq.tables._splits import standardised
 
-__all__ = ["GivenMean", "Job", "KnownNoise", "NomuNetwork", "NomuTrainer", "RawPrediction"]
+__all__ = ["Job", "NomuTrainer", "precision"]
 
 _FULL_BATCH = 2**30
-_EPOCHS, _LEAST_STEPS = 400, 2000
-_LEAST_PATIENCE = 10  # epochs
-
-
-class RawPrediction(NamedTuple):
-    """What networks say of rows, before any calibration.
-
-    `mean` (n, m) in units of y; `raw` (n, n_sides * m) of the standardised y; `noise`
-    (n, m), a standard deviation in units of y, or None.
-    """
-
-    mean: np.ndarray
-    raw: np.ndarray
-    noise: np.ndarray | None
-
-
-@saved_as("estimators.NOMURegressor.GivenMean")
-class GivenMean:
-    """A trained model whose predictions are the mean, as they are.
-
-    Parameters
-    ----------
-    model : keras.Model or fitted estimator
-    """
-
-    def __init__(self, model):
-        self.model = model
-
-    @property
-    def is_keras(self) -> bool:
-        return hasattr(self.model, "predict_on_batch")
-
-    @property
-    def shows_layers(self) -> bool:
-        """Whether its hidden layers can be copied: a Keras model of one graph, in float32."""
-        if not self.is_keras or getattr(self.model, "input_shape", None) is None:
-            return False
-        return {layer.compute_dtype for layer in self.model._flatten_layers()} == {"float32"}
-
-    def check(self, n_features: int, names=None) -> None:
-        """Raise ValueError if the model is not fitted, or not for features like these.
-
-        Parameters
-        ----------
-        n_features : int
-        names : array-like of shape (n_features,), optional
-            Of the columns of X, where they have names.
-        """
-        if self.is_keras:
-            if not self.model.built:
-                raise ValueError("`pretrained` is a Keras model without weights: train it first.")
-            shape = getattr(self.model, "input_shape", None)
-            if shape not in (None, (None, n_features)):  # unknown of subclassed models
-                raise ValueError(
-                    f"`pretrained` must take inputs of shape (None, {n_features}), as X has "
-                    f"{n_features} features. It takes {shape}."
-                )
-            return
-        try:
-            if hasattr(self.model, "fit"):  # what only predicts is taken at its word
-                check_is_fitted(self.model)
-        except NotFittedError as error:
-            raise NotFittedError(
-                "`pretrained` is not fitted. What clones an estimator, as cross-validation and "
-                "searches do, loses what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
-            ) from error
-        own_names = getattr(self.model, "feature_names_in_", None)
-        if names is not None and own_names is not None and list(names) != list(own_names):
-            raise ValueError(
-                "X must have the columns that `pretrained` was fitted with, in their order: "
-                f"{list(own_names)}. Got {list(names)}."
-            )
-        wanted = getattr(self.model, "n_features_in_", n_features)
-        if wanted != n_features:
-            raise ValueError(f"`pretrained` takes {wanted} features. X has {n_features}.")
-
-    def __call__(self, X, n_outputs: int) -> np.ndarray:
-        """Predictions (n, n_outputs), bit by bit those of the model."""
-        if self.is_keras:
-            mean = self.model.predict(X, verbose=0)
-        else:
-            names = getattr(self.model, "feature_names_in_", None)
-            mean = self.model.predict(X if names is None else pd.DataFrame(X, columns=names))
-        mean = np.asarray(mean, dtype="float64")
-        if mean.size != len(X) * n_outputs or not np.isfinite(mean).all():
-            raise ValueError(
-                f"`pretrained` must predict finite numbers of shape ({len(X)}, {n_outputs}), like "
-                f"y. Got shape {mean.shape}{'' if np.isfinite(mean).all() else ' with NaN or inf'}."
-            )
-        return mean.reshape(len(X), n_outputs)
-
-
-@saved_as("estimators.NOMURegressor.KnownNoise")
-class KnownNoise:
-    """A known standard deviation of the data's noise; ``noise(X) -> (n, n_outputs)``.
-
-    Parameters
-    ----------
-    noise : float or callable
-        ``noise(X) -> (n,)`` or (n, n_outputs), in units of y.
-    n_outputs : int
-    """
-
-    def __init__(self, noise, n_outputs):
-        self.noise, self.n_outputs = noise, n_outputs
-
-    def __call__(self, X):
-        if not callable(self.noise):
-            return np.full((len(X), self.n_outputs), float(self.noise))
-        noise = np.asarray(self.noise(X), dtype="float64")
-        usable = (noise >= 0) & np.isfinite(noise)
-        if noise.shape not in ((len(X),), (len(X), self.n_outputs)) or not usable.all():
-            raise ValueError(
-                f"`noise` must be a function that gives finite numbers >= 0 of shape ({len(X)},). "
-                f"Got shape {noise.shape}{'' if usable.all() else ', some not such numbers'}."
-            )
-        return np.broadcast_to(noise.reshape(len(X), -1), (len(X), self.n_outputs))
+_DEFAULT_EPOCHS, _MIN_STEPS = 400, 2000
+_MIN_PATIENCE = 10  # epochs
+_MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
 
 
 class Job(NamedTuple):
-    """One network to train.
+    """One network to train: what models trained side by side may differ in.
 
-    `train` and `valid` are positions of rows; f stops early on the latter, if there are any,
-    or after `mean_epochs`, if that is given.
+    Attributes
+    ----------
+    entropy : int
+        Decides the seeds.
+    learning_rate : float
+    loss_settings : tuple of (str, float)
+        Weights of the terms of the loss.
+    train : ndarray
+        Positions of the rows to train on.
+    valid : ndarray or None
+        Positions of the held-out rows, on which f may stop early.
+    mean_epochs : int or None
+        Epochs of f where that is trained first; None leaves it to the trainer.
     """
 
-    model: Any  # NOMURegressor
+    entropy: int
+    learning_rate: float
+    loss_settings: tuple[tuple[str, float], ...]
     train: np.ndarray
     valid: np.ndarray | None = None
     mean_epochs: int | None = None
 
-
-@saved_as("estimators.NOMURegressor.NomuNetwork")
-@dataclass(frozen=True, eq=False)
-class NomuNetwork:
-    """Trained networks as data: ``network(X) -> RawPrediction``.
-
-    Attributes
-    ----------
-    head : NomuHead
-    scaling : Scaling
-    member : Member
-        Gives r, and the mean with it where `head.with_mean`.
-    mean_member : Member or None
-        Gives the mean, and the noise where it is learnt, if these were trained first.
-    given : GivenMean or None
-    noise : callable or None
-        Known noise: from X (n, d) to (n, m), in units of y.
-    """
-
-    head: NomuHead
-    scaling: Scaling
-    member: Member
-    mean_member: Member | None = None
-    given: GivenMean | None = None
-    noise: Callable | None = None
-
-    def __call__(self, X) -> RawPrediction:
-        inputs, noise = self.scaling.inputs(X), None
-        mean, raw = self.head.split(predict_members([self.member], inputs)[0])
-        if self.given is not None:
-            mean = self.given(X, self.head.n_outputs)
-        else:
-            if self.mean_member is not None:
-                mean, noise = predict_mean(self.mean_member, inputs, self.head.n_outputs)
-            mean, restored = self.scaling.restore(mean, 0.0 if noise is None else noise)
-            noise = None if noise is None else restored
-        if self.noise is not None:
-            noise = self.noise(X)
-        return RawPrediction(mean, raw, noise)
-
-
-def predict_mean(member, inputs, n_outputs):
-    """Mean (n, m) and, of a network that learnt noise, its noise (n, m), both standardised."""
-    raw = predict_members([member], inputs)[0]
-    if raw.shape[1] == n_outputs:
-        return raw, None
-    return GaussianHead(n_outputs).distribution(raw)
+    @classmethod
+    def of(cls, model, entropy, train, valid) -> Job:
+        """Make the job of a model, by its parameters."""
+        weights = {name: float(getattr(model, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
+        return cls(entropy, model.learning_rate, tuple(weights.items()), train, valid)
 
 
 def precision(noise) -> np.ndarray:
-    """Weights (n,) of rows by their noise (n, m): Eq. 57 with its rescaling.
+    """Compute weights (n,) of rows from their noise (n, m): Eq. 57, rescaled.
 
-    Its terms (a) and (b) are those of Eq. 4 over 2 noise**2, and pi_exp and the L2 penalties
-    are to be divided by that too: with a constant noise it is Eq. 4, else that with rows
-    weighted by 1 / noise**2, on average 1. Several outputs have the mean of their weights;
-    noise far below what is typical counts as a hundredth of that.
+    The terms (a) and (b) of Eq. 57 are those of Eq. 4 over 2 noise**2, and pi_exp and the L2
+    penalties are divided by that too. With constant noise this is Eq. 4; otherwise it is Eq. 4
+    with rows weighted by 1 / noise**2, on average 1. Rows of several outputs get the mean of the
+    outputs' weights. Noise below a hundredth of the median counts as a hundredth.
     """
     typical = [np.median(own[own > 0]) if own.any() else 1.0 for own in noise.T]
     weights = 1 / np.maximum(noise / typical, 1e-2) ** 2
@@ -226,35 +78,46 @@ class NomuTrainer:
     Parameters
     ----------
     model : NOMURegressor
-        Whose parameters describe the networks and their training.
+        Its parameters are read, nothing is set.
     rows : Rows
         All rows that may train.
-    scaling : Scaling
+    inputs : Inputs
+        Fitted.
+    targets : NumberTargets
+        Fitted.
     given : GivenMean or None
-    noise : callable or None
-        Known noise, as in `NomuNetwork`.
+    noise : KnownNoise or None
     source : {"uniform", "grid"}, callable or ndarray
-        Of artificial inputs, as in `ArtificialInputs`.
+        Source of artificial inputs, as in `ArtificialInputs`.
     stops_early : bool
-        Whether f trains first, for as long as rows held out are better for it.
+        Whether f trains first, for as long as held-out rows are better for it.
     validation : Rows or None
-        Rows held out that are not among `rows`.
+        Held-out rows that are not among `rows`.
+
+    Attributes
+    ----------
+    hidden_units, side_hidden_units : list of int
+    artificial : ArtificialInputs
+    head : NomuHead
     """
 
-    def __init__(self, model, rows, scaling, given, noise, source, stops_early, validation):
-        self.model, self.scaling, self.given, self.noise = model, scaling, given, noise
+    def __init__(
+        self, model, rows, inputs, targets, *, given, noise, source, stops_early, validation
+    ):
+        self.model, self.inputs, self.targets = model, inputs, targets
+        self.given, self.noise = given, noise
         self.rows, self.stops_early = rows, stops_early
         self.validation = validation if stops_early else None
-        self.n_outputs = rows.y.shape[1]
-        self.artificial = ArtificialInputs(
-            source,
-            model.n_artificial,
-            model.box,
-            model.box_margin,
-            rows.X,
-            self.scaling,
+        self.n_outputs = targets.n_outputs
+        self.hidden_units = check_units("hidden_units", model.hidden_units)
+        side = model.side_hidden_units
+        self.side_hidden_units = (
+            self.hidden_units if side is None else check_units("side_hidden_units", side)
         )
-        self.learns_noise = model.noise == "learned"
+        self.artificial = ArtificialInputs(
+            source, model.n_artificial, model.box, model.box_margin, rows.X, inputs.scaling
+        )
+        self.learns_noise = isinstance(model.noise, str)
         self.head = NomuHead(
             self.n_outputs,
             with_mean=given is None and not self.learns_noise and not stops_early,
@@ -264,111 +127,107 @@ class NomuTrainer:
         )
 
     def train(self, jobs, report) -> list[NomuNetwork]:
-        """A network for each job, side by side where they can be.
+        """Train a network for each job, side by side where possible.
 
         Parameters
         ----------
         jobs : list of Job
-            Whose models agree in all but seeds and what recipes of a stack may differ in.
         report : callable or None
-            Told the number of epochs run.
+            Called with the number of epochs run.
         """
         if not jobs:
             return []
         if self.head.with_mean or self.given is not None:
-            return self._networks(self._side_by_side(jobs, report), [None] * len(jobs))
-        means = self._means(jobs, report)
-        if self.learns_noise or self.head.n_sides == 2:  # what r sees of rows is each one's own
-            sides = [self._on_top(job, mean, report) for job, mean in zip(jobs, means)]
+            return self._networks(self._train_together(jobs, report), [None] * len(jobs))
+        means = self._train_means(jobs, report)
+        if self.learns_noise or self.head.n_sides == 2:  # each r sees errors and noise of its f
+            sides = [self._train_side(job, mean, report) for job, mean in zip(jobs, means)]
         else:
-            sides = self._side_by_side(jobs, report, means)
+            sides = self._train_together(jobs, report, means)
         return self._networks(sides, means)
 
-    def refitting(self, model, trained) -> Job:
-        """What trains a model on all rows, once parts of them have shown for how long."""
+    def refit_job(self, jobs, networks) -> Job:
+        """Make the job that trains on all rows, for as many epochs as the folds found best."""
         epochs = None
         if self.stops_early:
-            best = [network.mean_member.best_epoch + 1 for network, _ in trained]
+            best = [network.mean_member.best_epoch + 1 for network in networks]
             epochs = round(float(np.mean(best)))
-        return Job(model, np.arange(len(self.rows.X)), None, epochs)
+        return jobs[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
 
     def _networks(self, members, mean_members):
         _check_completed(members)
         return [
-            NomuNetwork(self.head, self.scaling, member, mean, self.given, self.noise)
+            NomuNetwork(self.head, member, mean, self.given, self.noise)
             for member, mean in zip(members, mean_members)
         ]
 
-    def _means(self, jobs, report):
-        """Members of f, with noise if that is learnt: by themselves, in the first of two steps."""
+    def _train_means(self, jobs, report):
+        """Train members of f, with noise if that is learnt, in the first of two steps."""
         gaussian = GaussianHead(self.n_outputs)
         head = gaussian if self.learns_noise else NomuHead(self.n_outputs, n_sides=0)
-        targets = self.scaling.targets(self.rows.y)
+        targets = self.targets.transform(self.rows.y)
         data = self._data(targets, self.rows.weight * self._precision(self.rows.X), self.validation)
-
-        def recipe(job):
-            changes = {"n_artificial": 0, "loss_settings": ()}
-            if job.mean_epochs is not None:
-                changes["epochs"] = job.mean_epochs
-            elif self.stops_early:
-                epochs = self._epochs(job)
-                changes["early_stopping_patience"] = max(_LEAST_PATIENCE, epochs // 8)
-            return self._recipe(job, **changes)
-
-        template = build_checked(
+        recipes = [self._mean_recipe(job) for job in jobs]
+        template = training.build_checked(
             self._build_mean, self.rows.X.shape[1:], head.n_raw, "NOMU's network of the mean"
         )
-        members = self._stacked(jobs, report, template, head, recipe, data, 1)
+        seeds = [trial_seed(job.entropy, _MEAN) for job in jobs]
+        members = self._train_stacks(
+            jobs, report, template, head, recipes, data, seeds, validates=self.stops_early
+        )
         _check_completed(members)
         return members
 
-    def _side_by_side(self, jobs, report, means=None):
-        """Members of r, or of both parts at once, where all see the same rows."""
+    def _train_together(self, jobs, report, means=None):
+        """Train members of r, or of both parts at once, where all see the same rows."""
         if self.given is not None:
             mean = self.given(self.rows.X, self.n_outputs)
-            targets = (self.rows.y - mean) / self.scaling.y_.scale_
+            targets = (self.rows.y - mean) / self.targets.scaling.scale_
         else:
-            targets = self.scaling.targets(self.rows.y)
+            targets = self.targets.transform(self.rows.y)
         data = self._data(targets, self.rows.weight * self._precision(self.rows.X))
         if means is None:
             template, initial = self._template(), None
         else:
-            from skuq.training import draw_variables
-
+            # Templates differ in the copied weights of f only, and these are in `initial`.
             initial = []
             for job, mean in zip(jobs, means):
                 template = self._template(mean)
-                initial.append(draw_variables(template, self._seed(job, 2)))
-        return self._stacked(jobs, report, template, self.head, self._recipe, data, 0, initial)
+                initial.append(training.draw_variables(template, trial_seed(job.entropy, _SIDE)))
+        recipes = [self._recipe(job) for job in jobs]
+        seeds = [trial_seed(job.entropy, 0) for job in jobs]
+        return self._train_stacks(
+            jobs, report, template, self.head, recipes, data, seeds, initial=initial
+        )
 
-    def _on_top(self, job, mean, report):
-        """The member of r for one mean, whose errors and noise decide how much each row says."""
+    def _train_side(self, job, mean, report):
+        """Train r on top of one f, whose errors and noise decide how much each row counts."""
         rows = self.rows.take(job.train)
-        loc, noise = predict_mean(mean, self.scaling.inputs(rows.X), self.n_outputs)
+        loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.n_outputs)
         weight = rows.weight * self._precision(rows.X)
         if noise is not None:
             weight = rows.weight * precision(noise)
-        data = self._data(self.scaling.targets(rows.y) - loc, weight, rows=rows)
+        data = self._data(self.targets.transform(rows.y) - loc, weight, rows=rows)
         alone = [job._replace(train=np.arange(len(rows.X)), valid=None)]
-        template = self._template(mean)
-        return self._stacked(alone, report, template, self.head, self._recipe, data, 0)[0]
+        seeds = [trial_seed(job.entropy, 0)]
+        return self._train_stacks(
+            alone, report, self._template(mean), self.head, [self._recipe(job)], data, seeds
+        )[0]
 
-    def _stacked(self, jobs, report, template, head, recipe_of, data, purpose, initial=None):
-        """A member for each job; those with equally many rows and epochs in one program."""
-        from skuq.training import train_stack
-
+    def _train_stacks(
+        self, jobs, report, template, head, recipes, data, seeds, *, initial=None, validates=False
+    ):
+        """Train a member for each job; those with equally many rows and epochs in one program."""
         members: list[Any] = [None] * len(jobs)
-        recipes = [recipe_of(job) for job in jobs]
-        kinds = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
-        for kind in sorted(set(kinds)):
-            own = [k for k in range(len(jobs)) if kinds[k] == kind]
-            validates = self.stops_early and purpose == 1
-            trained = train_stack(
+        sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
+        for size in sorted(set(sizes)):
+            own = [k for k in range(len(jobs)) if sizes[k] == size]
+            trained = training.train_stack(
                 template,
                 head,
                 [recipes[k] for k in own],
                 data,
-                [self._seed(jobs[k], purpose) for k in own],
+                [seeds[k] for k in own],
                 splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in own],
                 initial=None if initial is None else [initial[k] for k in own],
                 artificial=self.artificial,
@@ -378,10 +237,6 @@ class NomuTrainer:
                 members[k] = member
         return members
 
-    @staticmethod
-    def _seed(job, purpose):
-        return trial_seed(job.model.entropy_, purpose)
-
     def _precision(self, X):
         """Weights of rows by their known noise."""
         if self.noise is None:
@@ -389,31 +244,30 @@ class NomuTrainer:
         return precision(self.noise(X))
 
     def _data(self, targets, weight, validation=None, rows=None):
-        X = self.scaling.inputs((rows or self.rows).X)
+        x = self.inputs.transform((rows or self.rows).X)
         if validation is None:
-            return TrainingData.without_validation(X, targets, weight)
-        held_out = self.scaling.inputs(validation.X), self.scaling.targets(validation.y)
-        return TrainingData(X, targets, weight, *held_out, validation.weight)
+            return TrainingData.without_validation(x, targets, weight)
+        return TrainingData(
+            x, targets, weight, *standardised(validation, self.inputs, self.targets)
+        )
 
     def _template(self, mean=None):
-        """The network that gives r, and the mean with it if that trains beside it."""
+        """Build the network of r, with f in it where both train together."""
         model, given = self.model, None
         if mean is not None:
-            from skuq.training import keras_model
-
-            given = keras_model(mean), 1.0, 0.0
+            given = training.keras_model(mean), 1.0, 0.0
         elif self.given is not None and not self.given.shows_layers:
             given = "apart"
-        elif self.given is not None:  # the network's inputs are standardised, the model's are not
-            x = self.scaling.x_
-            given = self.given.model, x.scale_.tolist(), x.mean_.tolist()
+        elif self.given is not None:  # it takes numbers, and the network standardised inputs
+            scaling = self.inputs.scaling
+            given = self.given.model, scaling.scale_.tolist(), scaling.mean_.tolist()
 
         def build(input_shape, n_raw):
             return build_nomu(
                 input_shape,
                 self.n_outputs,
-                hidden_units=model.hidden_units_,
-                side_hidden_units=model.side_hidden_units_,
+                hidden_units=self.hidden_units,
+                side_hidden_units=self.side_hidden_units,
                 activation=model.activation,
                 connect_layers=model.connect_layers,
                 n_sides=self.head.n_sides,
@@ -423,17 +277,18 @@ class NomuTrainer:
                 build_f=model.build_f,
                 build_r=model.build_r,
                 given=given,
-                sample=None if self.given is None else self.scaling.inputs(self.rows.X),
+                sample=None if self.given is None else self.inputs.transform(self.rows.X),
             )
 
-        return build_checked(build, self.rows.X.shape[1:], self.head.n_raw, "NOMU's network")
+        input_shape = self.rows.X.shape[1:]
+        return training.build_checked(build, input_shape, self.head.n_raw, "NOMU's network")
 
     def _build_mean(self, input_shape, n_raw):
         model = self.model
         return build_mean(
             input_shape,
             n_raw,
-            hidden_units=model.hidden_units_,
+            hidden_units=self.hidden_units,
             activation=model.activation,
             l2=model.l2,
             initial_range=model.initial_range,
@@ -441,28 +296,34 @@ class NomuTrainer:
         )
 
     def _epochs(self, job):
-        """So many as are asked for, or as make enough steps of few rows."""
-        if job.model.epochs is not None:
-            return job.model.epochs
-        batch_size = job.model.batch_size or len(job.train)
-        return max(_EPOCHS, -(-_LEAST_STEPS // -(-len(job.train) // batch_size)))
+        """The parameter `epochs`, or as many as make enough steps of few rows."""
+        if self.model.epochs is not None:
+            return self.model.epochs
+        n_batches = -(-len(job.train) // (self.model.batch_size or len(job.train)))
+        return max(_DEFAULT_EPOCHS, -(-_MIN_STEPS // n_batches))
+
+    def _mean_recipe(self, job):
+        changes = {"n_artificial": 0, "loss_settings": ()}
+        if job.mean_epochs is not None:
+            changes["epochs"] = job.mean_epochs
+        elif self.stops_early:
+            changes["early_stopping_patience"] = max(_MIN_PATIENCE, self._epochs(job) // 8)
+        return self._recipe(job, **changes)
 
     def _recipe(self, job, **changes):
-        model = job.model
+        model = self.model
         settings = {
             "optimizer": model.optimizer,
-            "learning_rate": model.learning_rate,
+            "learning_rate": job.learning_rate,
             "batch_size": _FULL_BATCH if model.batch_size is None else model.batch_size,
             "epochs": self._epochs(job),
             "reduce_lr_patience": None,
             "early_stopping_patience": None,
             "clip_norm": model.clip_norm,
             "n_artificial": self.artificial.n_each,
-            "loss_settings": tuple(
-                (name, float(getattr(model, name))) for name in ("pi_sqr", "pi_exp", "c_exp")
-            ),
+            "loss_settings": job.loss_settings,
         }
-        return Recipe(**{**settings, **changes})
+        return training.Recipe(**{**settings, **changes})
 
 
 def _check_completed(members):

@@ -17,45 +17,45 @@ from skuq.networks._plan import Namespace, Run, make_plan
 __all__ = ["read_readout"]
 
 
-def read_readout(model) -> ReluReadout:
-    """Weights of a fitted `NOMURegressor` of one output, in units of X and of y.
+def read_readout(fitted) -> ReluReadout:
+    """Read the weights of a `FittedNomu` of one output, in units of X and of y.
 
     Raises
     ------
     ValueError
-        If its bound is not one that a mixed integer programme can hold.
+        If a mixed integer programme cannot hold its bound.
     """
-    _check(model)
-    network = model.network_
-    scaling, head = network.scaling, network.head
-    trace = _Trace(len(scaling.x_.mean_))
-    inputs = (trace.inputs - scaling.x_.mean_) * (1 / scaling.x_.scale_)
+    _check(fitted)
+    network, head, readout = fitted.network, fitted.network.head, fitted.readout
+    x, y = fitted.inputs.scaling, fitted.targets.scaling
+    trace = _Trace(len(x.mean_))
+    inputs = (trace.inputs - x.mean_) * (1 / x.scale_)
     output = trace.run(network.member, inputs)
     raw = output[head.n_outputs * head.with_mean :]
     mean = output if network.mean_member is None else trace.run(network.mean_member, inputs)
-    mean = mean[:1] * scaling.y_.scale_ + scaling.y_.mean_
+    mean = mean[:1] * y.scale_ + y.mean_
     return ReluReadout(
         tuple(trace.hidden),
         trace.row(mean),
         trace.row(raw),
-        float(model.l_min_),
-        float(model.l_max_),
-        float(model.c_ * scaling.y_.scale_[0]),
+        float(readout.l_min),
+        float(readout.l_max),
+        float(readout.c * y.scale_[0]),
     )
 
 
-def _check(model):
-    wrong = None
-    if model.readout != "linear":
-        wrong = f'readout="linear" (Remark 3.2). Got {model.readout!r}'
-    elif model.bounds != "symmetric":
-        wrong = f'bounds="symmetric". Got {model.bounds!r}'
-    elif model.pretrained is not None:
+def _check(fitted):
+    readout, n_outputs, wrong = fitted.readout, fitted.targets.n_outputs, None
+    if readout.kind != "linear":
+        wrong = f'readout="linear" (Remark 3.2). Got {readout.kind!r}'
+    elif readout.bounds != "symmetric":
+        wrong = f'bounds="symmetric". Got {readout.bounds!r}'
+    elif fitted.network.given is not None:
         wrong = "a prediction of its own: `pretrained` is some other model"
-    elif not model._takes_numbers_as_they_are:
+    elif fitted.inputs.encodes:
         wrong = "the columns of X as they are, and `preprocess` makes others of them"
-    elif model.network_.head.n_outputs != 1:
-        wrong = f"one output. Got {model.network_.head.n_outputs}"
+    elif n_outputs != 1:
+        wrong = f"one output. Got {n_outputs}"
     if wrong is not None:
         raise ValueError(f"A mixed integer programme needs {wrong}.")
 

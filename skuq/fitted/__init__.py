@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "_calibrated": ["Calibration", "FittedCalibrated", "Temperature"],
         "_ensemble": ["DropoutPasses", "FittedEnsemble"],
+        "_nomu": ["FittedNomu"],
         "_protocol": ["Fitted"],
         "_team": ["FittedTeam"],
     },

@@ -24,9 +24,10 @@ from skuq.predictive._posterior import Posterior, normal_indices
 from skuq.tables import ImageScaling
 from skuq.tables._scaling import hard_clip
 
-__all__ = ["member_posterior", "nomu_posterior"]
+__all__ = ["SMALLEST_STD", "member_posterior", "nomu_posterior"]
 
-_SMALLEST_STD = 1e-9  # of NOMU's predictions too
+#: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
+SMALLEST_STD = 1e-9
 
 
 def member_posterior(ensemble, n_draws: int) -> Posterior:
@@ -83,8 +84,9 @@ def _predicted_means(ensemble, n_draws):
 def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
     """Return NOMU's prediction plus multiples of its own standard deviation, without noise.
 
-    One number a draw and output, the same for all rows. Where bounds are not symmetric it
-    is a level, and a draw the quantile of that level, as in `TwoPieceNormal`.
+    Each draw has one multiple for every output, the same for all rows. Where bounds are not
+    symmetric it is a level instead, and the draw is the quantile of that level, as in
+    `TwoPieceNormal`.
 
     Parameters
     ----------
@@ -103,8 +105,8 @@ def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
     if network.given is not None or None in plans or inputs.encodes:
 
         def through_predictions(xp, arguments, X):
-            predicted = fitted.distribution_of_numbers(inputs.encode_array(X))
-            return _predicted_draws(predicted, indices, output_shape)
+            numbers = inputs.encode_array(X) if inputs.encodes else X
+            return _predicted_draws(fitted.distribution_of_numbers(numbers), indices, output_shape)
 
         return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)
 
@@ -161,9 +163,9 @@ class _NomuDraws:
             mean = _output(self.plans[1], rest, x, run)[:, :m]
         mean = mean * unit + y_mean
         l_min, l_max, c = (readout[k] for k in range(3))
-        spread = xp.maximum(READOUTS[self.readout](raw, l_min, l_max, xp), _SMALLEST_STD)
+        spread = xp.maximum(READOUTS[self.readout](raw, l_min, l_max, xp), SMALLEST_STD)
         sides = [
-            unit * xp.maximum(c * spread[:, start : start + m], _SMALLEST_STD)
+            unit * xp.maximum(c * spread[:, start : start + m], SMALLEST_STD)
             for start in range(0, self.head.n_sides * m, m)
         ]
         draws = _draws(xp, mean, indices, *sides)
@@ -187,7 +189,7 @@ def _ndtri(xp, p):
 
 
 def _predicted_draws(distribution, indices, output_shape):
-    """Draws (T, n[, m]) from what a NOMU model predicts."""
+    """Draws (T, n[, m]) from a NOMU model's predicted distribution."""
     if hasattr(distribution, "mode"):
         spreads = distribution.upper, distribution.lower
     else:

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -576,7 +577,7 @@ def test_fits_side_by_side_are_separate_fits(table, elsewhere):
     ]
     base = small()
     together = base.fit_many(*table, settings)
-    assert not hasattr(base, "network_")
+    assert not hasattr(base, "fitted_")
     for model, setting in zip(together, settings):
         alone = clone(base).set_params(**setting).fit(*table)
         assert model.get_params() == alone.get_params()
@@ -617,7 +618,7 @@ def test_fits_repeat_and_survive_pickling(fitted, table, elsewhere):
     stored = pickle.dumps(fitted)
     assert_array_equal(std_of(pickle.loads(stored), elsewhere), std_of(fitted, elsewhere))
     assert len(stored) < 3 * fitted.member_.weights.nbytes + 30_000
-    assert not hasattr(clone(fitted), "network_")
+    assert not hasattr(clone(fitted), "fitted_")
     draws = fitted.sample_y(elsewhere, 3, random_state=0)
     assert_array_equal(draws, fitted.sample_y(elsewhere, 3, random_state=0))
 
@@ -680,10 +681,10 @@ def test_progress_is_shown(table, capsys):
 
 
 def drawn(source, X, n=64, box=None, scaling=Scaling, margin=0.05):
-    scaling = scaling().fit(X, X[:, :1])
+    scaling = scaling().fit(X)
     inputs = ArtificialInputs(source, n, box, margin, X, scaling)
     values = inputs(inputs.n_each, np.random.default_rng(0))
-    return inputs, values * scaling.x_.scale_ + scaling.x_.mean_
+    return inputs, values * scaling.scale_ + scaling.mean_
 
 
 def test_uniform_inputs_fill_the_box(table):
@@ -1085,7 +1086,7 @@ def test_f_watches_the_rows_held_out(long_table):
     history = model.mean_member_.history
     best = model.mean_member_.best_epoch
     assert best == np.argmin(history["val_loss"])
-    error = (valid[1] - model.predict(valid[0])) / model.scaling_.y_.scale_
+    error = (valid[1] - model.predict(valid[0])) / model.fitted_.targets.scaling.scale_
     assert history["val_loss"][best] == pytest.approx(np.mean(error**2), rel=1e-3)
 
 
@@ -1188,8 +1189,9 @@ def test_scale_and_ends_of_two_sides_are_most_likely(long_table):
     model.fit(X[:60], y[:60], validation_data=(X[60:], y[60:]))
 
     def nll(l_min, l_max, c):
-        other = copy.copy(model)
-        other.l_min_, other.l_max_, other.c_ = l_min, l_max, c
+        other, fitted = copy.copy(model), model.fitted_
+        readout = replace(fitted.readout, l_min=l_min, l_max=l_max, c=c)
+        other.fitted_ = replace(fitted, readout=readout)
         return -other.log_prob(X[60:], y[60:]).mean()
 
     chosen = nll(model.l_min_, model.l_max_, model.c_)
@@ -1242,7 +1244,7 @@ def test_normalisation_that_a_given_model_has_learnt_is_kept(table):
     own = keras.Model(model.inputs, model.layers[-1].input).predict(X, verbose=0)
     copied = keras_model(nomu.member_)
     seen = keras.Model(copied.input, copied.get_layer("side_output").input)
-    features = seen.predict(nomu.scaling_.inputs(X), verbose=0)[:, -8:]
+    features = seen.predict(nomu.fitted_.inputs.transform(X), verbose=0)[:, -8:]
     for k in range(8):  # up to a factor and a constant
         assert np.corrcoef(features[:, k], own[:, k])[0, 1] == pytest.approx(1, abs=1e-4)
 

@@ -1,0 +1,318 @@
+"""A fitted NOMU model: trained networks, and how their raw uncertainty is read.
+
+Notation: n rows, m outputs, n_sides raw uncertainties of each output (one, or one upwards and one
+downwards). Numbers are encoded rows (n, d), before they are standardised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+
+from skuq._registry import saved_as
+from skuq.catalog import Member
+from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
+from skuq.fitted._protocol import refuse_keras
+from skuq.networks import GaussianHead, NomuHead
+from skuq.networks._nomu import READOUTS
+from skuq.predictive import EpistemicNormal, TwoPieceNormal
+from skuq.training import predict_members
+
+__all__ = [
+    "FittedNomu",
+    "GivenMean",
+    "KnownNoise",
+    "NomuNetwork",
+    "RawPrediction",
+    "Readout",
+    "both_sides",
+    "predict_mean",
+]
+
+
+class RawPrediction(NamedTuple):
+    """Prediction of networks before calibration.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n, m)
+        In units of y.
+    raw : ndarray of shape (n, n_sides * m)
+        Raw uncertainty of the standardised y.
+    noise : ndarray of shape (n, m) or None
+        Standard deviation in units of y.
+    """
+
+    mean: np.ndarray
+    raw: np.ndarray
+    noise: np.ndarray | None
+
+
+@saved_as("fitted.FittedNomu.GivenMean")
+class GivenMean:
+    """A trained model whose predictions are used as the mean, unchanged.
+
+    Parameters
+    ----------
+    model : keras.Model or fitted estimator
+    """
+
+    def __init__(self, model):
+        self.model = model
+
+    @property
+    def is_keras(self) -> bool:
+        """Whether the model is a Keras model."""
+        return hasattr(self.model, "predict_on_batch")
+
+    @property
+    def shows_layers(self) -> bool:
+        """Whether its hidden layers can be copied: a Keras model of one graph, in float32."""
+        if not self.is_keras or getattr(self.model, "input_shape", None) is None:
+            return False
+        return {layer.compute_dtype for layer in self.model._flatten_layers()} == {"float32"}
+
+    def check(self, n_features: int, names=None) -> None:
+        """Raise ValueError if the model is not fitted, or not for features like these.
+
+        Parameters
+        ----------
+        n_features : int
+        names : array-like of shape (n_features,), optional
+            Names of the columns of X, where they have any.
+        """
+        if self.is_keras:
+            self._check_keras(n_features)
+            return
+        try:
+            if hasattr(self.model, "fit"):  # an object that can only predict needs no fit
+                check_is_fitted(self.model)
+        except NotFittedError as error:
+            raise NotFittedError(
+                "`pretrained` is not fitted. What clones an estimator, as cross-validation and "
+                "searches do, loses what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
+            ) from error
+        own_names = getattr(self.model, "feature_names_in_", None)
+        if names is not None and own_names is not None and list(names) != list(own_names):
+            raise ValueError(
+                "X must have the columns that `pretrained` was fitted with, in their order: "
+                f"{list(own_names)}. Got {list(names)}."
+            )
+        wanted = getattr(self.model, "n_features_in_", n_features)
+        if wanted != n_features:
+            raise ValueError(f"`pretrained` takes {wanted} features. X has {n_features}.")
+
+    def _check_keras(self, n_features):
+        if not self.model.built:
+            raise ValueError("`pretrained` is a Keras model without weights: train it first.")
+        shape = getattr(self.model, "input_shape", None)
+        if shape not in (None, (None, n_features)):  # unknown of subclassed models
+            raise ValueError(
+                f"`pretrained` must take inputs of shape (None, {n_features}), as X has "
+                f"{n_features} features. It takes {shape}."
+            )
+
+    def __call__(self, numbers, n_outputs: int) -> np.ndarray:
+        """Predict (n, n_outputs), bit by bit as the model does."""
+        if self.is_keras:
+            mean = self.model.predict(numbers, verbose=0)
+        else:
+            names = getattr(self.model, "feature_names_in_", None)
+            rows = numbers if names is None else pd.DataFrame(numbers, columns=names)
+            mean = self.model.predict(rows)
+        mean = np.asarray(mean, dtype="float64")
+        n = len(numbers)
+        if mean.size != n * n_outputs or not np.isfinite(mean).all():
+            raise ValueError(
+                f"`pretrained` must predict finite numbers of shape ({n}, {n_outputs}), like "
+                f"y. Got shape {mean.shape}{'' if np.isfinite(mean).all() else ' with NaN or inf'}."
+            )
+        return mean.reshape(n, n_outputs)
+
+
+@saved_as("fitted.FittedNomu.KnownNoise")
+class KnownNoise:
+    """Known standard deviation of the data's noise; ``noise(numbers) -> (n, n_outputs)``.
+
+    Parameters
+    ----------
+    noise : float or callable
+        ``noise(X) -> (n,)`` or (n, n_outputs), in units of y.
+    n_outputs : int
+    """
+
+    def __init__(self, noise, n_outputs):
+        self.noise, self.n_outputs = noise, n_outputs
+
+    def __call__(self, numbers):
+        n = len(numbers)
+        if not callable(self.noise):
+            return np.full((n, self.n_outputs), float(self.noise))
+        noise = np.asarray(self.noise(numbers), dtype="float64")
+        usable = (noise >= 0) & np.isfinite(noise)
+        if noise.shape not in ((n,), (n, self.n_outputs)) or not usable.all():
+            raise ValueError(
+                f"`noise` must be a function that gives finite numbers >= 0 of shape ({n},). "
+                f"Got shape {noise.shape}{'' if usable.all() else ', some not such numbers'}."
+            )
+        return np.broadcast_to(noise.reshape(n, -1), (n, self.n_outputs))
+
+
+@saved_as("fitted.FittedNomu.NomuNetwork")
+@dataclass(frozen=True, eq=False)
+class NomuNetwork:
+    """Trained networks, and what was given in place of one.
+
+    Attributes
+    ----------
+    head : NomuHead
+    member : Member
+        Network of the raw uncertainty, and of the mean too where `head.with_mean`.
+    mean_member : Member or None
+        Network of the mean, and of learnt noise, where it was trained first.
+    given : GivenMean or None
+    noise : KnownNoise or None
+    """
+
+    head: NomuHead
+    member: Member
+    mean_member: Member | None = None
+    given: GivenMean | None = None
+    noise: Callable | None = None
+
+    def predict(self, numbers, inputs, targets) -> RawPrediction:
+        """Predict encoded rows, with fitted inputs and targets."""
+        x, noise = inputs.transform(numbers), None
+        mean, raw = self.head.split(predict_members([self.member], x)[0])
+        if self.given is not None:
+            mean = self.given(numbers, self.head.n_outputs)
+        else:
+            if self.mean_member is not None:
+                mean, noise = predict_mean(self.mean_member, x, self.head.n_outputs)
+            mean, restored = targets.restore(mean, 0.0 if noise is None else noise)
+            noise = None if noise is None else restored
+        if self.noise is not None:
+            noise = self.noise(numbers)
+        return RawPrediction(mean, raw, noise)
+
+
+def predict_mean(member, x, n_outputs):
+    """Predict the standardised mean (n, m), and the noise (n, m) or None if none was learnt.
+
+    Parameters
+    ----------
+    member : Member
+        Network of the mean.
+    x : ndarray of shape (n, d)
+        Standardised inputs.
+    n_outputs : int
+    """
+    raw = predict_members([member], x)[0]
+    if raw.shape[1] == n_outputs:
+        return raw, None
+    return GaussianHead(n_outputs).distribution(raw)
+
+
+def both_sides(raw, bounds: str):
+    """Split raw uncertainty (n, n_sides * m) into that upwards and that downwards, (n, m) each."""
+    if bounds == "symmetric":
+        return raw, raw
+    up, down = np.split(raw, 2, axis=1)
+    return up, down
+
+
+@saved_as("fitted.FittedNomu.Readout")
+@dataclass(frozen=True)
+class Readout:
+    """How raw uncertainty becomes standard deviations of the standardised y.
+
+    Attributes
+    ----------
+    kind : {"exponential", "linear"}
+        As the estimator's parameter `readout`.
+    bounds : {"symmetric", "asymmetric"}
+    l_min, l_max : float
+        Smallest and largest standard deviation before the factor `c`.
+    c : float
+        Factor of the model's standard deviation.
+    noise_factor : float, default=1.0
+        Factor of the noise's standard deviation.
+    """
+
+    kind: str
+    bounds: str
+    l_min: float
+    l_max: float
+    c: float = 1.0
+    noise_factor: float = 1.0
+
+    def std(self, raw) -> np.ndarray:
+        """Read standard deviations (n, m) of one side, before the factor `c`."""
+        return np.maximum(READOUTS[self.kind](raw, self.l_min, self.l_max), SMALLEST_STD)
+
+    def widths(self, raw) -> tuple[np.ndarray, np.ndarray]:
+        """Read standard deviations (n, m) upwards and downwards."""
+        up, down = both_sides(raw, self.bounds)
+        return self._width(up), self._width(down)
+
+    def _width(self, raw):
+        return np.maximum(self.c * self.std(raw), SMALLEST_STD)
+
+
+@saved_as("fitted.FittedNomu")
+@dataclass(frozen=True, eq=False)
+class FittedNomu:
+    """Trained networks of NOMU, and everything needed to predict with them.
+
+    Attributes
+    ----------
+    inputs : Inputs
+        Fitted.
+    targets : NumberTargets
+        Fitted.
+    network : NomuNetwork
+    readout : Readout
+    """
+
+    inputs: Any
+    targets: Any
+    network: NomuNetwork
+    readout: Readout
+
+    def distribution(self, X) -> EpistemicNormal | TwoPieceNormal:
+        """Predict the distribution of each row of validated X."""
+        return self.distribution_of_numbers(self.inputs.encode(X))
+
+    def distribution_of_numbers(self, numbers) -> EpistemicNormal | TwoPieceNormal:
+        """Predict the distribution of each encoded row."""
+        mean, raw, noise = self.network.predict(numbers, self.inputs, self.targets)
+        unit, readout = self.targets.scaling.scale_, self.readout
+        up, down = (unit * width for width in readout.widths(raw))
+        noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise
+        if self.targets.is_1d:
+            mean, up, down, noise = (part[:, 0] for part in (mean, up, down, noise))
+        if readout.bounds == "symmetric":
+            return EpistemicNormal(mean, noise, up)
+        return TwoPieceNormal(mean, down, up, noise)
+
+    def sample(self, X, n_samples, rng) -> np.ndarray:
+        """Draw (n[, m], n_samples): one noise variable for all rows of a draw."""
+        return self.distribution(X).sample(n_samples, rng)
+
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of one row's prediction as the user has it."""
+        return self.targets.output_shape
+
+    def posterior(self, n_draws, rng):
+        """Return draws of the function; see `nomu_posterior`."""
+        return nomu_posterior(self, n_draws, rng)
+
+    def to_keras(self, epistemic_ddof=0):
+        """Raise ValueError: no Keras model is built of NOMU's networks."""
+        refuse_keras("NOMU predicts no mixture")
