@@ -137,8 +137,8 @@ def rows():
 
 
 def fitted(rows, **settings):
-    settings = {"hidden_units": (5, 4), "epochs": 30, "random_state": 0, **settings}
-    return NOMURegressor(readout="linear", c=0.7, l_min=0.05, l_max=0.4, **settings).fit(*rows)
+    defaults = {"hidden_units": (5, 4), "epochs": 30, "random_state": 0, "readout": "linear"}
+    return NOMURegressor(c=0.7, l_min=0.05, l_max=0.4, **(defaults | settings)).fit(*rows)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,7 @@ def test_negated_readout_has_the_same_uncertainty():
     ],
 )
 def test_readout_weights_refuse_what_no_programme_holds(rows, settings, message):
-    model = fitted(rows, **{k: v for k, v in settings.items() if k != "readout"})
-    model.set_params(**settings)
+    model = fitted(rows, **settings)
     with pytest.raises(ValueError, match=message):
         model.readout_weights()
 
