@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from numbers import Integral, Real
 
-import numpy as np
-
+from skuq import training
 from skuq._params import HasMethods, Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator, trial_seed
-from skuq.estimators._given_base import GivenBase
 from skuq.estimators._neon_paper import paper_settings
-from skuq.estimators._neural import check_units, completed
+from skuq.estimators._network_estimator import check_units, completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
-from skuq.estimators._operator_draws import OperatorDraws
+from skuq.fitted._given_base import GivenBase
+from skuq.fitted._operator import IndexDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._plan import ARRAYS
 from skuq.networks._rebuild import rebuild
-from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices
-from skuq.training._draws import read_network
 
 __all__ = ["NEONRegressor"]
 
@@ -121,7 +117,9 @@ class NEONRegressor(OperatorRegressor):
         The indices that predictions average over.
     n_parameters_ : int
         Numbers that were trained.
-    scaling_ : FunctionScaling
+    fitted_ : FittedOperator
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of inputs, query
+        points and values.
     entropy_ : int
         What all random numbers came from.
     n_features_in_ : int
@@ -243,34 +241,18 @@ class NEONRegressor(OperatorRegressor):
         """
         return cls(**{**paper_settings(name), **changes})
 
-    @property
-    def _n_draws_a_step(self):
-        return self.n_index_samples
-
-    def _prepare(self, X, values, scaling):
+    def _fit_given(self, X, inputs, targets):
         if self.pretrained is None:
-            return super()._prepare(X, values, scaling)
+            return None
         for name in ("build_base", "output_map"):
             if getattr(self, name) is not None:
                 raise ValueError(f"`pretrained` gives the prediction: it excludes `{name}`.")
-        self._given = GivenBase(self.pretrained, scaling, values.shape[2])
-        rows = self._given.fit(X, self.query_points_)
-        mean = self._given.mean(X, self.query_points_)
-        return rows, (values - mean) / scaling.scale_
+        return GivenBase(self.pretrained, inputs, targets.head.n_outputs).fit(X)
 
-    def _train(self, data, n_queries, recipe, order, report):
-        from skuq.training import train_member
-
-        base, n_raw = None if self.pretrained is not None else self._base(), self._head.n_raw
-        if base is None:
-            n_features = data.x.shape[1]
-        elif isinstance(base, str):
-            n_features = rebuild(base).output_shape[-1] - n_raw
-        else:
-            n_features = base.n_features
+    def _train(self, job, report):
         epinet = EpiNet(
-            n_features,
-            n_raw,
+            _n_features(job),
+            job.head.n_raw,
             int(self.n_index),
             tuple(check_units("epinet_units", self.epinet_units)),
             tuple(check_units("prior_units", self.prior_units)),
@@ -278,74 +260,37 @@ class NEONRegressor(OperatorRegressor):
             self.activation,
             bool(self.factorize),
         )
-        permutation = None if order is None else order(generator(self.entropy_, "order"))
         try:
-            member = train_member(
-                EpistemicNetwork(base, n_raw, epinet),
-                self._head,
-                recipe,
-                data,
-                trial_seed(self.entropy_, 0),
-                permutation=permutation,
+            member = training.train_member(
+                EpistemicNetwork(job.base, job.head.n_raw, epinet),
+                job.head,
+                replace(job.recipe, n_draws=self.n_index_samples),
+                job.data,
+                trial_seed(job.entropy, 0),
+                permutation=job.row_order(),
                 report=report,
             )
         except FloatingPointError as error:
             member = error
         completed([member])
-        self.member_ = member
-        self.n_parameters_ = len(member.weights)
+        rng = generator(job.entropy, "index")
+        return IndexDraws(member, normal_indices(self.n_draws, self.n_index, rng))
 
-    def _index(self, n_draws, rng, independent=False):
-        if independent:
-            return rng.standard_normal((n_draws, self.n_index))
-        return normal_indices(n_draws, self.n_index, rng)
+    @property
+    def member_(self):
+        """The trained network as data."""
+        return self.fitted_.draws.member
 
-    def _raw(self, rows, index):
-        from skuq.training import predict_draws
-
-        return predict_draws(self.member_, rows, index)
-
-    # -- a given base --------------------------------------------------------------------
-
-    def _values(self, X, index, query_points):
-        if self.pretrained is None:
-            return super()._values(X, index, query_points)
-        queries = self._queries(query_points)
-        rows, mean = self._given.rows(X, queries), self._given.mean(X, queries)
-        loc, scale = self._head.values(ARRAYS, self._raw(rows, index))
-        centre = loc
-        if index is not self.index_:
-            centre, _ = self._head.values(ARRAYS, self._raw(rows, self.index_))
-        shape, unit = (len(loc), *mean.shape), self.scaling_.scale_
-        # The EpiNet moves the prediction one way for one z and another way for another, but
-        # not on average.
-        loc = mean + unit * (loc - centre.mean(axis=0)).reshape(shape)
-        return loc, None if scale is None else unit * scale.reshape(shape)
-
-    def _centre(self, X, draws, query_points):
-        if self.pretrained is None:
-            return super()._centre(X, draws, query_points)
-        return self._given.mean(X, self._queries(query_points)).reshape(draws.shape[1:])
-
-    def _posterior(self, index, query_points):
-        shape = self._outer_shape(query_points)
-        if self.pretrained is not None:
-            own = _GivenDraws(self, query_points)
-            return Posterior(own, (index,), None, len(index), shape)
-        function = OperatorDraws(read_network(self.member_.network), self._head, shape)
-        arguments = function.arguments(
-            [self.member_], index, self.scaling_, self._queries(query_points)
-        )
-        return Posterior(function, arguments, function.key(arguments), len(index), shape)
+    @property
+    def index_(self):
+        """Indices that predictions average over."""
+        return self.fitted_.draws.index
 
 
-@dataclass(frozen=True)
-class _GivenDraws:
-    """Draws around a given model's predictions: in NumPy only, as such a model may be anything."""
-
-    model: NEONRegressor
-    query_points: np.ndarray | None
-
-    def __call__(self, xp, arguments, X):
-        draws, _ = self.model._values(X, arguments[0], self.query_points)
-        return draws.reshape(*draws.shape[:2], *self.model._outer_shape(self.query_points))
+def _n_features(job) -> int:
+    """Number of features that the EpiNet sees of a row."""
+    if job.base is None:  # rows are the features of a given base
+        return job.data.x.shape[1]
+    if isinstance(job.base, str):  # a Keras model gives raw outputs, then features
+        return rebuild(job.base).output_shape[-1] - job.head.n_raw
+    return job.base.n_features

@@ -1,4 +1,4 @@
-"""Many operator networks: NEON's rivals, with randomised priors (RPN) or without."""
+"""Ensembles of operator networks, with randomised priors (RPN) or without."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from skuq import training
 from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator, trial_seed
-from skuq.estimators._neural import completed
+from skuq.estimators._network_estimator import completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
-from skuq.estimators._operator_draws import OperatorDraws
+from skuq.fitted._operator import MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.predictive import Posterior
-from skuq.training._draws import read_network
 
 __all__ = ["OperatorEnsembleRegressor"]
 
@@ -97,12 +96,15 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     Attributes
     ----------
     members_ : list of Member
+        Trained networks as data, with their histories.
     query_points_ : ndarray of shape (q, d_y)
-    scaling_ : FunctionScaling
+    fitted_ : FittedOperator
+        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of inputs, query
+        points and values.
     entropy_ : int
-        What all random numbers came from.
+        What `random_state` came to; every draw of the fit follows from it.
     n_parameters_ : int
-        Numbers that were trained.
+        Number of trained parameters, of all members together.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -191,54 +193,29 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _train(self, data, n_queries, recipe, order, report):
-        from skuq.training import train_stack
-
-        network = EpistemicNetwork(
-            self._base(), self._head.n_raw, prior_scale=float(self.prior_scale)
-        )
+    def _train(self, job, report):
+        network = EpistemicNetwork(job.base, job.head.n_raw, prior_scale=float(self.prior_scale))
         numbers = range(self.n_members)
-        splits = permutations = None
-        n = len(data.x) // n_queries
-        if self.bootstrap is not None:
-            size = max(1, round(self.bootstrap * n))
-            chosen = [
-                generator(self.entropy_, "bootstrap", k).permutation(n)[:size] for k in numbers
-            ]
-            columns = np.arange(n_queries)
-            splits = [((own[:, None] * n_queries + columns).ravel(), None) for own in chosen]
-        if order is not None:
-            permutations = [order(generator(self.entropy_, "order", k)) for k in numbers]
-        members = train_stack(
+        orders = [job.row_order(k) for k in numbers]
+        members = training.train_stack(
             network,
-            self._head,
-            recipe,
-            data,
-            [trial_seed(self.entropy_, k) for k in numbers],
-            splits=splits,
-            permutations=permutations,
+            job.head,
+            job.recipe,
+            job.data,
+            [trial_seed(job.entropy, k) for k in numbers],
+            splits=None if self.bootstrap is None else [self._bootstrap(job, k) for k in numbers],
+            permutations=orders if job.by_function else None,
             report=report,
         )
-        self.members_ = [members[k] for k in completed(members)]
-        self.n_parameters_ = sum(len(member.weights) for member in self.members_)
+        return MemberDraws(tuple(members[k] for k in completed(members)))
 
-    def _index(self, n_draws, rng, independent=False):
-        """Positions of members."""
-        if independent:
-            return rng.integers(len(self.members_), size=n_draws)
-        return np.arange(len(self.members_))
+    def _bootstrap(self, job, k):
+        """Draw the rows that member `k` trains on: those of whole functions; none validate."""
+        size = max(1, round(self.bootstrap * job.n_functions))
+        chosen = generator(job.entropy, "bootstrap", k).permutation(job.n_functions)[:size]
+        return (chosen[:, None] * job.n_queries + np.arange(job.n_queries)).ravel(), None
 
-    def _raw(self, rows, index):
-        from skuq.training import predict_draws
-
-        draws = {k: predict_draws(self.members_[k], rows)[0] for k in np.unique(index)}
-        return np.stack([draws[k] for k in index])
-
-    def _posterior(self, index, query_points):
-        shape, n = self._outer_shape(query_points), len(self.members_)
-        network = read_network(self.members_[0].network)
-        function = OperatorDraws(network, self._head, shape, n)
-        arguments = function.arguments(
-            self.members_, None, self.scaling_, self._queries(query_points)
-        )
-        return Posterior(function, arguments, function.key(arguments), n, shape)
+    @property
+    def members_(self):
+        """Trained networks as data."""
+        return list(self.fitted_.draws.members)

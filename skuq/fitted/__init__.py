@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "_calibrated": ["Calibration", "FittedCalibrated", "Temperature"],
         "_ensemble": ["DropoutPasses", "FittedEnsemble"],
         "_nomu": ["FittedNomu"],
+        "_operator": ["FittedOperator"],
         "_protocol": ["Fitted"],
         "_team": ["FittedTeam"],
     },

@@ -5,6 +5,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "_functions": ["FunctionInputs", "FunctionTargets"],
         "_inputs": ["ForeignInputs", "ImageInputs", "TableInputs"],
         "_preprocessing": ["TablePreprocessor"],
         "_rows": ["Rows", "check_groups", "read_rows", "read_validation_rows"],

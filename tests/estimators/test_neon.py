@@ -23,8 +23,8 @@ import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.bayesopt import Acquisition, maximize_acquisition
-from skuq.estimators._functions import FunctionScaling
 from skuq.predictive import EpistemicNormal
+from skuq.tables import FunctionTargets
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
 
@@ -256,21 +256,22 @@ def test_steps_are_whole_epochs(monkeypatch, changes, batch_size, epochs):
 def test_relative_loss_weighs_functions_by_their_size():
     """Eq. 2: each squared error over the function's squared norm, both in the same units."""
     rng = np.random.default_rng(0)
-    X, Y, weight = rng.normal(size=(5, 2)), rng.normal(size=(5, 3, 2)), rng.uniform(1, 2, 5)
+    _, Y, weight = rng.normal(size=(5, 2)), rng.normal(size=(5, 3, 2)), rng.uniform(1, 2, 5)
     Y *= np.array([1, 2, 3, 4, 1e-3])[:, None, None] * [1, 100]
-    scaling = FunctionScaling(True, by_column=False).fit(X, np.arange(3.0)[:, None], Y)
-    assert_allclose(scaling.scale_, Y.std(axis=(0, 1))[None], rtol=1e-12)
-    data = scaling.data(
-        scaling.rows(X, np.arange(3.0)[:, None]), scaling.scaled(Y), Y, weight, relative=True
-    )
-    size = ((Y / scaling.scale_) ** 2).mean(axis=(1, 2))
+    targets = FunctionTargets("relative")
+    values = targets.fit_encoder(Y, weight)
+    targets.fit(values)
+    assert_allclose(targets.scale_, Y.std(axis=(0, 1))[None], rtol=1e-12)
+    size = ((Y / targets.scale_) ** 2).mean(axis=(1, 2))
     assert size[4] < 0.01 * size.mean()  # a function of nearly nothing has a share at least
     size[4] = 0.01 * size.mean()
+    pairs = targets.pair_weights(values, weight)
     expected = np.repeat(weight / size, 3)
-    assert_allclose(data.weight / data.weight.mean(), expected / expected.mean(), rtol=1e-5)
-    plain = scaling.data(data.x, scaling.scaled(Y), Y, weight, relative=False)
-    expected = np.repeat(weight, 3)
-    assert_allclose(plain.weight / plain.weight.mean(), expected / expected.mean(), rtol=1e-5)
+    assert_allclose(pairs / pairs.mean(), expected / expected.mean(), rtol=1e-5)
+    plain = FunctionTargets("squared")
+    plain.fit(plain.fit_encoder(Y, weight))
+    pairs, expected = plain.pair_weights(values, weight), np.repeat(weight, 3)
+    assert_allclose(pairs / pairs.mean(), expected / expected.mean(), rtol=1e-5)
 
 
 def test_relative_loss_serves_functions_and_not_single_numbers(monkeypatch):
@@ -377,7 +378,7 @@ def test_predictions_have_the_shape_of_y(shape, loss):
 def test_single_numbers_with_a_query_point_are_functions_of_it():
     model = small(query_points=[0.3]).fit(INPUTS, VALUES[:, 1])
     assert model.predict(INPUTS).shape == (6,)
-    for part in model.predict_uncertainty(INPUTS, [0.3, 0.4]):
+    for part in model.predict_uncertainty(INPUTS, query_points=[0.3, 0.4]):
         assert part.shape == (6, 2)
     assert model.sample_y(INPUTS, 3, query_points=[0.3, 0.4]).shape == (6, 2, 3)
     assert model.posterior_fn(8, query_points=[0.3, 0.4])(INPUTS).shape == (8, 6, 2)
@@ -484,7 +485,7 @@ def of_kind(name, power=1):
 @pytest.mark.parametrize("name", KINDS)
 def test_posterior_draws_are_those_of_predictions(name):
     model, X = of_kind(name), np.array([[0.7], [3.0], [-1e9]])
-    posterior = model._posterior(model.index_, None)
+    posterior = model.fitted_.posterior_of(model.index_)
     draws, parts = posterior(X), model.predict_uncertainty(X)
     assert posterior.joint and posterior.n_draws == 16
     assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9, rtol=1e-9)
@@ -537,7 +538,7 @@ def test_posterior_at_other_query_points(wave):
     y = np.array([0.1, 0.77])
     posterior = wave.posterior_fn(64, random_state=0, query_points=y)
     assert posterior.output_shape == (2,)
-    mean, std = wave.predict(NEAR, True, y)
+    mean, std = wave.predict(NEAR, True, query_points=y)
     assert np.abs((posterior(NEAR).mean(axis=0) - mean) / std).mean() < 0.5
 
 
@@ -632,7 +633,7 @@ def test_given_base_gives_draws_in_numpy_only():
     draws, (mean, std) = posterior(FURTHER), model.predict(FURTHER, return_std=True)
     assert draws.shape == (64, 3, 4)
     assert_allclose(draws.mean(axis=0), mean, atol=0.5 * std.max())
-    own = model._posterior(model.index_, None)(FURTHER)
+    own = model.fitted_.posterior_of(model.index_)(FURTHER)
     assert_allclose(own.mean(axis=0), mean, atol=1e-9)
     assert_allclose(own.std(axis=0), std, rtol=1e-6)
 
@@ -683,7 +684,7 @@ def test_base_of_ones_own_learns(build):
     x = ops.convert_to_tensor(FURTHER.astype("float32"))
     draws = ops.convert_to_numpy(posterior.function(ops, single(posterior), x))
     assert_allclose(draws, posterior(FURTHER), atol=1e-4)
-    own = model._posterior(model.index_, None)(FURTHER)
+    own = model.fitted_.posterior_of(model.index_)(FURTHER)
     assert_allclose(own.mean(axis=0), model.predict(FURTHER), atol=1e-4)
 
 
@@ -723,15 +724,15 @@ def test_rows_do_not_depend_on_those_beside_them():
 
 def test_output_map_of_ones_own():
     model = fit_small(output_map=ops.tanh, steps=20)
-    assert np.abs(model._values(FURTHER, model.index_, None)[0]).max() <= (
-        np.abs(model.scaling_.mean_) + model.scaling_.scale_
+    assert np.abs(model.fitted_.values(FURTHER, model.index_)[0]).max() <= (
+        np.abs(model.fitted_.targets.mean_) + model.fitted_.targets.scale_
     )
 
 
 @pytest.mark.parametrize(("name", "low"), [("decaying", -np.inf), ("bounded", 0.0)])
 def test_output_maps_of_the_paper(name, low):
     model = fit_small(output_map=name, standardize=False)
-    draws, _ = model._values(FURTHER, model.index_, None)
+    draws, _ = model.fitted_.values(FURTHER, model.index_)
     assert draws.min() >= low
     if name == "bounded":
         assert draws.max() <= 1
@@ -891,7 +892,7 @@ def test_bounded_values_reach_over_their_whole_range():
     images = 130 + 70 * np.sin(3 * INPUTS + np.arange(4))
     model = small(output_map="bounded", steps=1500, learning_rate=0.02).fit(INPUTS, images)
     assert explained(model, INPUTS, images) > 0.9
-    draws, _ = model._values(FURTHER, model.index_, None)
+    draws, _ = model.fitted_.values(FURTHER, model.index_)
     low, spread = images.min(), np.ptp(images)
     assert draws.min() > low - 0.1 * spread and draws.max() < low + 1.1 * spread
 

@@ -121,9 +121,9 @@ def test_members_differ_by_their_priors(wave):
 
 
 def test_predictions_are_moments_of_the_members(wave):
-    rows = wave.scaling_.rows(FAR, wave.query_points_)
+    targets, rows = wave.fitted_.targets, wave.fitted_.inputs.transform(FAR)
     means = np.stack([predict_draws(member, rows)[0] for member in wave.members_])
-    means = means.reshape(4, 30, 12) * wave.scaling_.scale_[0] + wave.scaling_.mean_[0]
+    means = means.reshape(4, 30, 12) * targets.scale_[0] + targets.mean_[0]
     mean, std = wave.predict(FAR, return_std=True)
     assert_allclose(mean, means.mean(axis=0), atol=1e-12)
     assert_allclose(std, means.std(axis=0), atol=1e-12)
@@ -147,7 +147,7 @@ def test_a_member_is_the_same_trained_alone(monkeypatch, batch):
     monkeypatch.setattr(skuq.training, "train_stack", spy)
     model = fit_small(steps=40, **batch)
     (network, head, recipe, data, seeds), _ = calls[0]
-    rows = model.scaling_.rows(INPUTS, model.query_points_)
+    rows = model.fitted_.inputs.transform(INPUTS)
     if not batch:
         for seed, member in zip(seeds, model.members_):
             alone = train_member(network, head, recipe, data, seed)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, Run, tensors
-from skuq.tables._scaling import FARTHEST
+from skuq.tables._functions import pair_rows
+from skuq.tables._scaling import hard_clip
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
 
@@ -33,9 +33,9 @@ class OperatorDraws:
     network : EpistemicNetwork
     head : OperatorHead
     output_shape : tuple of int
-        Of one function's values as the user has them.
+        Shape of one function's values as the user has them.
     n_members : int
-        Of an ensemble, whose members are its draws; 0 for one network with indices.
+        Members of an ensemble, which are its draws; 0 for one network with indices.
     """
 
     network: EpistemicNetwork
@@ -44,27 +44,46 @@ class OperatorDraws:
     n_members: int = 0
 
     def key(self, arguments) -> tuple:
-        """Equal where the same program computes the draws."""
+        """Return what is equal where the same program computes the draws."""
         function = replace(self, network=self.network.without_names())
         return function, tuple(part.shape for part in arguments)
 
     @classmethod
-    def arguments(cls, members, index, scaling, queries) -> tuple:
-        """What the function takes, from trained members (one, or an ensemble's)."""
-        n_members = 0 if index is not None else len(members)
-        x, network = scaling.inputs_.x_, _runnable(read_network(members[0].network), n_members)
-        weights: Any = [member.weights.astype("float64") for member in members]
-        state: Any = [
+    def of(cls, fitted, index, points, output_shape):
+        """Take a fitted operator apart: what stays the same from fit to fit, and the rest.
+
+        Parameters
+        ----------
+        fitted : FittedOperator
+            Without a given base.
+        index : ndarray
+            Indices of its draws; of an ensemble, all members.
+        points : ndarray of shape (q, d_y)
+            Query points in the user's units.
+        output_shape : tuple of int
+
+        Returns
+        -------
+        function : OperatorDraws
+        arguments : tuple of ndarray
+        """
+        members, inputs, targets = fitted.draws.members, fitted.inputs, fitted.targets
+        network = read_network(members[0].network)
+        n_members = 0 if network.n_index else len(members)
+        function = cls(network, targets.head, output_shape, n_members)
+        weights = [member.weights.astype("float64") for member in members]
+        state = [
             [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
             for member in members
         ]
-        if index is None:
+        if n_members:
             weights, state = np.stack(weights), [np.stack(values) for values in zip(*state)]
+            index = np.zeros((1, 1))  # not used
         else:
             (weights,), (state,) = weights, state
-        fixed = (x.mean_, x.scale_, scaling.queries_.inputs(queries), scaling.mean_, scaling.scale_)
-        index = np.zeros((1, 1)) if index is None else index
-        return (*fixed, index, *network.split(weights), *state)
+        x, queries = inputs.scaling, inputs.query_scaling.transform(points)
+        fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, index)
+        return function, (*fixed, *_runnable(network, n_members).split(weights), *state)
 
     def __call__(self, xp, arguments, X):
         """Draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
@@ -72,8 +91,7 @@ class OperatorDraws:
         space = ARRAYS if xp is np else tensors()
         network = _runnable(self.network, self.n_members)
         n, q = X.shape[0], queries.shape[0]
-        u = xp.clip((X - x_mean) / x_scale, -FARTHEST, FARTHEST)
-        rows = xp.concatenate([xp.repeat(u, q, axis=0), xp.tile(queries, (n, 1))], axis=-1)
+        rows = pair_rows(xp, hard_clip(xp, (X - x_mean) / x_scale), queries)
         k = len(network.shapes)
         raw, _, _ = network.forward(variables[:k], variables[k:], rows, Run(space, index=index))
         values, _ = self.head.values(space, raw)

@@ -1,0 +1,121 @@
+"""A trained model of functions whose predictions stay as they are.
+
+Notation: n inputs, q query points, m components, as in `skuq.tables._functions`.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+from skuq import backend
+from skuq._registry import saved_as
+from skuq.networks._nomu import entering
+
+__all__ = ["GivenBase"]
+
+
+@saved_as("fitted.FittedOperator.GivenBase")
+class GivenBase:
+    """Predictions of a given model, and the features that an EpiNet sees of it.
+
+    Parameters
+    ----------
+    model : keras.Model or fitted regressor
+    inputs : FunctionInputs
+        Fitted.
+    n_components : int
+
+    Attributes
+    ----------
+    is_operator : bool
+        Whether the model has inputs u and y, hence predicts at any query points.
+    mean_, scale_ :
+        Of the model's last hidden layer. Fitted by `fit`.
+    """
+
+    def __init__(self, model, inputs, n_components: int):
+        self.model, self.inputs, self.n_components = model, inputs, n_components
+        shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
+        self.is_operator = len(shapes) == 2
+        wanted = [(None, len(s.scale_)) for s in (inputs.scaling, inputs.query_scaling)]
+        if shapes and shapes not in (wanted, wanted[:1]):
+            raise ValueError(
+                "A Keras model as `pretrained` must have inputs u and y of shapes "
+                f"{wanted}, or u alone. Got {shapes}."
+            )
+        if not hasattr(model, "predict_on_batch") and hasattr(model, "fit"):
+            try:
+                check_is_fitted(model)
+            except NotFittedError as error:
+                raise NotFittedError(
+                    "`pretrained` is not fitted. What clones an estimator, as cross-validation and "
+                    "searches do, loses what it has learnt: wrap it in "
+                    "sklearn.frozen.FrozenEstimator."
+                ) from error
+
+    def fit(self, X) -> GivenBase:
+        """Learn the scale of the last hidden layer, at the query points of the inputs."""
+        self.mean_, self.scale_ = 0.0, 1.0
+        hidden = self._last_hidden(X, self.inputs.points())
+        if hidden is not None:
+            # One mean a column, and one scale for all: a single feature may hardly vary.
+            self.mean_ = StandardScaler(with_std=False).fit(hidden).mean_
+            self.scale_ = np.sqrt(np.var(hidden, axis=0).mean()) or 1.0
+        return self
+
+    def features(self, X, query_points=None) -> np.ndarray:
+        """Standardised last hidden layer, u and y of every pair: rows (n * q, n_features)."""
+        points = self.inputs.points(query_points)
+        rows, hidden = self.inputs.transform(X, query_points), self._last_hidden(X, points)
+        if hidden is None:
+            return rows
+        return np.concatenate([(hidden - self.mean_) / self.scale_, rows], axis=1)
+
+    def mean(self, X, query_points=None) -> np.ndarray:
+        """Predictions (n, q, m) in units of Y, bit by bit those of the model."""
+        points = self.inputs.points(query_points)
+        if self.is_operator:
+            mean = self.model.predict(_pairs(X, points), verbose=0)
+        else:
+            if not np.array_equal(points, self.inputs.query_points):
+                raise ValueError(
+                    "`pretrained` predicts at the query points of Y only: it is no Keras model "
+                    "with inputs u and y. Leave `query_points` out."
+                )
+            options = {"verbose": 0} if hasattr(self.model, "predict_on_batch") else {}
+            mean = self.model.predict(X, **options)
+        mean = np.asarray(mean, dtype="float64")
+        shape = (len(X), len(points), self.n_components)
+        if mean.size != np.prod(shape) or not np.isfinite(mean).all():
+            raise ValueError(
+                "`pretrained` must predict finite numbers for "
+                f"{shape[0]} inputs, {shape[1]} query points and {shape[2]} components. "
+                f"Got shape {mean.shape}{'' if np.isfinite(mean).all() else ' with NaN or inf'}."
+            )
+        return mean.reshape(shape)
+
+    def _last_hidden(self, X, points):
+        """Inputs of the last layer of weights, (n * q, n_hidden); None if that is not seen."""
+        if not self.is_operator or self._hidden_model is None:
+            return None
+        parts = self._hidden_model.predict(_pairs(X, points), verbose=0)
+        return np.concatenate(parts if isinstance(parts, list) else [parts], axis=1)
+
+    @functools.cached_property
+    def _hidden_model(self):
+        """The model up to the inputs of its last layer of weights; None if it has none."""
+        seen = [tensor for tensor in entering(self.model.outputs[0]) if len(tensor.shape) == 2]
+        return backend.keras.Model(self.model.inputs, seen) if seen else None
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_hidden_model"}
+
+
+def _pairs(X, points):
+    """Inputs u and y of every pair, as a Keras model of two inputs takes them."""
+    return [np.repeat(X, len(points), axis=0), np.tile(points, (len(X), 1))]

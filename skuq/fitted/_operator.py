@@ -1,0 +1,188 @@
+"""A fitted operator: pair inputs with query points, run networks, apply the head, restore.
+
+Notation: n inputs, q query points, m components, S draws; values are (S, n, q, m) inside, and in
+the shape of the user's Y outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from skuq import training
+from skuq._registry import saved_as
+from skuq.catalog import Member
+from skuq.fitted._given_base import GivenBase
+from skuq.fitted._operator_draws import OperatorDraws
+from skuq.fitted._protocol import refuse_keras
+from skuq.networks._plan import ARRAYS
+from skuq.predictive import Posterior
+from skuq.predictive._posterior import normal_indices
+
+__all__ = ["FittedOperator", "IndexDraws", "MemberDraws"]
+
+
+@saved_as("fitted.FittedOperator.IndexDraws")
+@dataclass(frozen=True, eq=False)
+class IndexDraws:
+    """Draws of one network with an EpiNet: each has an index z of random numbers.
+
+    Attributes
+    ----------
+    member : Member
+    index : ndarray of shape (n_draws, n_index)
+        The indices that predictions average over.
+    """
+
+    member: Member
+    index: np.ndarray
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The one network."""
+        return (self.member,)
+
+    def spread(self, n: int, rng) -> np.ndarray:
+        """Draw indices (n, n_index) that are spread more evenly than chance does it."""
+        return normal_indices(n, self.index.shape[1], rng)
+
+    def independent(self, n: int, rng) -> np.ndarray:
+        """Draw independent indices (n, n_index)."""
+        return rng.standard_normal((n, self.index.shape[1]))
+
+    def raw(self, rows, index) -> np.ndarray:
+        """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
+        return training.predict_draws(self.member, rows, index)
+
+
+@saved_as("fitted.FittedOperator.MemberDraws")
+@dataclass(frozen=True, eq=False)
+class MemberDraws:
+    """Draws of an ensemble: each is a member, and its index the member's position.
+
+    Attributes
+    ----------
+    members : tuple of Member
+    """
+
+    members: tuple[Member, ...]
+
+    @property
+    def index(self) -> np.ndarray:
+        """Positions of all members, which predictions average over."""
+        return np.arange(len(self.members))
+
+    def spread(self, n: int, rng) -> np.ndarray:
+        """Return the positions of all members, once each, whatever `n`."""
+        return self.index
+
+    def independent(self, n: int, rng) -> np.ndarray:
+        """Draw positions (n,) with replacement."""
+        return rng.integers(len(self.members), size=n)
+
+    def raw(self, rows, index) -> np.ndarray:
+        """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
+        drawn = {k: training.predict_draws(self.members[k], rows)[0] for k in np.unique(index)}
+        return np.stack([drawn[k] for k in index])
+
+
+@saved_as("fitted.FittedOperator")
+@dataclass(frozen=True, eq=False)
+class FittedOperator:
+    """Trained networks of functions, and everything needed to predict with them.
+
+    Methods take `query_points`, an array-like of shape (q, d_y) or (q,); by default those of
+    the fit.
+
+    Attributes
+    ----------
+    inputs : FunctionInputs
+        Fitted.
+    targets : FunctionTargets
+        Fitted; holds the head of the networks.
+    draws : IndexDraws or MemberDraws
+        The networks, and what tells their draws apart.
+    given : GivenBase or None
+        A model whose predictions are kept; the networks then only say how unsure these are.
+    """
+
+    inputs: Any
+    targets: Any
+    draws: IndexDraws | MemberDraws
+    given: GivenBase | None = None
+
+    def values(self, X, index, query_points=None):
+        """Predict draws of given indices, in units of Y.
+
+        Returns
+        -------
+        loc : ndarray of shape (S, n, q, m)
+        scale : ndarray of shape (S, n, q, m) or None
+            Standard deviations of a likelihood.
+        """
+        encode = self.inputs.transform if self.given is None else self.given.features
+        rows = encode(X, query_points)
+        loc, scale = self._standardised(rows, index)
+        if self.given is not None:
+            # The EpiNet moves the prediction one way for one z and another way for another,
+            # but not on average.
+            own = self.draws.index
+            centre = loc if index is own else self._standardised(rows, own)[0]
+            loc = loc - centre.mean(axis=0)
+        n_queries = len(self.inputs.points(query_points))
+        shape = (len(loc), len(X), n_queries, self.targets.head.n_outputs)
+        mean = None if self.given is None else self.given.mean(X, query_points)
+        scale = None if scale is None else scale.reshape(shape)
+        return self.targets.restore(loc.reshape(shape), scale, mean)
+
+    def _standardised(self, rows, index):
+        """Means and standard deviations (S, n * q, m) of standardised values."""
+        return self.targets.head.values(ARRAYS, self.draws.raw(rows, index))
+
+    def distribution(self, X, query_points=None):
+        """Predict the distribution of each function's values, for validated X."""
+        loc, scale = self.values(X, self.draws.index, query_points)
+        centre = None if self.given is None else self.given.mean(X, query_points)
+        return self.targets.distribution(loc, scale, centre)
+
+    def sample(self, X, n_samples, rng, query_points=None) -> np.ndarray:
+        """Draw (n[, q[, m]], n_samples): each draw is one function of inputs and query points.
+
+        Of a likelihood every value has noise of its own.
+        """
+        loc, scale = self.values(X, self.draws.independent(n_samples, rng), query_points)
+        if scale is not None:
+            loc = loc + scale * rng.standard_normal(loc.shape)
+        loc = loc.reshape(n_samples, len(X), *self.output_shape(query_points))
+        return np.moveaxis(loc, 0, -1)
+
+    def output_shape(self, query_points=None) -> tuple[int, ...]:
+        """Shape of one function's values as the user has them."""
+        return self.targets.output_shape_at(len(self.inputs.points(query_points)))
+
+    def posterior(self, n_draws, rng, query_points=None) -> Posterior:
+        """Return draws of the function; an ensemble's are its members."""
+        return self.posterior_of(self.draws.spread(n_draws, rng), query_points)
+
+    def posterior_of(self, index, query_points=None) -> Posterior:
+        """Return the draws of given indices, which stay the same for all inputs.
+
+        Around a given model they are for NumPy only, as such a model may be anything.
+        """
+        shape = self.output_shape(query_points)
+        if self.given is None:
+            points = self.inputs.points(query_points)
+            function, arguments = OperatorDraws.of(self, index, points, shape)
+            return Posterior(function, arguments, function.key(arguments), len(index), shape)
+
+        def through_predictions(xp, arguments, X):
+            loc, _ = self.values(X, arguments[0], query_points)
+            return loc.reshape(*loc.shape[:2], *shape)
+
+        return Posterior(through_predictions, (index,), None, len(index), shape)
+
+    def to_keras(self, epistemic_ddof=0):
+        """Raise ValueError: there is no Keras model of it."""
+        refuse_keras("operators predict functions at query points")

@@ -1,0 +1,288 @@
+"""Functions as targets: inputs u with query points, and the functions' values there.
+
+Notation: n functions, each known at q query points y of d_y coordinates and with m components;
+a row that networks see is a pair of an input u (d_u numbers) and a query point.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from sklearn.utils.validation import check_array, validate_data
+
+from skuq import backend
+from skuq._registry import saved_as
+from skuq.networks._operator_head import OperatorHead
+from skuq.predictive import EpistemicNormal, GaussianMixture
+from skuq.tables._scaling import NoScaling, Scaling, TargetScaling
+
+__all__ = ["FunctionInputs", "FunctionTargets", "check_queries", "flat_values", "pair_rows"]
+
+# A function far smaller than others would have all the weight of a relative error.
+_LEAST_SHARE = 1e-2  # of the mean squared size
+_MARGIN = 0.05  # of the range of bounded values: networks reach its ends only in the limit
+_SMALLEST_STD = 1e-9  # of the standardised values: a distribution needs some width
+
+
+def check_queries(points, n_columns: int | None = None) -> np.ndarray:
+    """Validate query points, numbers of shape (q,) or (q, d_y); return (q, d_y).
+
+    Raises
+    ------
+    ValueError
+        If they are not finite numbers, or of another dimension than `n_columns`.
+    """
+    wanted = "(q, d_y)" if n_columns is None else f"(q, {n_columns}), as in fit"
+    if np.ndim(points) not in (1, 2):
+        raise ValueError(f"`query_points` must have shape {wanted}. Got {np.shape(points)}.")
+    try:
+        points = check_array(points, ensure_2d=False, dtype="float64", input_name="query_points")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`query_points` must be finite numbers of shape {wanted}: {error}"
+        ) from error
+    if points.ndim == 1:
+        points = points[:, None]
+    if n_columns is not None and points.shape[1] != n_columns:
+        raise ValueError(f"`query_points` must have shape {wanted}. Got {points.shape}.")
+    return points
+
+
+def flat_values(Y):
+    """Flatten function values to (n,), (n, q) or (n, q * m), and return their shape as well.
+
+    Returns
+    -------
+    Y : array-like of shape (n,), (n, q) or (n, q * m)
+    shape : tuple
+        () for single numbers, (q,) or (q, m).
+    """
+    values = np.asarray(Y)
+    if values.ndim <= 2:
+        return Y, values.shape[1:]
+    if values.ndim > 3:
+        raise ValueError(
+            "Y must have shape (n,), (n, q) or (n, q, m) for n functions at q query points with m "
+            f"components. Got {values.shape}."
+        )
+    return values.reshape(len(values), math.prod(values.shape[1:])), values.shape[1:]
+
+
+def pair_rows(xp, inputs, queries):
+    """Pair every input (n, d_u) with every query point (q, d_y): rows (n * q, d_u + d_y)."""
+    n, q = inputs.shape[0], queries.shape[0]
+    return xp.concatenate([xp.repeat(inputs, q, axis=0), xp.tile(queries, (n, 1))], axis=-1)
+
+
+@saved_as("tables.FunctionInputs")
+class FunctionInputs:
+    """Inputs of functions, and the points at which these are queried.
+
+    Parameters
+    ----------
+    query_points : array-like of shape (q, d_y) or (q,), optional
+        By default columns of Y are numbered from 0 to 1, and cannot be predicted between.
+    standardize : bool, default=True
+
+    Attributes
+    ----------
+    query_points : ndarray of shape (q, d_y)
+        Those of `fit`.
+    are_columns : bool
+        Whether query points only number the columns of Y.
+    scaling : Scaling
+        Of the inputs. Fitted by `fit`.
+    query_scaling : Scaling
+        Of the query points. Fitted by `fit`.
+    """
+
+    def __init__(self, query_points=None, *, standardize=True):
+        self.are_columns = query_points is None
+        self.query_points = None if query_points is None else check_queries(query_points)
+        scaling = Scaling if standardize else NoScaling
+        self.scaling, self.query_scaling = scaling(), scaling()
+
+    def validate(self, X, estimator, *, reset=False, min_rows=1):
+        """Check that X holds finite numbers (n, d_u)."""
+        return validate_data(
+            estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
+        )
+
+    def fit_encoder(self, X, values, weight, estimator) -> np.ndarray:
+        """Return X, and check that there is a query point for each of the values (n[, q[, m]])."""
+        n_queries = values.shape[1] if values.ndim > 1 else 1
+        if self.are_columns:
+            self.query_points = np.linspace(0.0, 1.0, n_queries)[:, None]
+        elif len(self.query_points) != n_queries:
+            raise ValueError(
+                f"`query_points` must have one row for each of the {n_queries} query points of Y. "
+                f"Got {len(self.query_points)}."
+            )
+        return X
+
+    def encode(self, X) -> np.ndarray:
+        """Return X: it holds numbers already."""
+        return X
+
+    def fit(self, X, weight=None):
+        """Learn the scales of inputs and query points; weights are ignored."""
+        self.scaling.fit(X)
+        self.query_scaling.fit(self.query_points)
+        return self
+
+    def points(self, query_points=None) -> np.ndarray:
+        """Validate the query points (q, d_y) of a prediction; by default those of `fit`."""
+        if query_points is None:
+            return self.query_points
+        if self.are_columns:
+            raise ValueError(
+                "The columns of Y have no query points of their own: give `query_points` to the "
+                "estimator before fitting, to predict at others."
+            )
+        return check_queries(query_points, self.query_points.shape[1])
+
+    def transform(self, X, query_points=None) -> np.ndarray:
+        """Standardise inputs and query points, and pair them to rows (n * q, d_u + d_y)."""
+        queries = self.query_scaling.transform(self.points(query_points))
+        return pair_rows(np, self.scaling.transform(X), queries)
+
+
+@saved_as("tables.FunctionTargets")
+class FunctionTargets:
+    """Values of functions: single numbers (n,), values (n, q), or with components (n, q, m).
+
+    Inside they are (n, q, m). They have a mean and a scale for each component; where query points
+    only number the columns of Y, for each column.
+
+    Parameters
+    ----------
+    loss : {"auto", "relative", "squared", "huber", "nll"}, default="auto"
+        As the estimators' parameter.
+    output_map : {"decaying", "bounded"}, callable or None, default=None
+        As the estimators' parameter.
+    standardize : bool, default=True
+    by_column : bool, default=False
+        Whether each column has a scale of its own.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of one function's values in `fit`: (), (q,) or (q, m).
+    is_relative : bool
+        Whether a function's error counts in units of its size.
+    head : OperatorHead
+        Turns raw outputs into standardised values.
+    mean_, scale_ : ndarray of shape (1, m), or (q, m) where columns have their own
+        A value becomes ``(value - mean_) / scale_``. Fitted by `fit`.
+    """
+
+    def __init__(self, loss="auto", output_map=None, *, standardize=True, by_column=False):
+        if loss == "nll" and output_map is not None:
+            raise ValueError("loss='nll' has a standard deviation to give and takes no output_map.")
+        self.loss, self.output_map = loss, output_map
+        self.standardize, self.by_column = standardize, by_column
+
+    def validate(self, Y, estimator):
+        """Check that Y holds finite numbers (n,), (n, q) or (n, q, m)."""
+        flat, shape = flat_values(Y)
+        flat = validate_data(estimator, y=flat, multi_output=True, y_numeric=True)
+        return flat.reshape(len(flat), *shape)
+
+    def fit_encoder(self, values, weight) -> np.ndarray:
+        """Note the shape of the values, choose head and loss, and return values (n, q, m)."""
+        self.shape = values.shape[1:]
+        values = values.astype("float64").reshape(len(values), *(*self.shape, 1, 1)[:2])
+        n_queries, n_components = values.shape[1:]
+        if callable(self.output_map):
+            _check_output_map(self.output_map, n_components)
+        kind = self.loss if self.loss in ("huber", "nll") else "squared"
+        self.head = OperatorHead(n_components, kind, self.output_map)
+        # The size of a single number may be 0.
+        self.is_relative = self.loss == "relative" or (self.loss == "auto" and n_queries > 1)
+        return values
+
+    def weigh(self, rows):
+        """Return the rows: functions are weighted by their size in `pair_weights` only."""
+        return rows
+
+    def fit(self, values, weight=None):
+        """Learn the scale of values (n, q, m); weights are ignored."""
+        n, q, m = values.shape
+        columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
+        shape = (q, m) if self.by_column else (1, m)
+        scaling = TargetScaling(self.standardize).fit(columns)
+        mean, scale = scaling.mean_, scaling.scale_
+        if self.standardize and self.output_map == "bounded":
+            # Networks give values within (0, 1) only.
+            low, spread = columns.min(axis=0), np.ptp(columns, axis=0)
+            spread = np.where(spread > 0, spread, 1.0)
+            mean, scale = low - _MARGIN * spread, (1 + 2 * _MARGIN) * spread
+        self.mean_, self.scale_ = mean.reshape(shape), scale.reshape(shape)
+        return self
+
+    def transform(self, values, mean=None) -> np.ndarray:
+        """Standardise values (n, q, m) to rows (n * q, m), around `mean_` or other means."""
+        standard = (values - (self.mean_ if mean is None else mean)) / self.scale_
+        return standard.reshape(-1, values.shape[2])
+
+    def restore(self, loc, scale, mean=None):
+        """Means and standard deviations (.., q, m) in units of Y, around `mean_` or other means.
+
+        `scale` may be None.
+        """
+        loc = loc * self.scale_ + (self.mean_ if mean is None else mean)
+        return loc, None if scale is None else scale * self.scale_
+
+    def pair_weights(self, values, weight) -> np.ndarray:
+        """Weights (n * q,) of all pairs, from values (n, q, m) and weights of functions (n,).
+
+        With a relative loss, the error of a function counts in units of its size (NEON, Eq. 2).
+        """
+        if self.is_relative:
+            size = np.mean((values / self.scale_) ** 2, axis=(1, 2))
+            weight = weight / np.maximum(size, _LEAST_SHARE * (size.mean() or 1.0))
+        return np.repeat(weight, values.shape[1])
+
+    def output_shape_at(self, n_queries: int) -> tuple[int, ...]:
+        """Shape of one function's values at so many query points, as the user has them."""
+        if len(self.shape) == 2:
+            return n_queries, self.head.n_outputs
+        return () if not self.shape and n_queries == 1 else (n_queries,)
+
+    def distribution(self, loc, scale=None, centre=None):
+        """Make a record of draws (S, n, q, m), in units of Y.
+
+        Parameters
+        ----------
+        loc, scale : ndarray of shape (S, n, q, m)
+            Means and, of a likelihood, standard deviations of each draw.
+        centre : ndarray of shape (n, q, m), optional
+            Prediction, if it is not the mean of the draws.
+
+        Returns
+        -------
+        EpistemicNormal or GaussianMixture
+            Of shape (n,) for single numbers, else (n, q * m), components beside each other: a
+            normal with the draws' mean and standard deviation, or of a likelihood the mixture of
+            all draws (NEON, Eq. 5).
+        """
+        n_draws, n, *values = loc.shape
+        width = (-1,) if self.output_shape_at(values[0]) else ()
+        loc = loc.reshape(n_draws, n, *width)
+        if scale is not None:
+            return GaussianMixture(loc, scale.reshape(loc.shape))
+        unit = np.broadcast_to(self.scale_, values).reshape(width)
+        std = np.maximum(loc.std(axis=0), _SMALLEST_STD * unit)
+        centre = loc.mean(axis=0) if centre is None else centre.reshape(std.shape)
+        return EpistemicNormal(centre, np.zeros_like(std), std)
+
+
+def _check_output_map(output_map, n_components):
+    shape = (2, 3, n_components)
+    values = output_map(backend.ops.zeros(shape))
+    if not backend.ops.is_tensor(values) or tuple(values.shape) != shape:
+        raise ValueError(
+            "`output_map` must be a function of `keras.ops` that keeps shapes: from a tensor "
+            f"{shape} to one. Got {type(values).__name__} {np.shape(values)}."
+        )
