@@ -191,6 +191,8 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
     def sample_y(self, X, n_samples=1, random_state=None, **query):
         """Draw targets jointly: each draw is one function, with one noise variable for all rows.
 
+        Regressors of functions that learn noise draw it for every value by itself.
+
         Parameters
         ----------
         X : array-like of shape (n, n_features)
@@ -202,6 +204,11 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n[, m], n_samples)
+
+        Raises
+        ------
+        ValueError
+            If `n_samples` is not a positive whole number.
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)

@@ -23,13 +23,13 @@ __all__ = ["NEONRegressor"]
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
 class NEONRegressor(OperatorRegressor):
-    """A network of functions whose EpiNet says how unsure it is, and of what together.
+    """An operator network with an EpiNet, for functions as targets.
 
-    Learns the map from inputs u to functions y -> h(u)(y), from their values at query points.
-    A small second network takes a random index z and changes the prediction with it; where
-    data do not tell it otherwise, a frozen random prior makes its predictions differ. One z is
-    one function: draws are joint over all inputs and queries. With one number a row it
-    is an ordinary regressor.
+    It learns the map from inputs u to functions y -> h(u)(y), from their values at query points.
+    A small second network, the EpiNet, takes a random index z and changes the prediction with it.
+    A frozen random prior in it makes predictions of different z differ wherever data do not
+    determine them. Each z gives one function: draws are joint over all inputs and query points.
+    With one number a row it is an ordinary regressor.
 
     Parameters
     ----------
@@ -113,10 +113,11 @@ class NEONRegressor(OperatorRegressor):
     member_ : Member
         The trained network as data, with its history.
     query_points_ : ndarray of shape (q, d_y)
+        Query points of the fit.
     index_ : ndarray of shape (n_draws, n_index)
         The indices that predictions average over.
     n_parameters_ : int
-        Numbers that were trained.
+        Number of trained parameters.
     fitted_ : FittedOperator
         What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of inputs, query
         points and values.
@@ -131,6 +132,15 @@ class NEONRegressor(OperatorRegressor):
     --------
     OperatorEnsembleRegressor : Many operator networks, with or without randomised priors.
     skuq.bayesopt.BayesianOptimizer : Composite Bayesian optimisation with it.
+
+    Notes
+    -----
+    All prediction methods take `query_points`, an array-like of shape (q, d_y) or (q,): any
+    points, also others than those of `fit`, which are the default. Predictions have the shape of
+    Y, with the number of query points asked for: (n[, q[, m]]). `predict_distribution` gives a
+    `skuq.predictive.EpistemicNormal` with the draws' mean and standard deviation. With
+    ``loss="nll"`` it gives the `skuq.predictive.GaussianMixture` of all draws, and only then there
+    is an aleatoric part.
 
     References
     ----------
@@ -225,14 +235,14 @@ class NEONRegressor(OperatorRegressor):
 
     @classmethod
     def from_paper(cls, name: str, **changes):
-        """A model with the settings of one of the paper's problems.
+        """Make a model with the settings of one of the paper's problems.
 
         Parameters
         ----------
         name : {"pollutants", "brusselator", "interferometer", "cell_towers"}
-            Sections 6.1 to 6.4. Query points are yours to give.
+            Problem of sections 6.1 to 6.4. Query points are not among its settings.
         **changes
-            Other parameters.
+            Further parameters, by name.
 
         Examples
         --------

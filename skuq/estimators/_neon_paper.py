@@ -72,7 +72,7 @@ _SETTINGS: dict[str, dict] = {
 
 
 def paper_settings(name: str) -> dict:
-    """Parameters of `NEONRegressor` for one of the paper's problems.
+    """Look up the parameters of `NEONRegressor` for one of the paper's problems.
 
     Raises
     ------

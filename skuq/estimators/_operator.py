@@ -18,10 +18,10 @@ from skuq._seeds import draw_entropy, generator
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._network_estimator import check_units, progress
 from skuq.fitted import FittedOperator
-from skuq.networks import OPTIMIZERS
+from skuq.networks import OPTIMIZERS, OperatorHead, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
-from skuq.networks._operator import OperatorNetwork, keras_base
-from skuq.networks._operator_head import OUTPUT_MAPS, OperatorHead
+from skuq.networks._operator import keras_base
+from skuq.networks._operator_head import OUTPUT_MAPS
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
@@ -97,10 +97,10 @@ class OperatorTraining:
 
 
 class OperatorRegressor(UncertaintyRegressor):
-    """A regressor whose targets are functions, known at query points.
+    """Fit and score of regressors whose targets are functions, known at query points.
 
-    A subclass gives ``_train(job, report)``, which returns the `draws` of a `FittedOperator`. It
-    may give ``_fit_given(X, inputs, targets)``, a `GivenBase`.
+    A subclass trains its networks in `_train`. If it accepts a trained model whose predictions
+    are kept, it prepares that in `_fit_given`.
     """
 
     @fit_context(prefer_skip_nested_validation=True)
@@ -114,7 +114,7 @@ class OperatorRegressor(UncertaintyRegressor):
         Y : array-like of shape (n,), (n, q) or (n, q, m)
             The functions' values at the q query points, with m components each.
         sample_weight : array-like of shape (n,), optional
-            Of each function; non-negative.
+            Weight of each function; non-negative.
 
         Returns
         -------
@@ -153,11 +153,10 @@ class OperatorRegressor(UncertaintyRegressor):
         return self
 
     def _fit_given(self, X, inputs, targets):
-        """Return a model whose predictions stay as they are; by default there is none."""
-        return None
+        """Fit the `GivenBase` of a model whose predictions are kept; None if there is none."""
 
     def _train(self, job: OperatorTraining, report):
-        """Train the networks."""
+        """Train the networks, and return the `draws` of a `FittedOperator`."""
         raise NotImplementedError
 
     @property

@@ -20,12 +20,12 @@ __all__ = ["OperatorEnsembleRegressor"]
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
 class OperatorEnsembleRegressor(OperatorRegressor):
-    """An ensemble of operator networks, each with a frozen random network beside it.
+    """An ensemble of operator networks with randomised priors, for functions as targets.
 
-    Every member is trained from first weights of its own on all data; what it predicts is its
-    network plus `prior_scale` times one that is not trained (RPN), so that members differ where
-    data do not tell them otherwise. With prior_scale=0 it is a deep ensemble. All members train
-    side by side in one program.
+    Each member is trained on all data from initial weights of its own. Its prediction is its
+    network plus `prior_scale` times a frozen random network (RPN), which makes members differ
+    wherever data do not determine them. With ``prior_scale=0`` it is a deep ensemble. All members
+    train side by side in one program.
 
     Parameters
     ----------

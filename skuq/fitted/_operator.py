@@ -122,6 +122,14 @@ class FittedOperator:
         scale : ndarray of shape (S, n, q, m) or None
             Standard deviations of a likelihood.
         """
+        return self._values_around(self._given_mean(X, query_points), X, index, query_points)
+
+    def _given_mean(self, X, query_points):
+        """Predictions (n, q, m) of the given model; None without one."""
+        return None if self.given is None else self.given.mean(X, query_points)
+
+    def _values_around(self, mean, X, index, query_points):
+        """Compute `values`, from the predictions of the given model where there is one."""
         encode = self.inputs.transform if self.given is None else self.given.features
         rows = encode(X, query_points)
         loc, scale = self._standardised(rows, index)
@@ -133,7 +141,6 @@ class FittedOperator:
             loc = loc - centre.mean(axis=0)
         n_queries = len(self.inputs.points(query_points))
         shape = (len(loc), len(X), n_queries, self.targets.head.n_outputs)
-        mean = None if self.given is None else self.given.mean(X, query_points)
         scale = None if scale is None else scale.reshape(shape)
         return self.targets.restore(loc.reshape(shape), scale, mean)
 
@@ -143,9 +150,9 @@ class FittedOperator:
 
     def distribution(self, X, query_points=None):
         """Predict the distribution of each function's values, for validated X."""
-        loc, scale = self.values(X, self.draws.index, query_points)
-        centre = None if self.given is None else self.given.mean(X, query_points)
-        return self.targets.distribution(loc, scale, centre)
+        mean = self._given_mean(X, query_points)
+        loc, scale = self._values_around(mean, X, self.draws.index, query_points)
+        return self.targets.distribution(loc, scale, centre=mean)
 
     def sample(self, X, n_samples, rng, query_points=None) -> np.ndarray:
         """Draw (n[, q[, m]], n_samples): each draw is one function of inputs and query points.

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
 from skuq._registry import saved_as
-from skuq.networks._operator_head import OperatorHead
+from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling
 

@@ -867,6 +867,11 @@ def test_a_fit_that_fails_leaves_nothing_behind():
         model.predict(INPUTS)
 
 
+def test_there_is_no_keras_model_of_functions():
+    with pytest.raises(ValueError, match="functions at query points.*`skuq.save`"):
+        fit_small().fitted_.to_keras()
+
+
 def test_unknown_problems_of_the_paper_are_refused():
     with pytest.raises(ValueError, match="`name` must be one of .*pollutants.* Got 'rosenbrock'"):
         NEONRegressor.from_paper("rosenbrock")
