@@ -45,11 +45,9 @@ OPTIONAL = {"PIL", "dask", "distributed", "matplotlib", "pde", "pooch", "skimage
 DEFERRED: set[str] = {
     "estimators/_autodeuq.py",
     "estimators/_deep_ensemble.py",
-    "estimators/_given_base.py",
     "estimators/_hyper_ensemble.py",
     "estimators/_keras_model.py",
     "estimators/_mc_dropout.py",
-    "estimators/_neon.py",
     "estimators/_nomu_fit.py",
     "estimators/_operator_ensemble.py",
 }
