@@ -300,7 +300,7 @@ class TrainingMethod:
 
     def passes(self, entropy: int):
         """Return the masks of MC dropout, or None."""
-        return None
+        return
 
     def learn_noise(self, targets, outcome: Outcome, data):
         """With ``loss="mse"``: put the noise into the head; return targets and `noise_std_`."""
