@@ -19,6 +19,7 @@ from skuq.catalog import Catalog, FoldedMember, Member
 from skuq.exceptions import SlotsLostError, SmallValidationWarning
 from skuq.networks import CategoricalHead, GaussianHead
 from skuq.plotting import MemberDiversityDisplay
+from skuq.tables import Rows, make_splits
 from skuq.training import MemberRefitter, MemberTrainer, _folds, predict_members
 
 matplotlib.use("agg")
