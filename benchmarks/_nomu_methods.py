@@ -19,7 +19,7 @@ from skuq import (
     NOMURegressor,
 )
 from skuq.exceptions import SmallValidationWarning
-from skuq.tables import NoScaling
+from skuq.tables import NoScaling, NumberTargets, TableInputs
 
 METHODS = (
     "nomu",
@@ -75,8 +75,24 @@ def nomu(settings, n_features, seed, *, hidden=None, epochs=None, **changes):
     return NOMURegressor.from_paper(settings, n_features, random_state=seed, **changes)
 
 
+def unscaled(estimator):
+    """Derive a class of an ensemble that does not standardise X and y."""
+
+    class Method(estimator._method_class):
+        def inputs(self):
+            return TableInputs(self.model.preprocess, scaling=NoScaling())
+
+        def targets(self):
+            return NumberTargets(loss=self.loss, standardize=False)
+
+    return type(f"Unscaled{estimator.__name__}", (estimator,), {"_method_class": Method})
+
+
 def rival(method, solar, n_rows, seed, hidden, epochs, n_search):
-    """An ensemble or MC dropout; `hidden` is 1024 for the paper's layers, whatever they are."""
+    """An ensemble or MC dropout; `hidden` is 1024 for the paper's layers, whatever they are.
+
+    The paper's data are in [-1, 1], and not standardised.
+    """
     kind = "solar" if solar else "toy"
     l2 = PAPER_L2[kind] / n_rows
     ensemble_units = (hidden // 4, hidden, hidden // 2)
@@ -91,29 +107,26 @@ def rival(method, solar, n_rows, seed, hidden, epochs, n_search):
     }
     if method == "mc_dropout":
         network = dense((hidden, 2 * hidden, hidden), dropout=0.2)
-        model = MCDropoutRegressor(
+        return unscaled(MCDropoutRegressor)(
             100, network=network, dropout=0.2, l2=0.8 * l2, validation_fraction=None, **common
         )
-    elif method == "deep_ensemble":
-        model = DeepEnsembleRegressor(
+    if method == "deep_ensemble":
+        return unscaled(DeepEnsembleRegressor)(
             5, network=dense(ensemble_units), l2=l2, validation_fraction=None, **common
         )
-    else:
-        star = method == "hde_star"
-        validation_fraction = 0.3 if star else 0.2
-        l2 = PAPER_L2[kind] / int((1 - validation_fraction) * n_rows)
-        model = HyperDeepEnsembleRegressor(
-            5,
-            n_search=n_search,
-            network=dense(ensemble_units, dropout=0.5),  # each setting has its own rate
-            dropout_range=(1e-3, 0.5 if star else 0.9),
-            l2_range=(1e-3 * l2, 1e3 * l2),
-            validation_fraction=validation_fraction,
-            refit=star,
-            **common,
-        )
-    model._new_scaling = NoScaling  # these always standardise; the paper's data are in [-1, 1]
-    return model
+    star = method == "hde_star"
+    validation_fraction = 0.3 if star else 0.2
+    l2 = PAPER_L2[kind] / int((1 - validation_fraction) * n_rows)
+    return unscaled(HyperDeepEnsembleRegressor)(
+        5,
+        n_search=n_search,
+        network=dense(ensemble_units, dropout=0.5),  # each setting has its own rate
+        dropout_range=(1e-3, 0.5 if star else 0.9),
+        l2_range=(1e-3 * l2, 1e3 * l2),
+        validation_fraction=validation_fraction,
+        refit=star,
+        **common,
+    )
 
 
 def fit(model, X, y):

@@ -48,7 +48,6 @@ DEFERRED: set[str] = {
     "estimators/_hyper_ensemble.py",
     "estimators/_keras_model.py",
     "estimators/_mc_dropout.py",
-    "estimators/_nomu_fit.py",
     "estimators/_operator_ensemble.py",
 }
 

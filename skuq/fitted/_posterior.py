@@ -105,8 +105,8 @@ def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
     if network.given is not None or None in plans or inputs.encodes:
 
         def through_predictions(xp, arguments, X):
-            numbers = inputs.encode_array(X) if inputs.encodes else X
-            return _predicted_draws(fitted.distribution_of_numbers(numbers), indices, output_shape)
+            distribution = fitted.distribution_of_numbers(inputs.encode_array(X))
+            return _predicted_draws(distribution, indices, output_shape)
 
         return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)
 

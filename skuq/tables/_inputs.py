@@ -172,7 +172,9 @@ class TableInputs:
     def encode_array(self, X) -> np.ndarray:
         """Encode an array of finite numbers whose columns are those of `fit`, in their order."""
         names = self.feature_names
-        return self.encode(X if names is None else pd.DataFrame(X, columns=names))
+        if names is None or not self.encodes:
+            return self.encode(X)
+        return self.encode(pd.DataFrame(X, columns=names))
 
     @property
     def code_columns(self) -> tuple[int, ...]:

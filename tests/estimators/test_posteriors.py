@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -303,6 +304,10 @@ def test_networks_without_a_plan_give_draws_in_numpy_only(table, elsewhere):
     posterior = model.posterior_fn()
     assert posterior.key is None and posterior.n_draws == 2
     assert_array_equal(posterior(elsewhere), model.predict_distribution(elsewhere).loc)
+    X, y = table
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    named = clone(model).set_params(preprocess=None).fit(frame, y)
+    assert_array_equal(named.posterior_fn()(elsewhere), posterior(elsewhere))
 
 
 def test_far_inputs_are_clipped_as_in_predictions(fitted):
