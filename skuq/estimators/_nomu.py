@@ -359,7 +359,7 @@ class NOMURegressor(UncertaintyRegressor):
 
     @classmethod
     def from_paper(cls, name: str, n_features: int = 1, **changes):
-        """A model with the settings of one of the paper's experiments.
+        """Make a model with the settings of one of the paper's experiments.
 
         Parameters
         ----------
@@ -367,9 +367,9 @@ class NOMURegressor(UncertaintyRegressor):
             "toy" is section 4.1.1, "testbed" 4.1.2, "solar" 4.1.3, "uci" and "uci_gap" 4.1.4,
             "bayesopt" 4.2. All but the UCI ones expect X and y in [-1, 1] and leave c at 1.
         n_features : int, default=1
-            Of X.
+            Number of features of X.
         **changes
-            Other parameters.
+            Parameters that differ from those settings, by name.
 
         Examples
         --------
@@ -380,7 +380,7 @@ class NOMURegressor(UncertaintyRegressor):
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
-        """Choose c, l_min and l_max on rows held out, and train on all rows.
+        """Choose c, l_min and l_max on held-out rows, and train on all rows.
 
         Parameters
         ----------
@@ -388,11 +388,11 @@ class NOMURegressor(UncertaintyRegressor):
             Numbers, booleans, strings and categories, with missing values; see `preprocess`.
         y : array-like of shape (n,) or (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
-            Non-negative; rows of weight 0 are left out. Weights count by their ratios only: the
-            artificial inputs weigh as against rows of the mean weight.
+            Non-negative; rows of weight 0 are left out. Only ratios of weights matter: artificial
+            inputs are weighed against rows of the mean weight.
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows to choose on, instead of a share of the rows above, and without effect where
-            nothing is to be chosen. `pretrained` models have seen those, and need others.
+            Rows to choose on, instead of a share of the rows above; without effect where nothing
+            is to be chosen. Needed with `pretrained`, which has seen the rows above.
         groups : array-like of shape (n,), optional
             Rows of one group are never divided between training and validation.
 
@@ -412,15 +412,15 @@ class NOMURegressor(UncertaintyRegressor):
         X, y, sample_weight, validation_data, groups :
             As in `fit`.
         settings : iterable of dict
-            What each model has in place of this one's parameters: any of pi_sqr, pi_exp,
-            c_exp, learning_rate, l_min, l_max, c and random_state. For example
+            Parameters in which each model differs from this one: any of pi_sqr, pi_exp, c_exp,
+            learning_rate, l_min, l_max, c and random_state. For example
             ``sklearn.model_selection.ParameterGrid({"pi_exp": [0.001, 0.01, 0.1]})``.
 
         Returns
         -------
         list of NOMURegressor
-            Fitted, each as its own `fit` would have made it, up to rounding. (A RandomState
-            instance is one for all: it gives each other seeds.)
+            Fitted, each as by its own `fit`, up to rounding. (A RandomState instance is shared
+            and gives each model another seed.)
         """
         settings = list(settings)
         wrong = [setting for setting in settings if not isinstance(setting, Mapping)]
@@ -444,7 +444,7 @@ class NOMURegressor(UncertaintyRegressor):
         return models
 
     def readout_weights(self):
-        """The trained network as affine functions of ReLU units, for a mixed integer programme.
+        """Return the network as affine functions of ReLU units, for a mixed integer programme.
 
         Needs one output, ``readout="linear"``, ``activation="relu"`` and symmetric bounds.
 
@@ -562,9 +562,10 @@ def _used_rows(rows, groups, chooses):
 
 
 def _make_trainer(model, rows, inputs, targets, validation):
+    """Make the trainer that the parameters of a model describe."""
     given = None if model.pretrained is None else GivenMean(model.pretrained)
     if given is not None:
-        # Encoded columns have no names here: who gives a model for them knows which they are.
+        # A model of encoded columns may know them by any names.
         given.check(rows.X.shape[1], None if inputs.encodes else inputs.feature_names)
     stops_early = model.early_stopping
     if stops_early == "auto":
@@ -586,7 +587,7 @@ def _make_trainer(model, rows, inputs, targets, validation):
 
 
 def _artificial_source(model, inputs):
-    """The parameter `artificial_inputs`, where it is a table as encoded rows."""
+    """Return the parameter `artificial_inputs`, with the rows of a table encoded."""
     source = model.artificial_inputs
     has_names, is_table = hasattr(source, "columns"), np.ndim(source) == 2
     if is_table and not has_names and inputs.encodes and inputs.feature_names is not None:
@@ -597,7 +598,7 @@ def _artificial_source(model, inputs):
 
 
 def _training_parts(model, rows, entropy, validation, groups):
-    """Positions of the rows to train on, and of those held out or None: one pair or several."""
+    """List pairs of positions: rows to train on, and held-out rows or None."""
     everywhere = np.arange(len(rows.X))
     if not is_to_choose(model) or validation is not None:
         return [(everywhere, None)]

@@ -42,11 +42,11 @@ def member_posterior(ensemble, n_draws: int) -> Posterior:
         number, there are that many draws; `n_draws` is for other weights.
     """
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
-    plans = [make_plan(member.network) for member in members]
+    plans = _plans(members)
     scaled_only = not inputs.encodes and not targets.is_transformed
     # Heads whose first raw numbers are the means.
     scaled_only &= isinstance(targets.head, GaussianHead | SquaredErrorHead)
-    if not scaled_only or None in plans or isinstance(inputs.scaling, ImageScaling):
+    if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
         return _predicted_means(ensemble, n_draws)
     groups = {plan: [k for k in range(len(members)) if plans[k] == plan] for plan in plans}
     variables = [_variables([members[k] for k in own], plan) for plan, own in groups.items()]
@@ -100,9 +100,9 @@ def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
     if network.head.n_sides == 2:
         indices = special.ndtr(indices)
     members = [member for member in (network.member, network.mean_member) if member is not None]
-    plans = tuple(make_plan(member.network) for member in members)
+    plans = _plans(members)
     output_shape = targets.output_shape
-    if network.given is not None or None in plans or inputs.encodes:
+    if network.given is not None or plans is None or inputs.encodes:
 
         def through_predictions(xp, arguments, X):
             distribution = fitted.distribution_of_numbers(inputs.encode_array(X))
@@ -111,7 +111,7 @@ def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
         return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)
 
     readout = fitted.readout
-    function = _NomuDraws(plans, network.head, readout.kind, targets.is_1d)
+    function = _NomuDraws(tuple(plans), network.head, readout.kind, targets.is_1d)
     numbers = [readout.l_min, readout.l_max, readout.c]
     arguments = [*_scalers(inputs, targets), numbers, indices]
     for member, plan in zip(members, plans):
@@ -215,6 +215,13 @@ def _counts(weights, n_draws: int) -> np.ndarray:
     largest = np.argsort(counts - shares[-1], kind="stable")[: most - counts.sum()]
     counts[largest] += 1
     return counts
+
+
+def _plans(members) -> list[Plan] | None:
+    """Plans of the members' networks; None if some network has none."""
+    plans = [make_plan(member.network) for member in members]
+    known = [plan for plan in plans if plan is not None]
+    return known if len(known) == len(plans) else None
 
 
 def _variables(members, plan) -> list[np.ndarray]:
