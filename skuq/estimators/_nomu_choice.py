@@ -92,9 +92,9 @@ def choose_readout(model, held_out, inputs, targets, stacklevel: int = 2) -> Rea
             stacklevel=stacklevel + 1,
         )
     parts = [_errors(network, rows, inputs, targets) for network, rows in held_out]
-    error, raw, noise, weight = (
-        None if part[0] is None else np.concatenate(part) for part in zip(*parts)
-    )
+    errors, raws, noises, weights = zip(*parts)
+    error, raw, weight = (np.concatenate(part) for part in (errors, raws, weights))
+    noise = None if noises[0] is None else np.concatenate(noises)
     # The likelihood depends on the widths on both sides, and on the side where y lies.
     up, down = both_sides(raw, model.bounds)
     near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
@@ -105,8 +105,8 @@ def choose_readout(model, held_out, inputs, targets, stacklevel: int = 2) -> Rea
             near,
             READOUTS[model.readout],
             weight,
-            _L_MINS if l_min == "nll" else [l_min],
-            _L_MAXS if l_max == "nll" else [l_max],
+            _L_MINS if l_min == "nll" else np.array([l_min]),
+            _L_MAXS if l_max == "nll" else np.array([l_max]),
             aleatoric=noise,
             raw_beyond=far,
         )

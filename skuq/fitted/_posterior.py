@@ -112,7 +112,7 @@ def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
 
     readout = fitted.readout
     function = _NomuDraws(tuple(plans), network.head, readout.kind, targets.is_1d)
-    numbers = [readout.l_min, readout.l_max, readout.c]
+    numbers = np.array([readout.l_min, readout.l_max, readout.c])
     arguments = [*_scalers(inputs, targets), numbers, indices]
     for member, plan in zip(members, plans):
         arguments += _variables([member], plan)
