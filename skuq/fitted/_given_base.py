@@ -6,6 +6,7 @@ Notation: n inputs, q query points, m components, as in `skuq.tables._functions`
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
@@ -15,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from skuq import backend
 from skuq._registry import saved_as
 from skuq.networks._nomu import entering
+from skuq.tables import FunctionInputs
 
 __all__ = ["GivenBase"]
 
@@ -38,7 +40,7 @@ class GivenBase:
         Of the model's last hidden layer. Fitted by `fit`.
     """
 
-    def __init__(self, model, inputs, n_components: int):
+    def __init__(self, model: Any, inputs: FunctionInputs, n_components: int) -> None:
         self.model, self.inputs, self.n_components = model, inputs, n_components
         shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
         self.is_operator = len(shapes) == 2
@@ -58,9 +60,10 @@ class GivenBase:
                     "sklearn.frozen.FrozenEstimator."
                 ) from error
 
-    def fit(self, X) -> GivenBase:
+    def fit(self, X: np.ndarray) -> GivenBase:
         """Learn the scale of the last hidden layer, at the query points of the inputs."""
-        self.mean_, self.scale_ = 0.0, 1.0
+        self.mean_: Any = 0.0
+        self.scale_: float = 1.0
         hidden = self._last_hidden(X, self.inputs.points())
         if hidden is not None:
             # One mean a column, and one scale for all: a single feature may hardly vary.
@@ -68,7 +71,7 @@ class GivenBase:
             self.scale_ = np.sqrt(np.var(hidden, axis=0).mean()) or 1.0
         return self
 
-    def features(self, X, query_points=None) -> np.ndarray:
+    def features(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
         """Standardised last hidden layer, u and y of every pair: rows (n * q, n_features)."""
         points = self.inputs.points(query_points)
         rows, hidden = self.inputs.transform(X, query_points), self._last_hidden(X, points)
@@ -76,7 +79,7 @@ class GivenBase:
             return rows
         return np.concatenate([(hidden - self.mean_) / self.scale_, rows], axis=1)
 
-    def mean(self, X, query_points=None) -> np.ndarray:
+    def mean(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
         """Predictions (n, q, m) in units of Y, bit by bit those of the model."""
         points = self.inputs.points(query_points)
         if self.is_operator:
@@ -99,7 +102,7 @@ class GivenBase:
             )
         return mean.reshape(shape)
 
-    def _last_hidden(self, X, points):
+    def _last_hidden(self, X: np.ndarray, points: np.ndarray) -> np.ndarray | None:
         """Inputs of the last layer of weights, (n * q, n_hidden); None if that is not seen."""
         if not self.is_operator or self._hidden_model is None:
             return None
@@ -107,15 +110,15 @@ class GivenBase:
         return np.concatenate(parts if isinstance(parts, list) else [parts], axis=1)
 
     @functools.cached_property
-    def _hidden_model(self):
+    def _hidden_model(self) -> Any:
         """The model up to the inputs of its last layer of weights; None if it has none."""
         seen = [tensor for tensor in entering(self.model.outputs[0]) if len(tensor.shape) == 2]
         return backend.keras.Model(self.model.inputs, seen) if seen else None
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_hidden_model"}
 
 
-def _pairs(X, points):
+def _pairs(X: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
     """Inputs u and y of every pair, as a Keras model of two inputs takes them."""
     return [np.repeat(X, len(points), axis=0), np.tile(points, (len(X), 1))]

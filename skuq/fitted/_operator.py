@@ -18,8 +18,9 @@ from skuq.fitted._given_base import GivenBase
 from skuq.fitted._operator_draws import OperatorDraws
 from skuq.fitted._protocol import refuse_keras
 from skuq.networks._plan import ARRAYS
-from skuq.predictive import Posterior
+from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
 from skuq.predictive._posterior import normal_indices
+from skuq.tables import FunctionInputs, FunctionTargets
 
 __all__ = ["FittedOperator", "IndexDraws", "MemberDraws"]
 
@@ -44,15 +45,15 @@ class IndexDraws:
         """The one network."""
         return (self.member,)
 
-    def spread(self, n: int, rng) -> np.ndarray:
+    def spread(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw indices (n, n_index) that are spread more evenly than chance does it."""
         return normal_indices(n, self.index.shape[1], rng)
 
-    def independent(self, n: int, rng) -> np.ndarray:
+    def independent(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw independent indices (n, n_index)."""
         return rng.standard_normal((n, self.index.shape[1]))
 
-    def raw(self, rows, index) -> np.ndarray:
+    def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
         return training.predict_draws(self.member, rows, index)
 
@@ -74,15 +75,15 @@ class MemberDraws:
         """Positions of all members, which predictions average over."""
         return np.arange(len(self.members))
 
-    def spread(self, n: int, rng) -> np.ndarray:
+    def spread(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return the positions of all members, once each, whatever `n`."""
         return self.index
 
-    def independent(self, n: int, rng) -> np.ndarray:
+    def independent(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw positions (n,) with replacement."""
         return rng.integers(len(self.members), size=n)
 
-    def raw(self, rows, index) -> np.ndarray:
+    def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
         drawn = {k: training.predict_draws(self.members[k], rows)[0] for k in np.unique(index)}
         return np.stack([drawn[k] for k in index])
@@ -108,12 +109,14 @@ class FittedOperator:
         A model whose predictions are kept; the networks then only say how unsure these are.
     """
 
-    inputs: Any
-    targets: Any
+    inputs: FunctionInputs
+    targets: FunctionTargets
     draws: IndexDraws | MemberDraws
     given: GivenBase | None = None
 
-    def values(self, X, index, query_points=None):
+    def values(
+        self, X: np.ndarray, index: np.ndarray, query_points: Any = None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Predict draws of given indices, in units of Y.
 
         Returns
@@ -124,11 +127,13 @@ class FittedOperator:
         """
         return self._values_around(self._given_mean(X, query_points), X, index, query_points)
 
-    def _given_mean(self, X, query_points):
+    def _given_mean(self, X: np.ndarray, query_points: Any) -> np.ndarray | None:
         """Predictions (n, q, m) of the given model; None without one."""
         return None if self.given is None else self.given.mean(X, query_points)
 
-    def _values_around(self, mean, X, index, query_points):
+    def _values_around(
+        self, mean: np.ndarray | None, X: np.ndarray, index: np.ndarray, query_points: Any
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Compute `values`, from the predictions of the given model where there is one."""
         encode = self.inputs.transform if self.given is None else self.given.features
         rows = encode(X, query_points)
@@ -144,17 +149,21 @@ class FittedOperator:
         scale = None if scale is None else scale.reshape(shape)
         return self.targets.restore(loc.reshape(shape), scale, mean)
 
-    def _standardised(self, rows, index):
+    def _standardised(self, rows: np.ndarray, index: np.ndarray) -> tuple[Any, Any]:
         """Means and standard deviations (S, n * q, m) of standardised values."""
         return self.targets.head.values(ARRAYS, self.draws.raw(rows, index))
 
-    def distribution(self, X, query_points=None):
+    def distribution(
+        self, X: np.ndarray, query_points: Any = None
+    ) -> EpistemicNormal | GaussianMixture:
         """Predict the distribution of each function's values, for validated X."""
         mean = self._given_mean(X, query_points)
         loc, scale = self._values_around(mean, X, self.draws.index, query_points)
         return self.targets.distribution(loc, scale, centre=mean)
 
-    def sample(self, X, n_samples, rng, query_points=None) -> np.ndarray:
+    def sample(
+        self, X: np.ndarray, n_samples: int, rng: np.random.Generator, query_points: Any = None
+    ) -> np.ndarray:
         """Draw (n[, q[, m]], n_samples): each draw is one function of inputs and query points.
 
         Of a likelihood every value has noise of its own.
@@ -165,15 +174,17 @@ class FittedOperator:
         loc = loc.reshape(n_samples, len(X), *self.output_shape(query_points))
         return np.moveaxis(loc, 0, -1)
 
-    def output_shape(self, query_points=None) -> tuple[int, ...]:
+    def output_shape(self, query_points: Any = None) -> tuple[int, ...]:
         """Shape of one function's values as the user has them."""
         return self.targets.output_shape_at(len(self.inputs.points(query_points)))
 
-    def posterior(self, n_draws, rng, query_points=None) -> Posterior:
+    def posterior(
+        self, n_draws: int, rng: np.random.Generator, query_points: Any = None
+    ) -> Posterior:
         """Return draws of the function; an ensemble's are its members."""
         return self.posterior_of(self.draws.spread(n_draws, rng), query_points)
 
-    def posterior_of(self, index, query_points=None) -> Posterior:
+    def posterior_of(self, index: np.ndarray, query_points: Any = None) -> Posterior:
         """Return the draws of given indices, which stay the same for all inputs.
 
         Around a given model they are for NumPy only, as such a model may be anything.
@@ -184,12 +195,12 @@ class FittedOperator:
             function, arguments = OperatorDraws.of(self, index, points, shape)
             return Posterior(function, arguments, function.key(arguments), len(index), shape)
 
-        def through_predictions(xp, arguments, X):
+        def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
             loc, _ = self.values(X, arguments[0], query_points)
             return loc.reshape(*loc.shape[:2], *shape)
 
         return Posterior(through_predictions, (index,), None, len(index), shape)
 
-    def to_keras(self, epistemic_ddof=0):
+    def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Raise ValueError: there is no Keras model of it."""
         refuse_keras("operators predict functions at query points")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -40,16 +42,18 @@ class OperatorDraws:
 
     network: EpistemicNetwork
     head: OperatorHead
-    output_shape: tuple
+    output_shape: tuple[int, ...]
     n_members: int = 0
 
-    def key(self, arguments) -> tuple:
+    def key(self, arguments: Sequence[np.ndarray]) -> Hashable:
         """Return what is equal where the same program computes the draws."""
         function = replace(self, network=self.network.without_names())
         return function, tuple(part.shape for part in arguments)
 
     @classmethod
-    def of(cls, fitted, index, points, output_shape):
+    def of(
+        cls, fitted: Any, index: np.ndarray, points: np.ndarray, output_shape: tuple[int, ...]
+    ) -> tuple[OperatorDraws, tuple[np.ndarray, ...]]:
         """Take a fitted operator apart: what stays the same from fit to fit, and the rest.
 
         Parameters
@@ -71,22 +75,19 @@ class OperatorDraws:
         network = read_network(members[0].network)
         n_members = 0 if network.n_index else len(members)
         function = cls(network, targets.head, output_shape, n_members)
-        weights = [member.weights.astype("float64") for member in members]
-        state = [
-            [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
-            for member in members
-        ]
+        weights = np.stack([member.weights for member in members]).astype("float64")
+        states = [np.stack(values) for values in zip(*(member.state for member in members))]
+        states = [v.astype("float64") if v.dtype.kind == "f" else v for v in states]
         if n_members:
-            weights, state = np.stack(weights), [np.stack(values) for values in zip(*state)]
             index = np.zeros((1, 1))  # not used
-        else:
-            (weights,), (state,) = weights, state
+        else:  # without a member axis
+            weights, states = weights[0], [v[0] for v in states]
         x, queries = inputs.scaling, inputs.query_scaling.transform(points)
         fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, index)
-        return function, (*fixed, *_runnable(network, n_members).split(weights), *state)
+        return function, (*fixed, *_runnable(network, n_members).split(weights), *states)
 
-    def __call__(self, xp, arguments, X):
-        """Draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
+    def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
+        """Compute draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
         x_mean, x_scale, queries, mean, scale, index, *variables = arguments
         space = ARRAYS if xp is np else tensors()
         network = _runnable(self.network, self.n_members)

@@ -7,6 +7,8 @@ a row that networks see is a pair of an input u (d_u numbers) and a query point.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_array, validate_data
@@ -15,6 +17,7 @@ from skuq import backend
 from skuq._registry import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
+from skuq.tables._rows import Rows
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling
 
 __all__ = ["FunctionInputs", "FunctionTargets", "check_queries", "flat_values", "pair_rows"]
@@ -25,7 +28,7 @@ _MARGIN = 0.05  # of the range of bounded values: networks reach its ends only i
 _SMALLEST_STD = 1e-9  # of the standardised values: a distribution needs some width
 
 
-def check_queries(points, n_columns: int | None = None) -> np.ndarray:
+def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
     """Validate query points, numbers of shape (q,) or (q, d_y); return (q, d_y).
 
     Raises
@@ -49,7 +52,7 @@ def check_queries(points, n_columns: int | None = None) -> np.ndarray:
     return points
 
 
-def flat_values(Y):
+def flat_values(Y: Any) -> tuple[Any, tuple[int, ...]]:
     """Flatten function values to (n,), (n, q) or (n, q * m), and return their shape as well.
 
     Returns
@@ -69,7 +72,7 @@ def flat_values(Y):
     return values.reshape(len(values), math.prod(values.shape[1:])), values.shape[1:]
 
 
-def pair_rows(xp, inputs, queries):
+def pair_rows(xp: Any, inputs: Any, queries: Any) -> Any:
     """Pair every input (n, d_u) with every query point (q, d_y): rows (n * q, d_u + d_y)."""
     n, q = inputs.shape[0], queries.shape[0]
     return xp.concatenate([xp.repeat(inputs, q, axis=0), xp.tile(queries, (n, 1))], axis=-1)
@@ -97,19 +100,23 @@ class FunctionInputs:
         Of the query points. Fitted by `fit`.
     """
 
-    def __init__(self, query_points=None, *, standardize=True):
+    query_points: Any
+
+    def __init__(self, query_points: Any = None, *, standardize: bool = True) -> None:
         self.are_columns = query_points is None
         self.query_points = None if query_points is None else check_queries(query_points)
         scaling = Scaling if standardize else NoScaling
         self.scaling, self.query_scaling = scaling(), scaling()
 
-    def validate(self, X, estimator, *, reset=False, min_rows=1):
+    def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check that X holds finite numbers (n, d_u)."""
         return validate_data(
             estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
         )
 
-    def fit_encoder(self, X, values, weight, estimator) -> np.ndarray:
+    def fit_encoder(
+        self, X: np.ndarray, values: np.ndarray, weight: Any, estimator: Any
+    ) -> np.ndarray:
         """Return X, and check that there is a query point for each of the values (n[, q[, m]])."""
         n_queries = values.shape[1] if values.ndim > 1 else 1
         if self.are_columns:
@@ -121,17 +128,17 @@ class FunctionInputs:
             )
         return X
 
-    def encode(self, X) -> np.ndarray:
+    def encode(self, X: np.ndarray) -> np.ndarray:
         """Return X: it holds numbers already."""
         return X
 
-    def fit(self, X, weight=None):
+    def fit(self, X: np.ndarray, weight: Any = None) -> FunctionInputs:
         """Learn the scales of inputs and query points; weights are ignored."""
         self.scaling.fit(X)
         self.query_scaling.fit(self.query_points)
         return self
 
-    def points(self, query_points=None) -> np.ndarray:
+    def points(self, query_points: Any = None) -> np.ndarray:
         """Validate the query points (q, d_y) of a prediction; by default those of `fit`."""
         if query_points is None:
             return self.query_points
@@ -142,7 +149,7 @@ class FunctionInputs:
             )
         return check_queries(query_points, self.query_points.shape[1])
 
-    def transform(self, X, query_points=None) -> np.ndarray:
+    def transform(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
         """Standardise inputs and query points, and pair them to rows (n * q, d_u + d_y)."""
         queries = self.query_scaling.transform(self.points(query_points))
         return pair_rows(np, self.scaling.transform(X), queries)
@@ -177,19 +184,32 @@ class FunctionTargets:
         A value becomes ``(value - mean_) / scale_``. Fitted by `fit`.
     """
 
-    def __init__(self, loss="auto", output_map=None, *, standardize=True, by_column=False):
+    shape: tuple[int, ...]
+    is_relative: bool
+    head: OperatorHead
+    mean_: np.ndarray
+    scale_: np.ndarray
+
+    def __init__(
+        self,
+        loss: str = "auto",
+        output_map: str | Callable[[Any], Any] | None = None,
+        *,
+        standardize: bool = True,
+        by_column: bool = False,
+    ) -> None:
         if loss == "nll" and output_map is not None:
             raise ValueError("loss='nll' has a standard deviation to give and takes no output_map.")
         self.loss, self.output_map = loss, output_map
         self.standardize, self.by_column = standardize, by_column
 
-    def validate(self, Y, estimator):
+    def validate(self, Y: Any, estimator: Any) -> np.ndarray:
         """Check that Y holds finite numbers (n,), (n, q) or (n, q, m)."""
         flat, shape = flat_values(Y)
         flat = validate_data(estimator, y=flat, multi_output=True, y_numeric=True)
         return flat.reshape(len(flat), *shape)
 
-    def fit_encoder(self, values, weight) -> np.ndarray:
+    def fit_encoder(self, values: np.ndarray, weight: Any) -> np.ndarray:
         """Note the shape of the values, choose head and loss, and return values (n, q, m)."""
         self.shape = values.shape[1:]
         values = values.astype("float64").reshape(len(values), *(*self.shape, 1, 1)[:2])
@@ -202,11 +222,11 @@ class FunctionTargets:
         self.is_relative = self.loss == "relative" or (self.loss == "auto" and n_queries > 1)
         return values
 
-    def weigh(self, rows):
+    def weigh(self, rows: Rows) -> Rows:
         """Return the rows: functions are weighted by their size in `pair_weights` only."""
         return rows
 
-    def fit(self, values, weight=None):
+    def fit(self, values: np.ndarray, weight: Any = None) -> FunctionTargets:
         """Learn the scale of values (n, q, m); weights are ignored."""
         n, q, m = values.shape
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
@@ -221,12 +241,12 @@ class FunctionTargets:
         self.mean_, self.scale_ = mean.reshape(shape), scale.reshape(shape)
         return self
 
-    def transform(self, values, mean=None) -> np.ndarray:
+    def transform(self, values: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
         """Standardise values (n, q, m) to rows (n * q, m), around `mean_` or other means."""
         standard = (values - (self.mean_ if mean is None else mean)) / self.scale_
         return standard.reshape(-1, values.shape[2])
 
-    def restore(self, loc, scale, mean=None):
+    def restore(self, loc: Any, scale: Any, mean: Any = None) -> tuple[Any, Any]:
         """Means and standard deviations (.., q, m) in units of Y, around `mean_` or other means.
 
         `scale` may be None.
@@ -234,7 +254,7 @@ class FunctionTargets:
         loc = loc * self.scale_ + (self.mean_ if mean is None else mean)
         return loc, None if scale is None else scale * self.scale_
 
-    def pair_weights(self, values, weight) -> np.ndarray:
+    def pair_weights(self, values: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Weights (n * q,) of all pairs, from values (n, q, m) and weights of functions (n,).
 
         With a relative loss, the error of a function counts in units of its size (NEON, Eq. 2).
@@ -250,7 +270,12 @@ class FunctionTargets:
             return n_queries, self.head.n_outputs
         return () if not self.shape and n_queries == 1 else (n_queries,)
 
-    def distribution(self, loc, scale=None, centre=None):
+    def distribution(
+        self,
+        loc: np.ndarray,
+        scale: np.ndarray | None = None,
+        centre: np.ndarray | None = None,
+    ) -> EpistemicNormal | GaussianMixture:
         """Make a record of draws (S, n, q, m), in units of Y.
 
         Parameters
@@ -278,7 +303,7 @@ class FunctionTargets:
         return EpistemicNormal(centre, np.zeros_like(std), std)
 
 
-def _check_output_map(output_map, n_components):
+def _check_output_map(output_map: Callable[[Any], Any], n_components: int) -> None:
     shape = (2, 3, n_components)
     values = output_map(backend.ops.zeros(shape))
     if not backend.ops.is_tensor(values) or tuple(values.shape) != shape:
