@@ -1,9 +1,9 @@
+from ._api import UncertaintyClassifier as UncertaintyClassifier
+from ._api import UncertaintyRegressor as UncertaintyRegressor
 from ._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
 from ._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
-from ._base import UncertaintyRegressorMixin as UncertaintyRegressorMixin
 from ._calibrated import CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier
 from ._calibrated import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
-from ._classifier import UncertaintyClassifierMixin as UncertaintyClassifierMixin
 from ._deep_ensemble import DeepEnsembleClassifier as DeepEnsembleClassifier
 from ._deep_ensemble import DeepEnsembleRegressor as DeepEnsembleRegressor
 from ._hq import HQEnsembleSelector as HQEnsembleSelector

@@ -10,7 +10,6 @@ from skuq.estimators._nes_method import (
     NeuralEnsembleSearch,
     baseline,
     best_configuration,
-    image_shape,
 )
 from skuq.estimators._search_estimator import SearchEstimator
 from skuq.tables._targets import TARGET_CONSTRAINTS
@@ -245,7 +244,6 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    image_shape_ = image_shape
     best_configuration = best_configuration
     baseline = baseline
 
@@ -485,6 +483,5 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    image_shape_ = image_shape
     best_configuration = best_configuration
     baseline = baseline

@@ -32,7 +32,6 @@ __all__ = [
     "NeuralEnsembleSearch",
     "baseline",
     "best_configuration",
-    "image_shape",
 ]
 
 _IMAGE_EPOCHS = 100  # the paper's
@@ -106,6 +105,9 @@ class NeuralEnsembleSearch(SearchMethod):
         # Networks for tables get flat rows; a user's space that does not say gets images.
         flat = self.is_tabular or getattr(space, "takes_images", None) is False
         return ImageInputs(own.image_shape, flat=flat)
+
+    def attributes(self, inputs):
+        return {"image_shape_": getattr(inputs, "shape", None)}
 
     def resolve_space(self, inputs, n_rows):
         own, holds_images = self.estimator, isinstance(inputs, ImageInputs)
@@ -214,8 +216,9 @@ class NeuralEnsembleSearch(SearchMethod):
 
     def best_trial(self, candidates) -> int:
         """Position of the candidate that does best alone."""
-        statistics = self._statistics(candidates.y, candidates.raw)
-        return select_by(*statistics, 1, "top", sample_weight=candidates.weight).indices[0]
+        statistics, loss = self._statistics(candidates.y, candidates.raw)
+        weight = candidates.weight
+        return int(select_by(statistics, loss, 1, "top", sample_weight=weight).indices[0])
 
 
 class _Criterion:
@@ -229,12 +232,6 @@ class _Criterion:
     def __call__(self, records):
         raws = [record.result.held_out[self._rows] for record in records]
         return *self._statistics(self._y, raws), self._weight
-
-
-@property
-def image_shape(self):
-    """Shape (h, w, c) of the images, or None for tables."""
-    return getattr(self.inputs_, "shape", None)
 
 
 def best_configuration(self):

@@ -107,6 +107,10 @@ class SearchMethod:
     def check_selection(self) -> None:
         """Raise where parameters of the selection contradict each other."""
 
+    def attributes(self, inputs) -> dict[str, Any]:
+        """Fitted attributes of the estimator that only this method has."""
+        return {}
+
     def inputs(self, X):
         """Make the inputs, not yet fitted."""
         return TableInputs(self.estimator.preprocess, embed=self.is_tabular)
@@ -219,6 +223,7 @@ class SearchEstimator:
         shifted = [read(data, name) for name, data in shifted]
         self.entropy_ = draw_entropy(self.random_state)
         self.inputs_, self.targets_ = inputs, targets
+        vars(self).update(method.attributes(inputs))
         if is_classifier(self):
             self.classes_ = targets.classes
         divide = functools.partial(

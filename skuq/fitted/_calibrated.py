@@ -133,7 +133,7 @@ class FittedCalibrated:
         refuse_keras("the calibrated estimator may be anything")
 
 
-def regressor_distribution(estimator, X, method: str) -> GaussianMixture:
+def regressor_distribution(estimator, X, method: str) -> Mixture:
     """Predict the distribution of any fitted regressor that knows its uncertainty.
 
     Raises

@@ -34,7 +34,7 @@ class FittedTeam:
     estimators: tuple[Any, ...]
     classes: np.ndarray
     voting: str
-    weights: np.ndarray | None = None
+    weights: Any = None
 
     @property
     def inputs(self) -> ForeignInputs:

@@ -132,6 +132,7 @@ def make_splits(
     if cv is not None:
         rng = generator(entropy, "split")
         return Splits(own, None, used, _folds(own, cv, rng, groups, labels))
+    assert n_members is not None
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
     parts = [_split_used(own, fraction, rng, None, labels) for rng in rngs]
     return Splits(own, None, None, parts)

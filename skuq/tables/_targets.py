@@ -46,7 +46,7 @@ TARGET_CONSTRAINTS: dict = {
 }
 
 #: What a network predicts for each value of the parameter `loss`.
-HEADS = {
+HEADS: dict[str, Any] = {
     "nll": GaussianHead,
     "beta-nll": lambda n_outputs: GaussianHead(n_outputs, beta=0.5),
     "mse": SquaredErrorHead,

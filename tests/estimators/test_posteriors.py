@@ -1,6 +1,7 @@
 """Draws of fitted regressors' functions: their moments, on arrays and on tensors."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -207,7 +208,7 @@ def test_keys_tell_other_functions_apart(fitted, table):
 
 def test_members_count_by_their_weights(fitted, elsewhere):
     model = pickle.loads(pickle.dumps(fitted("mse", 2)))
-    model.weights_ = np.array([0.5, 0.125, 0.375])
+    model.fitted_ = replace(model.fitted_, weights=np.array([0.5, 0.125, 0.375]))
     posterior = model.posterior_fn(16)
     assert posterior.n_draws == 8
     parts = model.predict_uncertainty(elsewhere)

@@ -601,7 +601,7 @@ def test_transformers_of_ones_own_are_trusted_or_given():
     data = dumps(model)
     with pytest.raises(FileFormatError, match=r"`preprocess` holds .*known to be safe.*Halving"):
         loads(data)
-    loaded = loads(data, parts={"preprocess": Halving(), "preprocessor": Halving()})
+    loaded = loads(data, parts={"preprocess": Halving(), "fitted__inputs__preprocessor": Halving()})
     assert_equal_predictions(loaded, model, X)
     with pytest.raises(FileFormatError, match="Halving"):
         loads(data, trusted=["somewhere.Else"])

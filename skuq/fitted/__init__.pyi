@@ -1,0 +1,9 @@
+from ._calibrated import Calibration as Calibration
+from ._calibrated import FittedCalibrated as FittedCalibrated
+from ._calibrated import Temperature as Temperature
+from ._ensemble import DropoutPasses as DropoutPasses
+from ._ensemble import FittedEnsemble as FittedEnsemble
+from ._nomu import FittedNomu as FittedNomu
+from ._operator import FittedOperator as FittedOperator
+from ._protocol import Fitted as Fitted
+from ._team import FittedTeam as FittedTeam
