@@ -269,10 +269,10 @@ def test_layers_that_do_more_than_compute(layer):
     network = _network(**layer)
     with pytest.raises(FileFormatError, match="here has a network"):
         check_network(network, "here")
-    refused(changed("catalog.Member", set_state(network=network)), "members_.0. has a network")
+    refused(changed("catalog.Member", set_state(network=network)), "members.0. has a network")
     base = {"class_name": "EpistemicNetwork", "base": json.loads(network), "n_raw": 1}
     network = json.dumps({**base, "epinet": None, "prior_scale": 0.0})
-    refused(changed("catalog.Member", set_state(network=network)), "members_.0. has a network")
+    refused(changed("catalog.Member", set_state(network=network)), "members.0. has a network")
 
 
 @pytest.mark.parametrize(

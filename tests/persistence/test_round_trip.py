@@ -543,9 +543,10 @@ def test_networks_that_would_not_be_loaded_are_not_saved(tmp_path):
     model = loads(dumps(fitted("ensemble")))
     for network, name in ((with_lambda, "Lambda"), (with_own_layer, "Doubled")):
         config = network((3,), 2).to_json()
-        model.members_ = [dataclasses.replace(model.members_[0], network=config)]
+        member = dataclasses.replace(model.members_[0], network=config)
+        model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
         with pytest.raises(
-            UnsavableError, match=rf"members_\[0\] has a network .*{name}"
+            UnsavableError, match=rf"members\[0\] has a network .*{name}"
         ) as caught:
             skuq.save(model, tmp_path / "model.skuq")
         assert ("register" in str(caught.value)) is (network is with_own_layer)
@@ -709,7 +710,7 @@ def test_loading_loads_no_backend(tmp_path):
 
 
 def test_scikit_learn_says_what_it_was_written_by(monkeypatch):
-    data = dumps(fitted("ensemble"))
+    data = dumps(fitted("pipeline"))  # which holds a StandardScaler
     monkeypatch.setattr("sklearn.base.__version__", "0.0")
     with pytest.warns(InconsistentVersionWarning):
         loads(data)
