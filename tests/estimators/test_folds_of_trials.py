@@ -253,10 +253,10 @@ def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows,
         assert type(member) is Member
         assert member.n_epochs == member.best_epoch + 1 == model.catalog_.member(k).best_epoch + 1
         assert member.seed == model.catalog_[k].seed
-    raw = predict_members(
-        [model.refitted_[k] for k in model.selection_.indices], model.scaling_.inputs(rows[0])
-    )
-    loc, _ = model.scaling_.restore(*(part[..., 0] for part in GaussianHead().distribution(raw)))
+    members = [model.refitted_[k] for k in model.selection_.indices]
+    raw = predict_members(members, model.fitted_.inputs.transform(rows[0]))
+    loc, scale = (part[..., 0] for part in GaussianHead().distribution(raw))
+    loc, _ = model.fitted_.targets.restore(loc, scale)
     assert_allclose(model.predict_distribution(rows[0]).loc, loc, rtol=1e-12)
 
 
@@ -326,7 +326,7 @@ def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypa
     monkeypatch.setattr(MemberRefitter, "__call__", fails_once)
     with pytest.warns(UserWarning, match="1 of 2 networks"):
         model = regressor(tiny_space, refit=True).fit(*rows)
-    assert [len(networks) for networks in model._networks_of_trials()] == [3, 1]
+    assert len(model.fitted_.members) == 4
     assert model.predict_distribution(rows[0]).loc.shape == (4, len(rows[0]))
     assert np.isfinite(model.predict(rows[0], return_std=True)).all()
 
@@ -429,7 +429,7 @@ def test_selecting_again_on_other_rows_sees_all_folds(tiny_space, rows, selectio
     model.reselect(rows[0][:20], rows[1][:20], selection=selection)
     assert len(set(model.selection_.indices)) >= 2
     for k in range(5):
-        x = model.scaling_.inputs(rows[0])
+        x = model.fitted_.inputs.transform(rows[0])
         pooled = GaussianHead().distribution(model._raw_of_trial(k, x))
         loc, scale = GaussianHead().distribution(
             predict_members(model.catalog_.member(k).networks, x)
@@ -454,12 +454,13 @@ def test_shifted_rows_are_predicted_by_all_folds(tiny_space, iris):
     assert [len(part[1]) for part in (clean, *parts)] == [150, 30, 30]
     for k in model.catalog_.completed:
         member = model.catalog_.member(k)
-        raw = predict_members(member.networks, model.scaling_.inputs(shifted[1][0]))
+        raw = predict_members(member.networks, model.fitted_.inputs.transform(shifted[1][0]))
         expected = CategoricalHead(3).probabilities(raw).mean(axis=0)
         assert_allclose(
             CategoricalHead(3).probabilities(member.held_out[-30:]), expected, rtol=1e-4
         )
-    assert set(model.refitted_) == set(model._kept())
+    kept = [model.selection_, *model.selections_]
+    assert set(model.refitted_) == {k for selection in kept for k in selection.indices}
     for severity in range(3):
         one = model.at_severity(severity)
         assert len(one.fitted_.members) == len(one.selection_.indices)

@@ -187,7 +187,7 @@ def test_encoders_that_learn_from_targets_may_fold_the_rows(ensemble, rows):
     X, y = rows[0][["new", "rooms"]], rows[1]
     ensemble.set_params(preprocess=Folding()).fit(X, y)
     expected = X.astype(float).mean() + y.mean()
-    assert_allclose(ensemble.scaling_.x_.mean_, expected + 100)
+    assert_allclose(ensemble.fitted_.inputs.scaling.mean_, expected + 100)
     assert_allclose(ensemble.preprocessor_.transform(X).mean(axis=0), expected)
 
 
@@ -379,7 +379,7 @@ def test_draws_of_a_model_with_robust_scaling():
         epochs=4,
         random_state=0,
     ).fit(X, X[:, 0])
-    assert isinstance(model.scaling_, RobustScaling)
+    assert isinstance(model.fitted_.inputs.scaling, RobustScaling)
     posterior = model.posterior_fn()
     assert posterior.key is not None
     new = 9 * np.random.default_rng(1).normal(size=(20, 3))

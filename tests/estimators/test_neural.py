@@ -155,7 +155,7 @@ def test_each_member_validates_on_rows_of_its_own(table):
     for member in together.members_:
         # Its best epoch's loss is the loss of the rows given.
         mean, scale = GaussianHead().distribution(member.held_out.astype(float))
-        z = (together.scaling_.targets(y[120:, None]) - mean) / scale
+        z = (together.fitted_.targets.transform(y[120:, None]) - mean) / scale
         nll = np.mean(0.5 * np.log(2 * np.pi) + np.log(scale) + 0.5 * z**2)
         assert member.score == pytest.approx(nll, rel=1e-4)
 
@@ -298,7 +298,7 @@ def test_passes_are_the_papers_masks(table):
     """Eq. 32 and 33 of NOMU by hand: columns dropped, the rest scaled."""
     X, y = table
     model = clone(REGRESSORS[2]).set_params(dropout=0.4, n_passes=200).fit(X, y)
-    y_ = model.scaling_.y_
+    y_ = model.fitted_.targets.scaling
     passes = (model.predict_distribution(X[:3]).loc - y_.mean_) / y_.scale_
     (member,) = model.members_
     w = member.weights.astype(float)

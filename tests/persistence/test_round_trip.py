@@ -545,9 +545,7 @@ def test_networks_that_would_not_be_loaded_are_not_saved(tmp_path):
         config = network((3,), 2).to_json()
         member = dataclasses.replace(model.members_[0], network=config)
         model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
-        with pytest.raises(
-            UnsavableError, match=rf"members\[0\] has a network .*{name}"
-        ) as caught:
+        with pytest.raises(UnsavableError, match=rf"members\[0\] has a network .*{name}") as caught:
             skuq.save(model, tmp_path / "model.skuq")
         assert ("register" in str(caught.value)) is (network is with_own_layer)
     assert not os.listdir(tmp_path)
