@@ -4,6 +4,7 @@ from . import datasets as datasets
 from . import ensembles as ensembles
 from . import estimators as estimators
 from . import exceptions as exceptions
+from . import fitted as fitted
 from . import metrics as metrics
 from . import networks as networks
 from . import persistence as persistence
