@@ -41,16 +41,6 @@ BACKENDS = {"keras", "keras_tuner", "tensorflow", "tensorflow_probability"}
 BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_keras_tuner", "_tensorflow", "_tfp")}
 OPTIONAL = {"PIL", "dask", "distributed", "matplotlib", "pde", "pooch", "skimage", "skops"}
 
-# Known faults, to be removed: files with imports of skuq's modules inside functions.
-DEFERRED: set[str] = {
-    "estimators/_autodeuq.py",
-    "estimators/_deep_ensemble.py",
-    "estimators/_hyper_ensemble.py",
-    "estimators/_keras_model.py",
-    "estimators/_mc_dropout.py",
-    "estimators/_operator_ensemble.py",
-}
-
 
 class Import(NamedTuple):
     """An import: of a module, or of a name in one."""
@@ -198,8 +188,7 @@ def test_imports_stand_at_the_top():
             allowed = root in OPTIONAL or (root == "skuq" and path[:1] == ["backend"])
             if own.is_deferred and not allowed:
                 faults[file.name].append(own.full)
-    unknown = {name: imports for name, imports in faults.items() if name not in DEFERRED}
-    assert not unknown, "imports inside functions; see the top of this file"
+    assert not faults, "imports inside functions; see the top of this file"
 
 
 def test_no_module_is_named_in_a_string():
