@@ -14,7 +14,6 @@ import skuq
 numpydoc = pytest.importorskip("numpydoc.docscrape")
 
 ESTIMATORS = [value for name in skuq.__all__ if hasattr(value := getattr(skuq, name), "get_params")]
-SECTIONS = ("Parameters",)
 NEURAL = ("DeepEnsemble", "HyperDeepEnsemble", "MCDropout")
 
 
@@ -37,12 +36,16 @@ GROUPS = {
 _OUTPUTS = {
     "network": "outputs are means and standard deviations, or logits",
 }
+_SELECTION = {
+    "selection_": "the unit of the loss is that of the standardised y in regressors",
+}
 DIFFERENT = {
     "AutoDEUQ": {
+        **_SELECTION,
         "selection": "a callable gets normals or probabilities",
         "selection_loss": "losses of distributions or of probabilities",
     },
-    "NES": {},
+    "NES": _SELECTION,
     "CalibratedUncertainty": {"estimator": "what predicts is another method"},
     "DeepEnsemble": {**_OUTPUTS, "validation_fraction": "classes are stratified"},
     "HyperDeepEnsemble": _OUTPUTS,
@@ -55,10 +58,13 @@ DIFFERENT = {
         "loss": "deep ensembles have more losses",
         "n_members": "hyper deep ensembles choose up to that many",
         "validation_fraction": "hyper deep ensembles select on these rows",
+        "weights_": "those of hyper deep ensembles are counts",
     },
     "searches": {
+        **_SELECTION,
         "epochs": "NES trains all of them",
         "fixed_architecture, fixed_hyperparameters": "`search` or `vary` fixes the others",
+        "n_features_in_": "NES takes images",
         "n_jobs": "other strategies repeat exactly",
         "n_members": "AutoDEUQ chooses up to that many",
         "n_trials": "the papers' numbers",
@@ -68,10 +74,14 @@ DIFFERENT = {
         "selection_loss": "the losses by name",
         "validation_fraction": "NES does not stop early",
     },
-    "functions": {"prior_scale": "alpha is NEON's"},
+    "functions": {
+        "n_parameters_": "an ensemble counts all members",
+        "prior_scale": "alpha is NEON's",
+    },
     "epistemic networks": {
         "batch_size": "pairs or rows",
         "pretrained": "what is trained on top",
+        "fitted_": "functions have query points",
         "standardize": "functions have query points",
     },
     "NOMU": {
@@ -85,16 +95,18 @@ DIFFERENT = {
 }
 # Where the type or default differs, but not the description.
 OTHER_TYPES = {
+    "CalibratedUncertainty": {"estimator_"},
     "neural": {
         # Deep ensembles have a setting "auto" for each kind of network.
         "batch_size",
         "early_stopping_patience",
         "epochs",
+        "members_",
         "schedule",
         "weight_decay",
     },
     "epistemic networks": {"activation", "learning_rate"},
-    "NOMU": {"clip_norm"},
+    "NOMU": {"clip_norm", "fitted_"},
 }
 
 
@@ -105,7 +117,7 @@ def entries(estimator):
         section: {
             entry.name: (entry.type, " ".join(entry.desc).strip()) for entry in document[section]
         }
-        for section in SECTIONS
+        for section in ("Parameters", "Attributes")
     }
 
 
@@ -119,11 +131,12 @@ def test_the_same_parameter_is_documented_in_the_same_words(group):
     for pair in combinations(GROUPS[group], 2):
         names = [
             [name for name in shared(*pair, section) if name not in DIFFERENT[group]]
-            for section in SECTIONS
+            for section in ("Parameters", "Attributes")
         ]
         assert_docstring_consistency(
             pair,
             include_params=names[0],
+            include_attrs=names[1],
             ignore_types=tuple(OTHER_TYPES.get(group, ())),
         )
 
@@ -132,7 +145,7 @@ def test_the_same_parameter_is_documented_in_the_same_words(group):
 def test_every_exception_is_needed(group):
     needed = {"description": set(), "type": set()}
     for pair in combinations(GROUPS[group], 2):
-        for section in SECTIONS:
+        for section in ("Parameters", "Attributes"):
             for name in shared(*pair, section):
                 one, other = (entries(estimator)[section][name] for estimator in pair)
                 if one[1] != other[1]:
@@ -152,3 +165,4 @@ def test_every_parameter_is_documented(estimator):
     ]
     assert sorted(name for name, _ in documented) == sorted(inspect.signature(estimator).parameters)
     assert all(description for _, description in documented)
+    assert all(description for _, description in entries(estimator)["Attributes"].values())

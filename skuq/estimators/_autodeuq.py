@@ -227,26 +227,28 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     Attributes
     ----------
     catalog_ : Catalog
-        Every trial, in the order of proposal; ``catalog_.to_frame()`` for people. A
-        pickled estimator keeps the weights of its members only.
+        Every trial, in the order of proposal; ``catalog_.to_frame()`` shows them. A pickled
+        estimator keeps the weights of its members only.
     selection_ : Selection
-        `indices` into `catalog_` of the members kept, `weights` summing to 1, and the
-        validation `loss` in units of the standardised y.
+        `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
+        ensemble on the rows it was selected on, in units of the standardised y.
     refitted_ : dict of int to Member
-        With ``refit=True``, by position in `catalog_`: the networks trained on all rows.
+        With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     decisions_ : Decisions
-        What was searched: the spaces `architecture` and `hyperparameters`.
+        Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
-        What `preprocess` stands for, fitted on the rows of positive weight.
+        Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
     entropy_ : int
-        What `random_state` came to; every draw of the fit follows from it.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
-        The folder of this search in `catalog_dir`.
+        Folder of this search in `catalog_dir`.
     n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     Raises
     ------
@@ -457,28 +459,30 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     Attributes
     ----------
     catalog_ : Catalog
-        Every trial, in the order of proposal; ``catalog_.to_frame()`` for people. A
-        pickled estimator keeps the weights of its members only.
+        Every trial, in the order of proposal; ``catalog_.to_frame()`` shows them. A pickled
+        estimator keeps the weights of its members only.
     selection_ : Selection
-        `indices` into `catalog_` of the members kept, `weights` summing to 1, and the
-        validation `loss` in nats.
+        `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
+        ensemble on the rows it was selected on, in nats.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     refitted_ : dict of int to Member
-        With ``refit=True``, by position in `catalog_`: the networks trained on all rows.
+        With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     decisions_ : Decisions
-        What was searched: the spaces `architecture` and `hyperparameters`.
+        Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
-        What `preprocess` stands for, fitted on the rows of positive weight.
+        Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
     entropy_ : int
-        What `random_state` came to; every draw of the fit follows from it.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
-        The folder of this search in `catalog_dir`.
+        Folder of this search in `catalog_dir`.
     n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     Raises
     ------

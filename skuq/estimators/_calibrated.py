@@ -142,16 +142,17 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     Attributes
     ----------
     estimator_ : regressor
-        Fitted on all rows.
+        Estimator fitted on all rows.
     scale_ : float or ndarray of shape (n_outputs,)
-        What standard deviations are multiplied by.
+        Factor of the standard deviations.
     levels_ : tuple of ndarray of shape (n_knots,) or (n_knots, n_outputs), or None
-        Of "isotonic": predicted levels, and the observed ones they become.
+        With "isotonic", predicted levels and the observed ones that replace them.
     scores_ : ndarray of shape (n,) or (n, n_outputs), or None
-        Of "conformal": sorted absolute errors out of fold, in calibrated stds.
+        With "conformal", sorted absolute out-of-fold errors, in calibrated standard deviations.
     n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     See Also
     --------
@@ -303,13 +304,15 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
     Attributes
     ----------
     estimator_ : classifier
-        Fitted on all rows.
+        Estimator fitted on all rows.
     temperature_ : float
-        Above 1 the classifier was too sure.
+        Divisor of the log probabilities; above 1 the classifier was too sure.
     classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
     n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     See Also
     --------

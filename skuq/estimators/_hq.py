@@ -110,29 +110,31 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     Attributes
     ----------
     teams_ : DataFrame
-        One row a team: `team` (positions in `names_`), `size`, `q`, `hq`, `accuracy`,
-        `alpha` (passed the alpha filter), `kept` (passed all) and `reason`. See
+        One row per team: `team` (positions in `names_`), `size`, `q`, `hq`, `accuracy`, `alpha`
+        (passed the alpha filter), `kept` (passed all) and `reason`. See
         `skuq.ensembles.TeamSelection`.
     selected_ : tuple of int
-        Positions of the team that is served.
+        Positions of the members of the selected team.
     support_ : ndarray of bool of shape (n_models,)
-        The same as a mask.
+        Mask of the members of the selected team.
     names_ : list of str
         Names of the pool, without those dropped.
     accuracies_ : ndarray of shape (n_models,)
-        Of the pool's models, on the rows that teams are judged on.
+        Accuracy of each model of the pool, on the rows that teams are scored on.
     n_possible_, n_scored_ : int
-        Teams there are, and teams that were looked at.
+        Number of possible teams, and of those that were scored.
     thresholds_ : tuple of (filter, score, size, value)
-        Where filters cut; size is None for all sizes.
+        Thresholds of the filters; size is None for all sizes.
     estimators_ : list of classifiers
-        The members of the team, fitted, in the order of `selected_`.
+        Fitted members of the selected team, in the order of `selected_`.
     named_estimators_ : Bunch
-        The same by name.
+        Fitted members of the selected team, by name.
     classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
     n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     See Also
     --------

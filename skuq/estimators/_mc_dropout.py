@@ -119,19 +119,21 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
     Attributes
     ----------
     members_ : list of one Member
-        The trained network as data.
+        Trained networks as data: weights, history, validation predictions.
     noise_std_ : float or ndarray of shape (n_outputs,)
-        With ``loss="mse"``: known or estimated, in units of y (of transformed y, with a
-        `target_transform`).
+        With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
+        transformed y, with a `target_transform`).
     preprocessor_ : transformer or None
-        What `preprocess` stands for, fitted on the rows of positive weight.
+        Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
     entropy_ : int
-        What `random_state` came to; every draw of the fit follows from it.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     Raises
     ------
@@ -270,17 +272,20 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
     members_ : list of one Member
-        The trained network as data.
+        Trained networks as data: weights, history, validation predictions.
     preprocessor_ : transformer or None
-        What `preprocess` stands for, fitted on the rows of positive weight.
+        Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
     entropy_ : int
-        What `random_state` came to; every draw of the fit follows from it.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     Raises
     ------

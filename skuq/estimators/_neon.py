@@ -111,18 +111,18 @@ class NEONRegressor(OperatorRegressor):
     Attributes
     ----------
     member_ : Member
-        The trained network as data, with its history.
+        Trained network as data: weights and history.
     query_points_ : ndarray of shape (q, d_y)
-        Query points of the fit.
+        Query points of the columns of Y.
     index_ : ndarray of shape (n_draws, n_index)
-        The indices that predictions average over.
+        Indices that predictions average over.
     n_parameters_ : int
         Number of trained parameters.
     fitted_ : FittedOperator
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of inputs, query
-        points and values.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of
+        inputs, query points and values.
     entropy_ : int
-        What all random numbers came from.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

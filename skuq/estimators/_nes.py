@@ -119,33 +119,34 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     Attributes
     ----------
     catalog_ : Catalog
-        Every network trained, in the order of proposal: the pool. A pickled estimator keeps
-        the weights of its members only.
+        Every trial, in the order of proposal; ``catalog_.to_frame()`` shows them. A pickled
+        estimator keeps the weights of its members only.
     selection_ : Selection
-        `indices` into `catalog_` of the members, `weights` summing to 1, and the `loss` of
-        the ensemble on the rows it was selected on, in nats.
+        `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
+        ensemble on the rows it was selected on, in nats.
     selections_ : tuple of Selection
-        The same for each held-out set: the clean rows, then those of `shift_validation`.
+        The selection for each held-out set: the clean rows, then those of `shift_validation`.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     refitted_ : dict of int to Member
-        With ``refit=True``, by position in `catalog_`: the networks trained on all rows.
+        With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     decisions_ : Decisions
-        What was searched: the spaces `architecture` and `hyperparameters`, for example
-        ``decisions_.architecture.restrict(best_configuration())`` for `fixed_architecture`.
+        Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
+        Shape of one image; None for tables.
     preprocessor_ : transformer or None
-        What `preprocess` stands for, fitted on the rows of positive weight.
+        Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
     entropy_ : int
-        What `random_state` came to; every draw of the fit follows from it.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
-        The folder of this search in `catalog_dir`.
+        Folder of this search in `catalog_dir`.
     n_features_in_ : int
-        Of images h * w * c.
+        Number of features seen during `fit`; h * w * c for images.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     Raises
     ------
@@ -356,32 +357,32 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     Attributes
     ----------
     catalog_ : Catalog
-        Every network trained, in the order of proposal: the pool. A pickled estimator keeps
-        the weights of its members only.
+        Every trial, in the order of proposal; ``catalog_.to_frame()`` shows them. A pickled
+        estimator keeps the weights of its members only.
     selection_ : Selection
-        `indices` into `catalog_` of the members, `weights` summing to 1, and the `loss` of
-        the ensemble on the rows it was selected on, in nats and units of the standardised
-        y.
+        `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
+        ensemble on the rows it was selected on, in nats and units of the standardised y.
     selections_ : tuple of Selection
-        The same for each held-out set: the clean rows, then those of `shift_validation`.
+        The selection for each held-out set: the clean rows, then those of `shift_validation`.
     refitted_ : dict of int to Member
-        With ``refit=True``, by position in `catalog_`: the networks trained on all rows.
+        With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     decisions_ : Decisions
-        What was searched: the spaces `architecture` and `hyperparameters`, for example
-        ``decisions_.architecture.restrict(best_configuration())`` for `fixed_architecture`.
+        Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
+        Shape of one image; None for tables.
     preprocessor_ : transformer or None
-        What `preprocess` stands for, fitted on the rows of positive weight.
+        Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
     entropy_ : int
-        What `random_state` came to; every draw of the fit follows from it.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
-        The folder of this search in `catalog_dir`.
+        Folder of this search in `catalog_dir`.
     n_features_in_ : int
-        Of images h * w * c.
+        Number of features seen during `fit`; h * w * c for images.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     Raises
     ------

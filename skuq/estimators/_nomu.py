@@ -179,25 +179,27 @@ class NOMURegressor(UncertaintyRegressor):
     Attributes
     ----------
     c_, l_min_, l_max_ : float
-        As given, or as chosen.
+        Values as given or as chosen.
     noise_factor_ : float
         Factor of the noise's standard deviation: 1 unless noise is learnt and held-out rows
-        say otherwise (the root of c2 in Eq. 58).
+        require another (the root of c2 in Eq. 58).
     member_ : Member
-        The trained network as data.
+        Trained network as data: weights and history.
     mean_member_ : Member or None
-        That of f, and of the noise if that is learnt, where these were trained first.
+        Network of f, and of the noise if that is learnt, if these were trained first.
     box_ : ndarray of shape (n_features, 2) or None
-        From which artificial inputs were drawn.
+        Box in which artificial inputs were drawn.
     preprocessor_ : transformer or None
-        What `preprocess` stands for, fitted on the rows of positive weight.
+        Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedNomu
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X and y.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
     entropy_ : int
-        What `random_state` came to; every draw of the fit follows from it.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     n_features_in_ : int
+        Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the features; only if X has string column names.
 
     Raises
     ------

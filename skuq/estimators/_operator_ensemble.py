@@ -96,13 +96,14 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Trained networks as data, with their histories.
+        Trained networks as data: weights and history.
     query_points_ : ndarray of shape (q, d_y)
+        Query points of the columns of Y.
     fitted_ : FittedOperator
-        What predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of inputs, query
-        points and values.
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of
+        inputs, query points and values.
     entropy_ : int
-        What `random_state` came to; every draw of the fit follows from it.
+        Integer drawn from `random_state`; every random number of the fit follows from it.
     n_parameters_ : int
         Number of trained parameters, of all members together.
     n_features_in_ : int

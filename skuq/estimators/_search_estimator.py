@@ -280,7 +280,7 @@ class SearchEstimator:
                 method.trial_entropy(self.entropy_),
                 held_out,
                 store,
-                RunOptions(self.n_jobs, self._limits(), self.verbose),
+                RunOptions(self.n_jobs, self._limits(), self.verbose, score_name="NLL"),
                 in_stacks=method.is_stackable(proposer),
             ).run()
         # The ensemble.
@@ -291,6 +291,7 @@ class SearchEstimator:
                 Limits(trial_timeout=self.trial_timeout, raise_on_failures=False),
                 self.verbose,
                 name="refit",
+                score_name="NLL",
             )
             refitter = functools.partial(MemberRefitter, trainer)
             result = result.refit(self._trials_to_keep(), refitter, self.entropy_, options)
