@@ -68,9 +68,9 @@ def maximize_acquisition(
         one output. Written with operators and `keras.ops` it has exact gradients. Compiled
         programs are found by this object, so give the same one in every step.
     bounds : array-like of shape (d, 2)
-        Lower and upper end of every input, in the user's units.
+        Ends of every input.
     best : float
-        Best known value of the objective. "ucb", "mean" and "uncertainty" do not use it.
+        Best known value of the objective; "ucb", "mean" and "uncertainty" do not use it.
     q : int, default=1
         Size of the batch.
     method : {"auto", "lbfgs", "scipy", "direct"}, default="auto"
@@ -81,10 +81,8 @@ def maximize_acquisition(
         gradients.
     n_restarts : int, default=500
         Number of starts from a Latin hypercube.
-    starts : array-like of shape (k, d), optional
-        Further starts, e.g. the best known points; with q > 1 the first points of k batches.
-    exclude : array-like of shape (k, d), optional
-        Points that must not be proposed again.
+    starts, exclude : array-like of shape (k, d), optional
+        Further starts, with q > 1 the first points of k batches; points not to be proposed again.
     min_distance : float, default=1e-6
         Distance below which a point counts as excluded, in a box scaled to [0, 1]^d.
     beta : float, optional
@@ -95,7 +93,7 @@ def maximize_acquisition(
     Returns
     -------
     x : ndarray of shape (q, d)
-        Points within `bounds`.
+        Within `bounds`.
     value : float
         The acquisition's value there.
 
@@ -108,17 +106,14 @@ def maximize_acquisition(
     Warns
     -----
     UserWarning
-        If the objective fails on tensors: DIRECT is used then. If single precision does not tell
-        points apart, as with outputs of 1e8 that vary by 1: no gradients are used then.
+        If DIRECT is used, as the objective fails on tensors, or no gradients are, as single
+        precision does not tell points apart.
     """
     bounds = _check_bounds(bounds)
     _check_numbers(posterior, q, method, n_restarts, min_distance)
-    starts, exclude = (
-        _check_points(name, points, bounds)
-        for name, points in (("starts", starts), ("exclude", exclude))
-    )
-    beta = acquisition.beta if beta is None else float(beta)
-    best = _check_best(acquisition, best)
+    starts = _check_points("starts", starts, bounds)
+    exclude = _check_points("exclude", exclude, bounds)
+    beta, best = acquisition.beta if beta is None else float(beta), _check_best(acquisition, best)
     task = AcquisitionTask(posterior, acquisition, objective, bounds, best, beta, q)
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
     found, values = _search(task, u, method, n_restarts)

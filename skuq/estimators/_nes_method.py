@@ -106,8 +106,9 @@ class NeuralEnsembleSearch(SearchMethod):
         flat = self.is_tabular or getattr(space, "takes_images", None) is False
         return ImageInputs(own.image_shape, flat=flat)
 
-    def attributes(self, inputs):
-        return {"image_shape_": getattr(inputs, "shape", None)}
+    def attributes(self, inputs, targets):
+        shape = getattr(inputs, "shape", None)
+        return {**super().attributes(inputs, targets), "image_shape_": shape}
 
     def resolve_space(self, inputs, n_rows):
         own, holds_images = self.estimator, isinstance(inputs, ImageInputs)
@@ -150,7 +151,7 @@ class NeuralEnsembleSearch(SearchMethod):
             warnings.warn(
                 f"Evolution begins when `population_size={p}` networks have been trained, and "
                 f"`n_trials` is {own.n_trials}: all are drawn at random.",
-                stacklevel=4,
+                stacklevel=5,
             )
         if own.strategy == "rs" or p >= own.n_trials:
             return RandomProposer(both)

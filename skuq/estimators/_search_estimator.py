@@ -10,7 +10,7 @@ import functools
 import warnings
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -34,6 +34,8 @@ from skuq.search import CandidatePredictions, Limits, RunOptions, Search, Search
 from skuq.tables import (
     ClassTargets,
     NumberTargets,
+    Rows,
+    Splits,
     TableInputs,
     TrainingData,
     check_groups,
@@ -107,9 +109,9 @@ class SearchMethod:
     def check_selection(self) -> None:
         """Raise where parameters of the selection contradict each other."""
 
-    def attributes(self, inputs) -> dict[str, Any]:
-        """Fitted attributes of the estimator that only this method has."""
-        return {}
+    def attributes(self, inputs, targets) -> dict[str, Any]:
+        """Fitted attributes of the estimator that hang on the kind of inputs and targets."""
+        return {"classes_": targets.classes} if self.classifies else {}
 
     def inputs(self, X):
         """Make the inputs, not yet fitted."""
@@ -207,103 +209,71 @@ class SearchEstimator:
         """
         was_fitted = hasattr(self, "selection_")
         forget_fit(self)
-        method, shifted = self._method, _named_sets(shift_validation)
-        method.check(shifted)
-        if self.cv is not None and validation_data is not None:
-            raise ValueError(
-                "With `cv` every row validates, and `validation_data` are others to validate on: "
-                f"give one of them. Got cv={self.cv!r}."
-            )
-        # Rows.
-        inputs, targets = method.inputs(X), method.targets()
-        rows = read_rows(self, inputs, targets, X, y, sample_weight, min_rows=2)
-        groups = check_groups(groups, rows.X)
-        read = functools.partial(read_validation_rows, self, inputs, targets, required=True)
-        validation = None if validation_data is None else read(validation_data)
-        shifted = [read(data, name) for name, data in shifted]
-        self.entropy_ = draw_entropy(self.random_state)
-        self.inputs_, self.targets_ = inputs, targets
-        vars(self).update(method.attributes(inputs))
-        if is_classifier(self):
-            self.classes_ = targets.classes
-        divide = functools.partial(
-            make_splits,
-            rows,
-            fraction=self.validation_fraction,
-            cv=self.cv,
-            validation=validation,
-            groups=groups,
-            labels=targets.labels(rows.y),
+        method = self._method
+        given = _read_data(
+            self, method, X, y, sample_weight, validation_data, shift_validation, groups
         )
-        splits = None
-        identity = {
-            "X": rows.X,
-            "y": rows.y,
-            "sample_weight": rows.weight,
-            "groups": groups,
-            "validation_data": validation,
-            "shift_validation": shifted,
-        }
-        if not isinstance(self.cv, Integral | None):  # the user's: it may fold otherwise each time
-            splits = divide(self.entropy_)
-            identity["cv"] = splits.parts
-        # The search, which goes on where an earlier one of the same identity was cut off.
-        not_in_fingerprint = method.params_not_in_fingerprint
-        store = open_store(self, not_in_fingerprint, self._memory, was_fitted, identity)
+        self.entropy_ = draw_entropy(self.random_state)
+        self.inputs_, self.targets_ = given.inputs, given.targets
+        vars(self).update(method.attributes(given.inputs, given.targets))
+        # The user's own `cv` may fold otherwise each time, so its folds are part of the identity.
+        splits = None if isinstance(self.cv, Integral | None) else given.splits(self)
+        identity, ignored = given.identity(splits), method.params_not_in_fingerprint
+        store = open_store(self, ignored, self._memory, was_fitted, identity)
         with store as store:
             self._memory = store if self.catalog_dir is None else None
             self.catalog_path_ = None if store is None else store.path
             if store is not None:
                 self.entropy_ = store.entropy or self.entropy_
-            splits = splits or divide(self.entropy_)
-            self._warn_of_few_rows(splits)
-            data = splits.training_data(inputs, targets)
-            held_out, inputs_of_trials = _held_out(splits, data, shifted, inputs, targets)
-            space = method.make_space(inputs, len(rows.X), data.x, splits.n_train)
-            self.decisions_ = space.decisions(data.x.shape[1:], targets.head.n_raw)
-            trainer = MemberTrainer(
-                space,
-                data,
-                targets.head,
-                method.epochs(space, inputs, splits.n_train),
-                inputs_of_trials,
-                splits.parts,
-                timeout=self.trial_timeout,
-            )
-            proposer = method.proposer(space, held_out)
+            splits = splits or given.splits(self)
+            advice = "`cv`, a larger validation_fraction or validation_data may help."
+            warn_of_few_rows(splits.n_valid, advice if self.cv is None else "", stacklevel=4)
+            search = self._make_search(method, given, splits, store)
             if store is not None:
-                begin_search(store, self, held_out)
-            result = Search(
-                trainer,
-                proposer,
-                self.n_trials,
-                method.trial_entropy(self.entropy_),
-                held_out,
-                store,
-                RunOptions(self.n_jobs, self._limits(), self.verbose, score_name="NLL"),
-                in_stacks=method.is_stackable(proposer),
-            ).run()
-        # The ensemble.
+                begin_search(store, self, search.held_out)
+            result = search.run()
         self._select(result)
         if self.refit:
-            options = RunOptions(
-                self.n_jobs,
-                Limits(trial_timeout=self.trial_timeout, raise_on_failures=False),
-                self.verbose,
-                name="refit",
-                score_name="NLL",
+            options = self._options(
+                "refit", trial_timeout=self.trial_timeout, raise_on_failures=False
             )
-            refitter = functools.partial(MemberRefitter, trainer)
+            refitter = functools.partial(MemberRefitter, search.evaluate)
             result = result.refit(self._trials_to_keep(), refitter, self.entropy_, options)
             self.refitted_ = result.refitted
         return self
 
-    def _limits(self):
-        return Limits(self.max_time, self.trial_timeout, self.max_failures)
+    def _make_search(self, method, given, splits, store):
+        """Fit the scales on the training rows, and put the search together."""
+        inputs, targets = given.inputs, given.targets
+        data = splits.training_data(inputs, targets)
+        held_out, inputs_of_trials = _held_out(splits, data, given.shifted, inputs, targets)
+        space = method.make_space(inputs, len(given.rows.X), data.x, splits.n_train)
+        self.decisions_ = space.decisions(data.x.shape[1:], targets.head.n_raw)
+        trainer = MemberTrainer(
+            space,
+            data,
+            targets.head,
+            method.epochs(space, inputs, splits.n_train),
+            inputs_of_trials,
+            splits.parts,
+            timeout=self.trial_timeout,
+        )
+        proposer = method.proposer(space, held_out)
+        return Search(
+            trainer,
+            proposer,
+            self.n_trials,
+            method.trial_entropy(self.entropy_),
+            held_out,
+            store,
+            self._options("search", self.max_time, self.trial_timeout, self.max_failures),
+            in_stacks=method.is_stackable(proposer),
+        )
 
-    def _warn_of_few_rows(self, splits):
-        advice = "`cv`, a larger validation_fraction or validation_data may help."
-        warn_of_few_rows(splits.n_valid, advice if self.cv is None else "", stacklevel=5)
+    def _options(self, name, *args, **kwargs):
+        """How a search or a refit of this estimator runs, with the limits given."""
+        limits = Limits(*args, **kwargs)
+        return RunOptions(self.n_jobs, limits, self.verbose, name=name, score_name="NLL")
 
     # -------------------------------------------------------------- selection
 
@@ -529,6 +499,61 @@ class SearchEstimator:
         tags = add_input_tags(super().__sklearn_tags__(), self.preprocess)
         tags.non_deterministic = self.n_jobs not in (None, 1)
         return tags
+
+
+class _Given(NamedTuple):
+    """What a user gives to `fit`, validated and encoded."""
+
+    inputs: Any
+    targets: Any
+    rows: Rows
+    validation: Rows | None
+    shifted: list[Rows]
+    groups: np.ndarray | None
+
+    def splits(self, estimator) -> Splits:
+        """Decide which rows train and which validate."""
+        return make_splits(
+            self.rows,
+            estimator.entropy_,
+            fraction=estimator.validation_fraction,
+            cv=estimator.cv,
+            validation=self.validation,
+            groups=self.groups,
+            labels=self.targets.labels(self.rows.y),
+        )
+
+    def identity(self, splits: Splits | None) -> dict[str, Any]:
+        """Data that make two searches the same, by name; `splits` are those of the user's folds."""
+        identity = {
+            "X": self.rows.X,
+            "y": self.rows.y,
+            "sample_weight": self.rows.weight,
+            "groups": self.groups,
+            "validation_data": self.validation,
+            "shift_validation": self.shifted,
+        }
+        return identity if splits is None else {**identity, "cv": splits.parts}
+
+
+def _read_data(
+    estimator, method, X, y, sample_weight, validation_data, shift_validation, groups
+) -> _Given:
+    """Validate and encode what a user gives to `fit`."""
+    named = _named_sets(shift_validation)
+    method.check(named)
+    if estimator.cv is not None and validation_data is not None:
+        raise ValueError(
+            "With `cv` every row validates, and `validation_data` are others to validate on: "
+            f"give one of them. Got cv={estimator.cv!r}."
+        )
+    inputs, targets = method.inputs(X), method.targets()
+    rows = read_rows(estimator, inputs, targets, X, y, sample_weight, min_rows=2)
+    groups = check_groups(groups, rows.X)
+    read = functools.partial(read_validation_rows, estimator, inputs, targets, required=True)
+    validation = None if validation_data is None else read(validation_data)
+    shifted = [read(data, name) for name, data in named]
+    return _Given(inputs, targets, rows, validation, shifted, groups)
 
 
 def _held_out(splits, data, shifted, inputs, targets):
