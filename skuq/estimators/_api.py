@@ -102,7 +102,8 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
             values of a function stand beside each other, as one row of (n, q * m).
         """
         check_is_fitted(self)
-        return self.fitted_.distribution(self.fitted_.inputs.validate(X, self), **query)
+        fitted = self.fitted_
+        return fitted.distribution(fitted.inputs.validate(X, self), **query)
 
     def predict_uncertainty(self, X, **query) -> Uncertainty:
         """Predict means, and standard deviations by source.
@@ -121,7 +122,8 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         """
         distribution = self.predict_distribution(X, **query)
         parts = distribution.uncertainty(getattr(self, "epistemic_ddof", 0))
-        return Uncertainty(*(self._shaped(part, 1, query) for part in parts))
+        shape = self.fitted_.output_shape(**query)
+        return Uncertainty(*(part.reshape(len(part), *shape) for part in parts))
 
     def predict(self, X, return_std=False, **query):
         """Predict means, and on request total standard deviations.
@@ -163,7 +165,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
             If coverage is outside (0, 1).
         """
         interval = self.predict_distribution(X, **query).interval(coverage)
-        return self._shaped(interval, 2, query)
+        return interval.reshape(*interval.shape[:2], *self.fitted_.output_shape(**query))
 
     def predict_quantiles(self, X, quantiles=(0.05, 0.5, 0.95), **query):
         """Predict quantiles of the distribution itself, not of a moment-matched normal.
@@ -186,7 +188,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
             If a probability is outside (0, 1).
         """
         values = self.predict_distribution(X, **query).quantile(np.atleast_1d(quantiles))
-        return self._shaped(values, 2, query)
+        return values.reshape(*values.shape[:2], *self.fitted_.output_shape(**query))
 
     def sample_y(self, X, n_samples=1, random_state=None, **query):
         """Draw targets jointly: each draw is one function, with one noise variable for all rows.
@@ -212,9 +214,9 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
-        rng = _rng(random_state)
-        X = self.fitted_.inputs.validate(X, self)
-        return self.fitted_.sample(X, n_samples, rng, **query)
+        fitted = self.fitted_
+        X = fitted.inputs.validate(X, self)
+        return fitted.sample(X, n_samples, _rng(random_state), **query)
 
     def log_prob(self, X, y):
         """Compute the log density of each row's y under its predictive distribution.
@@ -271,10 +273,6 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         check_count("n_draws", n_draws)
         return self.fitted_.posterior(int(n_draws), _rng(random_state), **query)
 
-    def _shaped(self, values, n_axes, query):
-        """Give values the output axes of the user's y behind their first `n_axes` axes."""
-        return values.reshape(values.shape[:n_axes] + self.fitted_.output_shape(**query))
-
     def __sklearn_is_fitted__(self):
         return hasattr(self, "fitted_")
 
@@ -300,7 +298,8 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
             With mean, mode, std, entropies, log_prob and sample, of class codes, and `to_tfp()`.
         """
         check_is_fitted(self)
-        return self.fitted_.distribution(self.fitted_.inputs.validate(X, self))
+        fitted = self.fitted_
+        return fitted.distribution(fitted.inputs.validate(X, self))
 
     def predict_proba(self, X, return_std=False):
         """Predict class probabilities, averaged over the members.

@@ -495,6 +495,9 @@ class SearchEstimator:
             state["catalog_"] = result.catalog
         return state
 
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "selection_")
+
     def __sklearn_tags__(self):
         tags = add_input_tags(super().__sklearn_tags__(), self.preprocess)
         tags.non_deterministic = self.n_jobs not in (None, 1)
