@@ -383,6 +383,7 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         ndarray of shape (n, n_samples)
             Out of `classes_`.
         """
+        check_is_fitted(self)
         check_count("n_samples", n_samples)
         rng = _rng(random_state)
         return self.classes_[self.predict_distribution(X).sample(n_samples, rng)]

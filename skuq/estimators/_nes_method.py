@@ -103,8 +103,8 @@ class NeuralEnsembleSearch(SearchMethod):
             return super().inputs(X)
         space = None if self.is_tabular else resolve_nes_space(own.search_space, True, len(X))
         # Networks for tables get flat rows; a user's space that does not say gets images.
-        flat = self.is_tabular or getattr(space, "takes_images", None) is False
-        return ImageInputs(own.image_shape, flat=flat)
+        flat = getattr(space, "takes_images", None) is False
+        return ImageInputs(own.image_shape, flat=flat, embed=self.is_tabular)
 
     def attributes(self, inputs, targets):
         shape = getattr(inputs, "shape", None)

@@ -200,6 +200,8 @@ class ImageInputs:
         (height, width[, channels]) as the user gave it; None takes the shape of X.
     flat : bool, default=False
         Whether networks get flat rows.
+    embed : bool, default=False
+        Whether networks are those of `TabularSpace`, which get robustly scaled flat rows.
 
     Attributes
     ----------
@@ -211,9 +213,10 @@ class ImageInputs:
     encodes = False
     code_columns: tuple[int, ...] = ()
 
-    def __init__(self, shape, *, flat=False):
+    def __init__(self, shape, *, flat=False, embed=False):
         self.shape = shape
-        self.flat = flat
+        self.flat = flat or embed
+        self.embed = embed
 
     def validate(self, X, estimator, *, reset=False, min_rows=1):
         """Check images or flat rows, and flatten them."""
@@ -241,8 +244,11 @@ class ImageInputs:
         return X
 
     def fit(self, numbers, weight=None):
-        """Learn the scale of each channel."""
-        self.scaling = Scaling() if self.flat else ImageScaling(self.shape)
+        """Learn the scale of each channel, or of each column of flat rows."""
+        if self.flat:
+            self.scaling = RobustScaling() if self.embed else Scaling()
+        else:
+            self.scaling = ImageScaling(self.shape)
         self.scaling.fit(numbers, weight)
         return self
 
@@ -253,6 +259,11 @@ class ImageInputs:
     def transform(self, numbers, xp=np):
         """Standardise flat rows; networks get images unless `flat`."""
         return self.scaling.transform(numbers, xp)
+
+    @property
+    def n_codes(self) -> dict[int, int]:
+        """Number of codes of each column of codes: images have none."""
+        return {}
 
 
 @saved_as("tables.ForeignInputs")

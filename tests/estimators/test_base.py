@@ -140,8 +140,9 @@ def test_one_row(classifier):
 def test_it_is_a_scikit_learn_classifier(classifier):
     assert is_classifier(classifier)
     assert classifier.score(X, ["ant", "ant", "bee", "wasp"]) == 0.75
-    with pytest.raises(NotFittedError):
-        TwoMembers().predict(X)
+    for method in (TwoMembers().predict, TwoMembers().sample_y):
+        with pytest.raises(NotFittedError):
+            method(X)
     with pytest.raises(ValueError, match="features"):
         classifier.predict_proba(X[:, :1])
 

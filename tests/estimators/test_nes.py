@@ -16,6 +16,7 @@ from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
 from skuq.networks import CellSpace, DenseSkipSpace, NASBench201Space, WidthDepthSpace
 from skuq.networks._resolve import resolve_nes_space
+from skuq.tables import RobustScaling
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
@@ -422,6 +423,14 @@ def test_images_and_flat_rows_are_the_same(tiny_space):
         one.predict(images.transpose(0, 2, 1, 3))
     with pytest.raises(ValueError, match="expecting 24 features"):
         one.predict(rows[:, :20])
+
+
+def test_networks_of_the_tabular_space_get_images_as_rows_of_a_table():
+    rng = np.random.RandomState(0)
+    images, y = rng.normal(size=(40, 3, 2, 1)), np.arange(40) % 2
+    model = tiny("tabular", 1, 1, epochs=1, vary="initialisation").fit(images, y)
+    assert isinstance(model.fitted_.inputs.scaling, RobustScaling)
+    assert_array_equal(model.predict_proba(images), model.predict_proba(images.reshape(40, 6)))
 
 
 @pytest.mark.parametrize("image_shape", [(4, 4), (4,), (2, 3, 4, 1), (4, -6), ("a", 2), (2.0, 12)])
