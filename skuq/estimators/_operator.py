@@ -103,6 +103,9 @@ class OperatorRegressor(UncertaintyRegressor):
     are kept, it prepares that in `_fit_given`.
     """
 
+    #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
+    __metadata_request__predict = {"query_points": None}
+
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, Y, sample_weight=None):
         """Train the networks.

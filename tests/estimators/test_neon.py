@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
@@ -923,3 +924,10 @@ def test_query_points_that_are_none_are_named(points):
     model = small(query_points=np.linspace(0, 1, 4), steps=20).fit(INPUTS, VALUES)
     with pytest.raises(ValueError, match="`query_points` must"):
         model.predict(INPUTS, query_points=points)
+
+
+def test_query_points_of_predict_can_be_routed():
+    with config_context(enable_metadata_routing=True):
+        model = NEONRegressor().set_predict_request(query_points=True)
+        routed = model.get_metadata_routing().consumes("predict", ["query_points"])
+    assert routed == {"query_points"}
