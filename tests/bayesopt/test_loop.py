@@ -420,6 +420,15 @@ def test_every_step_seeds_its_clone(recorder):
     assert len(set(seeds)) == 3
 
 
+def test_a_failure_alone_seeds_another_step(recorder):
+    optimizer = search(estimator=recorder, n_initial=3)
+    optimizer.tell([[0.9, 0.9], [0.0, 0.0], [0.2, 0.1]], [1.0, 2.0, 3.0])
+    for _ in range(2):
+        optimizer.tell(optimizer.ask(), [np.nan])
+    optimizer.ask()
+    assert len({seed for _, _, seed in recorder.fits}) == len(recorder.fits) == 3
+
+
 def test_seeds_reach_every_part():
     model = make_pipeline(StandardScaler(), OutputwiseRegressor(TinyProcess()))
     parameters = seeded(model, 7).get_params()

@@ -14,6 +14,7 @@ from skuq.datasets import (
     corrupt_images,
     corrupt_table,
 )
+from skuq.datasets._image_fields import smooth_normals
 
 NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 SHAPES = [(8, 8, 1), (28, 28, 1), (32, 32, 3)]
@@ -144,6 +145,17 @@ def test_gaussian_blur_is_scipys():
                 for image in images
             ]
             assert_allclose(corrupt_images(images, "gaussian_blur", severity), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("sigma", [0.4, 0.5, 1.7])
+def test_smooth_noise_has_the_spread_that_another_blur_leaves(sigma):
+    def spread(s):  # of white noise in the plane: the sum of squared weights in both directions
+        point = np.zeros((101, 101))
+        point[50, 50] = 1
+        return np.sqrt(np.sum(gaussian_filter(point, s, mode="constant") ** 2))
+
+    one, other = (smooth_normals([np.random.default_rng(0)], (8, 8), 1.0, s) for s in (sigma, 1.0))
+    assert_allclose(one / other, spread(sigma) / spread(1.0), rtol=1e-11)
 
 
 def test_defocus_blur_is_a_mean_over_a_soft_disk():

@@ -221,6 +221,23 @@ def test_interferometer_pixels_and_queries_belong_together(neon_dir):
     assert runs.outputs[3, 4, 700, 5] == image[row, column]
 
 
+def test_interferometer_files_are_minimised_and_channels_first(tmp_path):
+    rng = np.random.default_rng(0)
+    images = np.zeros((5, 15, 16, 64, 64), "uint8")
+    images[3, 4, 5, 10, 60] = 7
+    stored = {
+        "u_init": rng.normal(size=(5, 15, 4)),
+        "u_all": rng.normal(size=(5, 100, 4)),
+        "best_so_far": rng.normal(size=(5, 86)),
+    }
+    np.savez(tmp_path / "runs.npz", s_init=images, **stored)
+    runs = load_interferometer(tmp_path / "runs.npz")
+    assert_array_equal(runs.inputs, stored["u_init"])
+    assert_array_equal(runs.all_inputs, stored["u_all"])
+    assert_array_equal(runs.best_values, -stored["best_so_far"])
+    assert runs.outputs[3, 4, 64 * 10 + 60, 5] == runs.outputs.sum() == 7
+
+
 def test_interferometer_refuses_other_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is none"):
         load_interferometer(tmp_path / "nothing.npz")

@@ -254,10 +254,8 @@ def test_networks_of_the_ensemble_are_trained_anew_on_all_rows(tiny_space, rows,
         assert member.n_epochs == member.best_epoch + 1 == model.catalog_.member(k).best_epoch + 1
         assert member.seed == model.catalog_[k].seed
     members = [model.refitted_[k] for k in model.selection_.indices]
-    raw = predict_members(members, model.fitted_.inputs.transform(rows[0]))
-    loc, scale = (part[..., 0] for part in GaussianHead().distribution(raw))
-    loc, _ = model.fitted_.targets.restore(loc, scale)
-    assert_allclose(model.predict_distribution(rows[0]).loc, loc, rtol=1e-12)
+    x = model.fitted_.inputs.transform(rows[0])
+    assert_array_equal(model.fitted_.raw(x), predict_members(members, x))
 
 
 def test_they_are_what_training_on_all_rows_makes_of_them(tiny_space, rows):
@@ -326,8 +324,11 @@ def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypa
     monkeypatch.setattr(MemberRefitter, "__call__", fails_once)
     with pytest.warns(UserWarning, match="1 of 2 networks"):
         model = regressor(tiny_space, refit=True).fit(*rows)
-    assert len(model.fitted_.members) == 4
-    assert model.predict_distribution(rows[0]).loc.shape == (4, len(rows[0]))
+    counts = [3, 1]  # networks of the trial that failed, and the one refitted
+    assert len(model.fitted_.members) == sum(counts)
+    weights = np.repeat(model.selection_.weights / counts, counts)
+    assert_allclose(model.fitted_.weights, weights, rtol=1e-12)
+    assert_allclose(model.fitted_.weights.sum(), 1, rtol=1e-12)
     assert np.isfinite(model.predict(rows[0], return_std=True)).all()
 
 

@@ -181,11 +181,12 @@ def test_evolution_looks_where_it_is_told(tiny_space, iris, monkeypatch):
         EnsembleEvolution, "ask", lambda self, *a: seen.append(self.criteria) or ask(self, *a)
     )
     X, y = iris
-    severities = [shifted(X, y, by) for by in (0.5, 2.0)]
-    for evolve_on, starts in (("clean", [0]), ("shift", [188]), ("both", [0, 188])):
+    severities = [shifted(X[:n], y[:n], by) for n, by in ((30, 0.5), (60, 2.0))]
+    for evolve_on, sizes in (("clean", [38]), ("shift", [60]), ("both", [38, 60])):
         seen.clear()
-        tiny(tiny_space, 5, epochs=2, evolve_on=evolve_on).fit(X, y, shift_validation=severities)
-        assert [criterion._rows.start for criterion in seen[0]] == starts  # 38 clean rows
+        model = tiny(tiny_space, 5, epochs=2, evolve_on=evolve_on)
+        model.fit(X, y, shift_validation=severities)
+        assert [len(criterion(list(model.catalog_))[2]) for criterion in seen[0]] == sizes
     with pytest.raises(ValueError, match=r'`evolve_on="shift"` needs `shift_validation`'):
         tiny(tiny_space, evolve_on="shift").fit(X, y)
 

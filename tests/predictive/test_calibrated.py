@@ -126,6 +126,9 @@ def test_temperature_is_most_likely_and_known():
     assert_allclose(fit_temperature(sure, codes, np.ones(20_000)), 2.0, rtol=0.03)
     assert_allclose(tempered(sure, 2.0), true, atol=1e-12)
     assert_allclose(tempered(np.array([[0.0, 1.0]]), 3.0), [[6e-6, 1.0]], rtol=0.02)
+    r = (0.3 / 0.4) ** 1000  # every power itself is 0 in floating point
+    expected = np.array([[r, r, 1.0]]) / (1 + 2 * r)
+    assert_allclose(tempered(np.array([[0.3, 0.3, 0.4]]), 1e-3), expected, rtol=1e-9)
 
 
 @pytest.fixture(params=[(4,), (4, 2)], ids=["one output", "two outputs"])

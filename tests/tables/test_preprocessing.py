@@ -130,6 +130,13 @@ def test_many_categories_become_codes(global_random_seed):
     assert encoder.get_feature_names_out().tolist() == ["size", "city"]
 
 
+def test_missing_values_count_as_one_category():
+    frame = pd.DataFrame({"two": list("ababa"), "three": [*"abab", None]})
+    encoder = TablePreprocessor(2).fit(frame)
+    assert encoder.get_feature_names_out().tolist() == ["two_b", "three"]
+    assert (encoder.code_columns_, encoder.n_codes_) == ((1,), (4,))
+
+
 def test_a_missing_category_that_fit_has_not_seen_is_unknown():
     X = np.repeat(np.array(list("abcdefghijkl"), dtype=object), 2)[:, None]
     encoder = TablePreprocessor().fit(X)

@@ -11,7 +11,7 @@ from skuq.networks._plan import make_plan
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
 from skuq.training._engine import programs
-from skuq.training._program_key import padded_rows
+from skuq.training._program_key import padded_rows, table_rows
 from skuq.training._tiers import worth_xla
 from skuq.training._weights import draw_variables
 
@@ -42,6 +42,11 @@ def test_padded_rows_are_a_ladder():
     assert all(p >= n and p <= max(8, 1.25 * n) for n, p in enumerate(sizes, start=1))
     assert sizes == sorted(sizes) and len(set(sizes)) < 40
     assert padded_rows(max(sizes)) == max(sizes)
+
+
+def test_tables_of_training_rows_are_powers_of_two_unless_large():
+    sizes = {1: 8, 8: 8, 9: 16, 1000: 1024, 1025: 2048, 2**14: 2**14, 2**14 + 1: 20_480}
+    assert {n: table_rows(n) for n in sizes} == sizes
 
 
 def test_same_seed_same_member_other_seed_other_member():
@@ -228,6 +233,22 @@ def test_long_inputs_are_predicted_in_chunks():
     (raw,) = predict_members([member], x)
     some = [0, 2**16, 2**17 - 1]
     np.testing.assert_allclose(raw[some], predict_members([member], x[some])[0], rtol=1e-12)
+
+
+def test_long_inputs_of_several_draws_are_predicted_in_chunks():
+    layers = keras.layers
+    parts = [keras.Input((3,)), layers.Dense(6, activation="tanh"), layers.Dropout(0.5)]
+    member = untrained(keras.Sequential([*parts, layers.Dense(2)]))
+
+    def mask(number, rate, shape):
+        return np.arange(3 * 6).reshape(3, 1, 6) / 10
+
+    x = np.random.default_rng(0).normal(size=(2**13, 3))
+    whole, some = (
+        predict_members([member], part, dropout_mask=mask, n_draws=3)[0] for part in (x, x[-9:])
+    )
+    assert whole.shape == (3, 2**13, 2)
+    np.testing.assert_allclose(whole[:, -9:], some, rtol=1e-12)
 
 
 def test_long_validation_sets_are_passed_over_in_chunks():
