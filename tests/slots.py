@@ -1,10 +1,20 @@
-"""Slots of each kind, as `open_slots` gives them."""
+"""Slots of each kind, as `open_slots` gives them, and a store."""
 
 import joblib
 
 from skuq.search import open_slots
 
-__all__ = ["inline", "processes", "threads"]
+__all__ = ["Kept", "inline", "processes", "threads"]
+
+
+class Kept:
+    """A store in memory."""
+
+    def __init__(self, records=()):
+        self.records, self.added = list(records), []
+
+    def add(self, record):
+        self.added.append(record)
 
 
 def inline(evaluate):

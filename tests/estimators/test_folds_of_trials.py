@@ -1,5 +1,6 @@
 """Searches whose trials are cross-validated, and ensembles that are refitted on all rows."""
 
+import itertools
 import pickle
 
 import joblib
@@ -332,8 +333,13 @@ def test_those_that_cannot_be_are_those_of_the_search(tiny_space, rows, monkeypa
     assert np.isfinite(model.predict(rows[0], return_std=True)).all()
 
 
-@pytest.mark.parametrize("where", ["__init__", "__call__"])
-@pytest.mark.parametrize("error", [SlotsLostError, MemoryError])
+@pytest.mark.parametrize(
+    ("error", "where"),
+    [
+        *itertools.product([SlotsLostError, MemoryError], ["__init__", "__call__"]),
+        (KeyboardInterrupt, "__call__"),
+    ],
+)
 def test_no_error_loses_the_search(tiny_space, rows, monkeypatch, error, where):
     def fails(self, *args):
         raise error("gone")
@@ -394,16 +400,6 @@ def test_images(cv):
     model = classifier(build, cv=cv, refit=True, epochs=2, n_trials=2).fit(X, y)
     assert len(model.refitted_) == len(model.selection_.indices)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
-
-
-def test_an_interrupt_leaves_the_networks_of_the_search(tiny_space, rows, monkeypatch):
-    def interrupted(self, asked, seed):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(MemberRefitter, "__call__", interrupted)
-    with pytest.warns(UserWarning, match="could not be refitted"):
-        model = regressor(tiny_space, refit=True).fit(*rows)
-    assert np.isfinite(model.predict(rows[0])).all()
 
 
 def test_a_pool_of_every_trial_is_as_the_search_has_trained_it(tiny_space, rows):

@@ -5,9 +5,25 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import operators
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from operators import (
+    FAR,
+    INPUTS,
+    NEAR,
+    POINTS,
+    QUERIES,
+    VALUES,
+    WAVE_SETTINGS,
+    assert_exact_gradients,
+    assert_predicts_between_query_points,
+    inputs,
+    single,
+    std_of,
+    waves,
+)
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
@@ -32,21 +48,13 @@ from skuq.training._draws import read_network
 layers = keras.layers
 
 SMALL = {
-    "encoder_units": 8,
-    "latent": 8,
-    "decoder_units": 8,
+    **operators.SMALL,
     "epinet_units": 8,
     "prior_units": 4,
     "n_index": 3,
     "n_index_samples": 2,
     "n_draws": 16,
-    "steps": 5,
-    "batch_size": None,
-    "random_state": 0,
 }
-INPUTS = np.linspace(0.5, 2, 6)[:, None]
-QUERIES = np.linspace(0, 1, 4)
-VALUES = np.sin(INPUTS * QUERIES)
 
 
 def small(**changes):
@@ -62,40 +70,17 @@ def explained(model, X, Y):
     return 1 - np.sum((model.predict(X) - Y) ** 2) / np.sum((Y - Y.mean()) ** 2)
 
 
-def std_of(model, X, **options):
-    return model.predict(X, return_std=True, **options)[1]
-
-
-# A smooth operator: u -> u_1 sin(u_2 y) -----------------------------------------------------
-
-POINTS = np.linspace(0, 2, 12)
-
-
-def waves(u, y=POINTS):
-    return u[:, :1] * np.sin(u[:, 1:] * y)
-
-
 def wave_model(**changes):
     settings = {
-        "query_points": POINTS,
-        "encoder_units": 16,
-        "latent": 16,
-        "decoder_units": (16, 16),
+        **WAVE_SETTINGS,
         "epinet_units": 8,
         "prior_units": 4,
         "n_index": 4,
         "n_index_samples": 4,
         "n_draws": 64,
         "steps": 500,
-        "batch_size": None,
-        "learning_rate": 5e-3,
-        "random_state": 0,
     }
     return NEONRegressor(**{**settings, **changes})
-
-
-def inputs(n, low=0.5, high=1.5, seed=0):
-    return np.random.default_rng(seed).uniform(low, high, (n, 2))
 
 
 @pytest.fixture(scope="module")
@@ -104,15 +89,8 @@ def wave():
     return wave_model().fit(u, waves(u))
 
 
-NEAR, FAR = inputs(30, seed=1), inputs(30, 2.5, 3.5, seed=2)
-
-
 def test_new_functions_are_predicted_at_new_query_points(wave):
-    between = np.linspace(0.05, 1.9, 9)
-    expected = waves(NEAR, between)
-    error = wave.predict(NEAR, query_points=between) - expected
-    assert error.shape == (30, 9)
-    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
+    assert_predicts_between_query_points(wave)
 
 
 def test_query_points_of_fit_are_the_default(wave):
@@ -460,10 +438,6 @@ def test_far_inputs_and_queries_give_finite_predictions():
 # Posterior ----------------------------------------------------------------------
 
 
-def single(posterior):
-    return tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments)
-
-
 KINDS = {
     "functions": ({}, (4,)),
     "columns": ({"query_points": None}, (4,)),
@@ -509,22 +483,7 @@ def test_posterior_of_tensors_and_of_a_refit(name):
 
 
 def test_posterior_has_exact_gradients(wave):
-    from skuq.backend import BACKEND, compile_program
-
-    posterior = wave.posterior_fn(8, random_state=0)
-
-    def program(arguments, x):
-        def total(x):
-            return ops.sum(posterior.function(ops, arguments, x)), ()
-
-        return BACKEND.value_and_gradient(total, x)[2]
-
-    x = ops.convert_to_tensor(NEAR[:5].astype("float32"))
-    gradient = compile_program(program, (single(posterior), x), jit=True)(single(posterior), x)
-    for k in range(2):
-        step = 1e-5 * np.eye(2)[k]
-        up, down = (posterior(NEAR[:5] + s).sum(axis=(0, 2)) for s in (step, -step))
-        assert_allclose(np.asarray(gradient)[:, k], (up - down) / 2e-5, rtol=2e-3, atol=2e-3)
+    assert_exact_gradients(wave.posterior_fn(8, random_state=0), NEAR[:5])
 
 
 def test_posterior_keys_tell_functions_apart():

@@ -6,6 +6,21 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from operators import (
+    FAR,
+    INPUTS,
+    NEAR,
+    QUERIES,
+    SMALL,
+    VALUES,
+    WAVE_SETTINGS,
+    assert_exact_gradients,
+    assert_predicts_between_query_points,
+    inputs,
+    single,
+    std_of,
+    waves,
+)
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from tiers import slow_after
@@ -19,17 +34,6 @@ from skuq.training._draws import read_network
 
 layers = keras.layers
 
-SMALL = {
-    "encoder_units": 8,
-    "latent": 8,
-    "decoder_units": 8,
-    "steps": 5,
-    "batch_size": None,
-    "random_state": 0,
-}
-INPUTS = np.linspace(0.5, 2, 6)[:, None]
-QUERIES = np.linspace(0, 1, 4)
-VALUES = np.sin(INPUTS * QUERIES)
 FURTHER = np.array([[4.0], [6.0], [-3.0]])
 
 
@@ -42,36 +46,8 @@ def fit_small(**changes):
     return small(**changes).fit(INPUTS, VALUES)
 
 
-def std_of(model, X, **options):
-    return model.predict(X, return_std=True, **options)[1]
-
-
-# A smooth operator ----------------------------------------------------------------------
-
-POINTS = np.linspace(0, 2, 12)
-
-
-def waves(u, y=POINTS):
-    return u[:, :1] * np.sin(u[:, 1:] * y)
-
-
-def inputs(n, low=0.5, high=1.5, seed=0):
-    return np.random.default_rng(seed).uniform(low, high, (n, 2))
-
-
 def wave_model(**changes):
-    settings = {
-        "n_members": 4,
-        "query_points": POINTS,
-        "encoder_units": 16,
-        "latent": 16,
-        "decoder_units": (16, 16),
-        "steps": 400,
-        "batch_size": None,
-        "learning_rate": 5e-3,
-        "random_state": 0,
-    }
-    return OperatorEnsembleRegressor(**{**settings, **changes})
+    return OperatorEnsembleRegressor(**{**WAVE_SETTINGS, "n_members": 4, "steps": 400, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +56,8 @@ def wave():
     return wave_model().fit(u, waves(u))
 
 
-NEAR, FAR = inputs(30, seed=1), inputs(30, 2.5, 3.5, seed=2)
-
-
 def test_new_functions_are_predicted_at_new_query_points(wave):
-    between = np.linspace(0.05, 1.9, 9)
-    expected = waves(NEAR, between)
-    error = wave.predict(NEAR, query_points=between) - expected
-    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
+    assert_predicts_between_query_points(wave)
 
 
 def test_uncertainty_grows_away_from_the_inputs(wave):
@@ -276,10 +246,6 @@ def test_predictions_have_the_shape_of_y(shape, loss):
     assert posterior(INPUTS).shape == (3, 6, *shape) and posterior.output_shape == shape
 
 
-def single(posterior):
-    return tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments)
-
-
 def unplanned(d_u, d_y, n_raw):
     u, y = keras.Input((d_u,)), keras.Input((d_y,))
     value = layers.Dense(8, activation="tanh")(layers.Concatenate()([u, y]))
@@ -310,22 +276,7 @@ def test_posterior_draws_are_the_members(changes):
 @pytest.mark.slow
 def test_posterior_has_exact_gradients(wave):
     """Of the frozen priors too."""
-    from skuq.backend import BACKEND, compile_program
-
-    posterior = wave.posterior_fn()
-
-    def program(arguments, x):
-        def total(x):
-            return ops.sum(posterior.function(ops, arguments, x)), ()
-
-        return BACKEND.value_and_gradient(total, x)[2]
-
-    x = ops.convert_to_tensor(FAR[:5].astype("float32"))
-    gradient = compile_program(program, (single(posterior), x), jit=True)(single(posterior), x)
-    for k in range(2):
-        step = 1e-5 * np.eye(2)[k]
-        up, down = (posterior(FAR[:5] + s).sum(axis=(0, 2)) for s in (step, -step))
-        assert_allclose(np.asarray(gradient)[:, k], (up - down) / 2e-5, rtol=2e-3, atol=2e-3)
+    assert_exact_gradients(wave.posterior_fn(), FAR[:5])
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, special, stats
 from tiers import slow_after
+from training_data import split_table
 
 from skuq.networks import (
     CategoricalHead,
@@ -313,14 +314,12 @@ def test_packed_validation_is_of_what_the_copies_say_together():
 def test_heads_train_in_compiled_stacks(jit):
     """Members in a stack learn as they do alone, and get better."""
     from skuq.backend import keras
-    from skuq.tables import TrainingData
     from skuq.training import Recipe, train_member, train_stack
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 3))
     y = x[:, :2] + 0.3 * rng.normal(size=(60, 2))
-    weight = np.ones(60)
-    data = TrainingData(x[:40], y[:40], weight[:40], x[40:], y[40:], weight[40:])
+    data = split_table(40, x, y, np.ones(60))
     packed = PackedHead(QuantileHead(2, levels=(0.1, 0.5, 0.9)), 2)
     heads = [packed] if jit else HEADS[1:4]  # the losses that no other test trains
     for head in heads:

@@ -13,8 +13,6 @@ from matplotlib import pyplot as plt
 from skuq import plotting
 from skuq.ensembles import select_teams
 
-plt.switch_backend("Agg")
-
 RNG = np.random.default_rng(0)
 Y, STD = RNG.normal(size=30), RNG.uniform(0.5, 2, size=30)
 ROWS = Y, Y + 0.5 * RNG.normal(size=30), STD
@@ -80,12 +78,6 @@ DRAW = {
     ),
 }
 KEYWORD = {"scatters_": "scatter_kwargs"}
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def test_every_display_is_in_the_suite():

@@ -1,19 +1,10 @@
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LinearRegression
 from sklearn.naive_bayes import GaussianNB
 
 from skuq.plotting import ReliabilityDisplay
-
-plt.switch_backend("Agg")
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def test_reliability_by_hand():

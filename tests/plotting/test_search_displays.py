@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import colors
-from matplotlib import pyplot as plt
 from numpy.testing import assert_allclose
 from scipy.stats import t as student
 
@@ -21,14 +20,6 @@ from skuq.plotting import (
     TeamDisplay,
 )
 from skuq.predictive import CategoricalMixture
-
-plt.switch_backend("Agg")
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _catalog(n=30):

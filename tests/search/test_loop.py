@@ -11,7 +11,7 @@ from pathlib import Path
 
 import joblib
 import pytest
-from slots import inline, processes, threads
+from slots import Kept, inline, processes, threads
 from tiers import slow
 
 import skuq
@@ -313,16 +313,6 @@ def test_a_proposer_that_raises_does_not_lose_what_has_finished():
     with pytest.raises(SearchFailedError, match="propose trial 3: nothing left") as error:
         run(inline(Evaluate()), proposer=Fails(SPACE))
     assert len(error.value.records) == 3
-
-
-class Kept:
-    """A store in memory."""
-
-    def __init__(self, records=()):
-        self.records, self.added = list(records), []
-
-    def add(self, record):
-        self.added.append(record)
 
 
 class Learning(RandomProposer):

@@ -25,6 +25,7 @@ import pytest
 from slots import inline, processes, threads
 from small_models import TinySpace
 from tiers import slow
+from training_data import split_table
 
 from skuq._space import Integer, Space
 from skuq.networks import GaussianHead
@@ -32,7 +33,6 @@ from skuq.search import RandomProposer, open_slots, run_search
 from skuq.search._gpus import gpu_of_slot
 from skuq.search._payload import EvaluationPayload, unpack_outcome
 from skuq.search._process_slots import _remove_folder
-from skuq.tables import TrainingData
 from skuq.training import MemberTrainer
 
 SPACE = Space((Integer("k", 0, 9),))
@@ -293,10 +293,8 @@ def long_training():
     """Hours of it: a trainer, a configuration."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(64, 2))
-    parts = [x[:48], x[:48, :1], np.ones(48), x[48:], x[48:, :1], np.ones(16)]
-    trainer = MemberTrainer(
-        NeverStops(), TrainingData(*parts), GaussianHead(), epochs=10**7, timeout=1.0
-    )
+    data = split_table(48, x, x[:, :1], np.ones(64))
+    trainer = MemberTrainer(NeverStops(), data, GaussianHead(), epochs=10**7, timeout=1.0)
     return trainer, {"units": 8, "activation": "tanh"}
 
 

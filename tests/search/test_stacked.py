@@ -3,21 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from slots import Kept
 
 from skuq.exceptions import SearchFailedError
 from skuq.search import Limits, RunOptions, run_together
 
 CONFIGURATIONS = [{"x": k / 40} for k in range(40)]
-
-
-class Kept:
-    """A store in memory."""
-
-    def __init__(self, records=()):
-        self.records, self.added = list(records), []
-
-    def add(self, record):
-        self.added.append(record)
 
 
 class Together:

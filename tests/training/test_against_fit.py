@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from tiers import slow, slow_after
+from training_data import make_data
 
 from skuq.backend import keras, ops
 from skuq.networks import OPTIMIZERS, GaussianHead
@@ -19,15 +20,6 @@ class HeadLoss(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         return self.head.loss(y_true, y_pred)
-
-
-def make_data(n_train=53, n_valid=21, n_outputs=1, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n_train + n_valid, 3))
-    y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(n_train + n_valid, n_outputs))
-    weight = rng.uniform(0.2, 3, n_train + n_valid)
-    parts = [a[:n_train] for a in (x, y, weight)] + [a[n_train:] for a in (x, y, weight)]
-    return TrainingData(*parts)
 
 
 def make_model(n_outputs=1, regularizer=None):
@@ -240,9 +232,7 @@ def test_equals_fit_with_l2_on_all_weights():
 
 def test_equals_fit_without_validation_rows():
     full = make_data()
-    data = TrainingData(
-        full.x, full.y, full.weight, full.x_valid[:0], full.y_valid[:0], full.weight_valid[:0]
-    )
+    data = TrainingData.without_validation(full.x, full.y, full.weight)
     recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, **PLAIN)
     member, history = compare_optimizer(recipe, keras.optimizers.Adam(0.02), data)
     assert_allclose(member.history["loss"], history["loss"], rtol=1e-4)

@@ -21,7 +21,7 @@ N_ARTIFICIAL, EPOCHS = 9, 6
 def data(n=11, seed=0):
     rng = np.random.default_rng(seed)
     x, y = rng.uniform(-1, 1, (n, 2)), rng.normal(size=(n, 1))
-    return TrainingData(x, y, np.ones(n), x[:0], y[:0], np.zeros(0))
+    return TrainingData.without_validation(x, y, np.ones(n))
 
 
 def recipe(**changes):

@@ -38,8 +38,7 @@ def table(n=40):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 3))
     y = np.sin(x[:, :1] + x[:, 2:])
-    weight = rng.uniform(0.5, 1.5, n)
-    return TrainingData(x, y, weight, x[:0], y[:0], weight[:0])
+    return TrainingData.without_validation(x, y, rng.uniform(0.5, 1.5, n))
 
 
 @pytest.fixture(scope="module")
@@ -171,16 +170,19 @@ def test_indices_of_a_step_are_standard_normal():
     assert abs(following) < 4 / np.sqrt(n)
 
 
+def in_float32(member, x, index):
+    """The network's own forward pass on tensors."""
+    drawing = DrawingNetwork(read_network(member.network))
+    run = Run(tensors(), index=float32([index])[0])
+    weights, state = float32(drawing.split(member.weights)), float32(member.state)
+    return ops.convert_to_numpy(drawing.forward(weights, state, float32([x])[0], run)[0])
+
+
 def test_predictions_are_those_of_the_network(member, data):
     index = np.random.default_rng(0).normal(size=(7, 3))
     draws = predict_draws(member, data.x, index)
     assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
-    drawing = DrawingNetwork(read_network(member.network))
-    run = Run(tensors(), index=float32([index])[0])
-    expected = drawing.forward(
-        float32(drawing.split(member.weights)), float32(member.state), float32([data.x])[0], run
-    )[0]
-    assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
+    assert_allclose(draws, in_float32(member, data.x, index), atol=1e-5)
 
 
 def test_predictions_of_many_rows_are_those_of_each(member, monkeypatch):
@@ -201,12 +203,7 @@ def test_keras_base_predicts_in_float64_what_it_has_learnt(data):
     member = train_member(network, HEAD, RECIPE, data, 5)
     index = np.random.default_rng(0).normal(size=(4, 3))
     draws = predict_draws(member, data.x, index)
-    drawing = DrawingNetwork(network)
-    run = Run(tensors(), index=float32([index])[0])
-    expected = drawing.forward(
-        float32(drawing.split(member.weights)), float32(member.state), float32([data.x])[0], run
-    )[0]
-    assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
+    assert_allclose(draws, in_float32(member, data.x, index), atol=1e-5)
     apart = np.concatenate([predict_draws(member, row[None], index) for row in data.x], axis=1)
     assert_allclose(draws, apart, atol=1e-12)
 

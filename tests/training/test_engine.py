@@ -3,12 +3,12 @@ import threading
 import numpy as np
 import pytest
 from processes import run_python
+from training_data import split_table
 
 from skuq.backend import BoundedCache, keras
 from skuq.catalog import Member
 from skuq.networks import DenseSkipSpace, GaussianHead
 from skuq.networks._plan import make_plan
-from skuq.tables import TrainingData
 from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
 from skuq.training._engine import programs
 from skuq.training._program_key import padded_rows, table_rows
@@ -18,11 +18,8 @@ from skuq.training._weights import draw_variables
 
 def data(n_train=40, n_valid=20, seed=0):
     rng = np.random.default_rng(seed)
-    x, y = rng.normal(size=(n_train + n_valid, 3)), rng.normal(size=(n_train + n_valid, 1))
-    ones = np.ones(n_train + n_valid)
-    return TrainingData(
-        x[:n_train], y[:n_train], ones[:n_train], x[n_train:], y[n_train:], ones[n_train:]
-    )
+    n = n_train + n_valid
+    return split_table(n_train, rng.normal(size=(n, 3)), rng.normal(size=(n, 1)), np.ones(n))
 
 
 def network(units=6):

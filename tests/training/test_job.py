@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from tiers import slow_after
+from training_data import make_data
 
 from skuq.backend import keras
 from skuq.networks import DenseSkipSpace, GaussianHead, NomuHead, build_mlp, build_nomu
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._operator import OperatorNetwork
 from skuq.networks._operator_head import OperatorHead
-from skuq.tables import TrainingData
 from skuq.training import (
     MemberTrainer,
     Recipe,
@@ -47,11 +47,7 @@ RECIPE = Recipe(
 
 @pytest.fixture(scope="module")
 def data():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(65, 3))
-    y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(65, 1))
-    weight = rng.uniform(0.2, 3, 65)
-    return TrainingData(x[:45], y[:45], weight[:45], x[45:], y[45:], weight[45:])
+    return make_data()
 
 
 def noisy():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from tiers import slow_after
+from training_data import make_data
 
 from skuq.backend import keras
 from skuq.networks import OPTIMIZERS, GaussianHead
@@ -14,15 +15,6 @@ from skuq.training._engine import programs
 
 layers = keras.layers
 HEAD = GaussianHead()
-
-
-def make_data(n_train=45, n_valid=20, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n_train + n_valid, 3))
-    y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(n_train + n_valid, 1))
-    weight = rng.uniform(0.2, 3, n_train + n_valid)
-    parts = [a[:n_train] for a in (x, y, weight)] + [a[n_train:] for a in (x, y, weight)]
-    return TrainingData(*parts)
 
 
 def plain():

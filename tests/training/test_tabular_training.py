@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.special import logsumexp
 from tiers import slow, slow_after
+from training_data import split_table
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, PackedHead, bin_edges, build_tabular
@@ -34,8 +35,7 @@ def make_data(n_train=45, n_valid=20, seed=0):
     x[:, 1] = rng.integers(0, 5, len(x))
     y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(len(x), 1))
     weight = rng.uniform(0.5, 2, len(x))
-    parts = [a[:n_train] for a in (x, y, weight)] + [a[n_train:] for a in (x, y, weight)]
-    return TrainingData(*parts)
+    return split_table(n_train, x, y, weight)
 
 
 def realmlp(**settings):

@@ -1,0 +1,75 @@
+"""Operators to learn, for tests of NEON and of ensembles of operator networks."""
+
+import numpy as np
+from numpy.testing import assert_allclose
+
+from skuq.backend import BACKEND, compile_program, ops
+
+INPUTS = np.linspace(0.5, 2, 6)[:, None]
+QUERIES = np.linspace(0, 1, 4)
+VALUES = np.sin(INPUTS * QUERIES)
+SMALL = {
+    "encoder_units": 8,
+    "latent": 8,
+    "decoder_units": 8,
+    "steps": 5,
+    "batch_size": None,
+    "random_state": 0,
+}
+
+# A smooth operator: u -> u_1 sin(u_2 y).
+POINTS = np.linspace(0, 2, 12)
+WAVE_SETTINGS = {
+    "query_points": POINTS,
+    "encoder_units": 16,
+    "latent": 16,
+    "decoder_units": (16, 16),
+    "batch_size": None,
+    "learning_rate": 5e-3,
+    "random_state": 0,
+}
+
+
+def waves(u, y=POINTS):
+    return u[:, :1] * np.sin(u[:, 1:] * y)
+
+
+def inputs(n, low=0.5, high=1.5, seed=0):
+    return np.random.default_rng(seed).uniform(low, high, (n, 2))
+
+
+NEAR, FAR = inputs(30, seed=1), inputs(30, 2.5, 3.5, seed=2)
+
+
+def std_of(model, X, **options):
+    return model.predict(X, return_std=True, **options)[1]
+
+
+def assert_predicts_between_query_points(model):
+    between = np.linspace(0.05, 1.9, 9)
+    expected = waves(NEAR, between)
+    error = model.predict(NEAR, query_points=between) - expected
+    assert error.shape == (30, 9)
+    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
+
+
+def single(posterior):
+    """A posterior's arguments as float32 tensors."""
+    return tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments)
+
+
+def assert_exact_gradients(posterior, X):
+    """Of the sum of all draws by both inputs, compiled, against differences in float64."""
+
+    def program(arguments, x):
+        def total(x):
+            return ops.sum(posterior.function(ops, arguments, x)), ()
+
+        return BACKEND.value_and_gradient(total, x)[2]
+
+    x = ops.convert_to_tensor(X.astype("float32"))
+    gradient = compile_program(program, (single(posterior), x), jit=True)(single(posterior), x)
+    for k in range(2):
+        step = 1e-5 * np.eye(2)[k]
+        up, down = (posterior(X + s).sum(axis=(0, 2)) for s in (step, -step))
+        assert_allclose(np.asarray(gradient)[:, k], (up - down) / 2e-5, rtol=2e-3, atol=2e-3)
