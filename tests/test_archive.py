@@ -115,7 +115,7 @@ trees = st.recursive(
 
 
 @given(trees)
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_trees_come_back(tree):
     data = of(tree)
     loaded = back(data)
