@@ -80,7 +80,7 @@ def unscaled(estimator):
 
     class Method(estimator._method_class):
         def inputs(self):
-            return TableInputs(self.model.preprocess, scaling=NoScaling())
+            return TableInputs(self.estimator.preprocess, scaling=NoScaling())
 
         def targets(self):
             return NumberTargets(loss=self.loss, standardize=False)

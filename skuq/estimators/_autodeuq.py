@@ -112,7 +112,7 @@ class _AutoDEUQ(SearchMethod):
         return select(y, *predicted, sample_weight=sample_weight)
 
     def _statistics(self, y, proba):
-        """What an ensemble of classifiers averages, and its loss."""
+        """Statistics that an ensemble averages over members, and the loss of their average."""
         if self.estimator.selection_loss == "brier":
             return brier_statistics(y, proba)
         return likelihood_statistics(class_log_likelihood(y, proba))

@@ -240,7 +240,7 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         return self.calibration_.scores
 
     def _calibrate_output(self, mixtures, ys, weights):
-        """What is learnt of one output: the scale, and what the method wants besides."""
+        """Learn the scale of one output, and the levels or scores of the method."""
         scale = fit_scale(mixtures, ys, weights)
         scaled = [mixture.scaled(scale) for mixture in mixtures]
         weight = np.concatenate(weights)

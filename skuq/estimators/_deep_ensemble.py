@@ -62,58 +62,58 @@ _CONSTRAINTS: dict = {
 class _DeepEnsemble(TrainingMethod):
     """Members that differ in their seeds, trained as one stack."""
 
-    def __init__(self, model):
-        super().__init__(model)
-        network = model.network
+    def __init__(self, estimator):
+        super().__init__(estimator)
+        network = estimator.network
         self.is_tabular = isinstance(network, str) and network == "tabular"
-        self.n_splits = model.n_members
-        self.dropout = model.dropout or None
+        self.n_splits = estimator.n_members
+        self.dropout = estimator.dropout or None
         self._defaults = _PLAIN
         if self.loss == "auto":
             self.loss = "beta-nll" if self.is_tabular else "nll"
 
     @property
     def validation_fraction(self):
-        fraction = self.model.validation_fraction
+        fraction = self.estimator.validation_fraction
         is_auto = isinstance(fraction, str)
         return _VALIDATION_FRACTION[self.is_tabular] if is_auto else fraction
 
     def inputs(self):
-        return TableInputs(self.model.preprocess, embed=self.is_tabular)
+        return TableInputs(self.estimator.preprocess, embed=self.is_tabular)
 
     def targets(self):
-        n_copies = self.model.n_copies
+        n_copies = self.estimator.n_copies
         if self.classifies:
             return ClassTargets(n_copies=n_copies)
-        return NumberTargets(self.model.target_transform, loss=self.loss, n_copies=n_copies)
+        return NumberTargets(self.estimator.target_transform, loss=self.loss, n_copies=n_copies)
 
     def check_parameters(self):
-        model = self.model
-        if model.n_copies > 1 and not self.is_tabular:
+        own = self.estimator
+        if own.n_copies > 1 and not self.is_tabular:
             raise ValueError(
                 'Only network="tabular" has `n_copies` members in one network. '
-                f"Got n_copies={model.n_copies} and network={model.network!r}."
+                f"Got n_copies={own.n_copies} and network={own.network!r}."
             )
-        if model.n_copies > 1 and self.loss == "mse":
+        if own.n_copies > 1 and self.loss == "mse":
             raise ValueError(
-                f'loss="mse" is for n_copies=1: take loss="nll". Got n_copies={model.n_copies}.'
+                f'loss="mse" is for n_copies=1: take loss="nll". Got n_copies={own.n_copies}.'
             )
-        if model.network_settings is not None and not self.is_tabular:
+        if own.network_settings is not None and not self.is_tabular:
             raise ValueError(
                 '`network_settings` is for network="tabular". '
-                f"Got {model.network_settings!r} and network={model.network!r}."
+                f"Got {own.network_settings!r} and network={own.network!r}."
             )
 
     def build(self, data, splits, inputs, targets):
         if not self.is_tabular:
             return super().build(data, splits, inputs, targets)
-        model = self.model
+        own = self.estimator
         space = TabularSpace(data.x, inputs.n_codes, splits.n_train, self.classifies)
         decisions = sum(space.decisions(), Space())
-        configuration = decisions.check(model.network_settings or {}, "network_settings")
+        configuration = decisions.check(own.network_settings or {}, "network_settings")
         self._defaults = space.recipe(configuration)
         n_raw = targets.head.n_raw
-        return space.build(configuration, data.x.shape[1:], n_raw, n_copies=model.n_copies)
+        return space.build(configuration, data.x.shape[1:], n_raw, n_copies=own.n_copies)
 
     def recipe_fields(self):
         given = {name: v for name, v in super().recipe_fields().items() if v != "auto"}
@@ -123,13 +123,13 @@ class _DeepEnsemble(TrainingMethod):
         return fields
 
     def train(self, network, head, data, splits, report):
-        model, parts = self.model, splits.parts
-        if model.bootstrap:
+        own, parts = self.estimator, splits.parts
+        if own.bootstrap:
             parts = self._resampled(len(data.x), parts)
         recipe = self.recipe(
-            splits.validates, l2=model.l2, adversarial_epsilon=model.adversarial_epsilon
+            splits.validates, l2=own.l2, adversarial_epsilon=own.adversarial_epsilon
         )
-        seeds = self.seeds(model.n_members)
+        seeds = self.seeds(own.n_members)
         members = training.train_stack(
             network, head, recipe, data, seeds, splits=parts, report=report
         )
@@ -139,7 +139,7 @@ class _DeepEnsemble(TrainingMethod):
 
     def _resampled(self, n_rows, parts):
         """Draw each member's training rows again, with replacement."""
-        n_members, entropy = self.model.n_members, self.model.entropy_
+        n_members, entropy = self.estimator.n_members, self.estimator.entropy_
         parts = parts or [(np.arange(n_rows), None)] * n_members
         rngs = [generator(entropy, "bootstrap", k) for k in range(n_members)]
         return [

@@ -143,7 +143,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
     Notes
     -----
-    Teams are chosen on the rows they are judged on, so `teams_` flatters the best of
+    Teams are chosen on the rows that score them, so `teams_` flatters the best of
     them. X is handed to the members as it is: they say what they accept. Scoring costs
     next to nothing, as all six metrics follow from one matrix of counts; time goes into
     fitting the pool, and then into the votes of the teams that were not pruned.

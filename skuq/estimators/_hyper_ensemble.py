@@ -45,7 +45,7 @@ class _HyperDeepEnsemble(TrainingMethod):
     dropout = 0.5  # placeholder; each member's recipe sets its own rate
 
     def train(self, network, head, data, splits, report):
-        model = self.model
+        own = self.estimator
         check_dropout_layers(network)
         warn_of_few_rows(len(data.x_valid))
         settings = self._draw_settings()
@@ -58,7 +58,7 @@ class _HyperDeepEnsemble(TrainingMethod):
 
         # rand_search: the settings differ, first weights do not.
         first = training.draw_variables(network, self.seeds(1)[0])
-        n_search = model.n_search
+        n_search = own.n_search
         searched = train_stack(settings, self.seeds(n_search), [first] * n_search)
         kept = completed(searched)
         results = {name: np.array([own[name] for own in settings]) for name in settings[0]}
@@ -66,32 +66,32 @@ class _HyperDeepEnsemble(TrainingMethod):
         chosen = self._select([searched[k] for k in kept], head, data, min_members=1)
 
         # Stratification: each setting chosen, again with n_members seeds.
-        n_members = model.n_members
+        n_members = own.n_members
         settings = [settings[kept[i]] for i in chosen.indices for _ in range(n_members)]
         seeds = self.seeds(n_members, first=n_search) * len(chosen.indices)
         stratified = train_stack(settings, seeds)
         kept = completed(stratified)
         pool = [stratified[k] for k in kept]
-        chosen = self._select(pool, head, data, min_members=model.min_members)
+        chosen = self._select(pool, head, data, min_members=own.min_members)
         members = [pool[i] for i in chosen.indices]
         settings = [settings[kept[i]] for i in chosen.indices]
-        if model.refit:
+        if own.refit:
             members = self._continue(network, head, data, members, settings, report)
         attributes = {"search_results_": results, "member_settings_": settings}
         return Outcome(members, chosen.weights, attributes=attributes)
 
     def _draw_settings(self):
         """Draw log-uniform rates of dropout and strengths of l2, one pair a trial."""
-        rng = generator(self.model.entropy_, "settings")
+        rng = generator(self.estimator.entropy_, "settings")
         drawn = {}
         for name, largest in (("dropout", 0.999), ("l2", np.inf)):
-            low, high = _check_range(name, getattr(self.model, f"{name}_range"), largest)
-            drawn[name] = np.exp(rng.uniform(np.log(low), np.log(high), self.model.n_search))
+            low, high = _check_range(name, getattr(self.estimator, f"{name}_range"), largest)
+            drawn[name] = np.exp(rng.uniform(np.log(low), np.log(high), self.estimator.n_search))
         return [dict(zip(drawn, map(float, pair))) for pair in zip(*drawn.values())]
 
     def _select(self, pool, head, data, min_members):
         """Select greedily on the validation rows: NOMU's Algorithm 1 (Caruana et al., 2004)."""
-        n_members = self.model.n_members
+        n_members = self.estimator.n_members
         raw = np.stack([member.held_out for member in pool]).astype("float64")
         y, weight = data.y_valid.astype("float64"), data.weight_valid
         if isinstance(head, GaussianHead):

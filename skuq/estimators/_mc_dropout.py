@@ -34,19 +34,19 @@ _CONSTRAINTS: dict = {
 class _MCDropout(TrainingMethod):
     """One network with dropout layers."""
 
-    def __init__(self, model):
-        super().__init__(model)
-        self.dropout = model.dropout
+    def __init__(self, estimator):
+        super().__init__(estimator)
+        self.dropout = estimator.dropout
 
     def train(self, network, head, data, splits, report):
         check_dropout_layers(network)
-        recipe = self.recipe(splits.validates, l2=self.model.l2)
+        recipe = self.recipe(splits.validates, l2=self.estimator.l2)
         members = training.train_stack(network, head, recipe, data, self.seeds(1), report=report)
         completed(members)
         return Outcome(members, np.ones(1))
 
     def passes(self, entropy):
-        return DropoutPasses(self.model.n_passes, entropy)
+        return DropoutPasses(self.estimator.n_passes, entropy)
 
 
 @saved_as("estimators.MCDropoutRegressor", kind="estimator")

@@ -210,7 +210,7 @@ class NeuralEnsembleSearch(SearchMethod):
         return self.head.distribution(np.stack(raws).astype("float64"))
 
     def _statistics(self, y, raws):
-        """What an ensemble averages, and its loss, for targets and raw outputs."""
+        """Statistics that an ensemble averages over members, and the loss of their average."""
         if not self.classifies and self.estimator.selection_loss == "normal":
             return normal_statistics(y, *self._distributions(raws)), normal_nll
         return likelihood_statistics(self._log_likelihood(y, raws))

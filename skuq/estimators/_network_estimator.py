@@ -1,7 +1,7 @@
 """Ensembles of one architecture: from a table to trained networks.
 
-`NetworkEstimator.fit` reads as a table of contents. What differs between deep ensembles, hyper
-deep ensembles and MC dropout is a `TrainingMethod`, which an estimator names.
+Deep ensembles, hyper deep ensembles and MC dropout share `NetworkEstimator.fit`. They differ in
+their `TrainingMethod`, which each estimator names.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class TrainingMethod:
 
     Parameters
     ----------
-    model : NetworkEstimator
+    estimator : NetworkEstimator
         Its parameters are read, nothing is set.
     """
 
@@ -225,15 +225,15 @@ class TrainingMethod:
     dropout: float | None = None
     loss: str | None = None
 
-    def __init__(self, model):
-        self.model = model
-        self.classifies = is_classifier(model)
-        self.loss = None if self.classifies else model.loss
+    def __init__(self, estimator):
+        self.estimator = estimator
+        self.classifies = is_classifier(estimator)
+        self.loss = None if self.classifies else estimator.loss
 
     @property
     def validation_fraction(self) -> float | None:
         """Share of the rows that validates."""
-        return self.model.validation_fraction
+        return self.estimator.validation_fraction
 
     @property
     def min_rows(self) -> int:
@@ -242,49 +242,49 @@ class TrainingMethod:
 
     def inputs(self):
         """Make the inputs, not yet fitted."""
-        return TableInputs(self.model.preprocess)
+        return TableInputs(self.estimator.preprocess)
 
     def targets(self):
         """Make the targets, not yet fitted."""
         if self.classifies:
             return ClassTargets()
-        return NumberTargets(self.model.target_transform, loss=self.loss)
+        return NumberTargets(self.estimator.target_transform, loss=self.loss)
 
     def check_parameters(self) -> None:
         """Raise where parameters contradict each other."""
 
     def check_noise(self, targets) -> None:
         """Raise where `noise_std` cannot be that of the targets."""
-        if self.loss == "mse" and self.model.noise_std is not None:
-            _check_noise(self.model.noise_std, targets)
+        if self.loss == "mse" and self.estimator.noise_std is not None:
+            _check_noise(self.estimator.noise_std, targets)
 
     def build(self, data, splits, inputs, targets):
         """Build the network, from the user's function or as layers of `hidden_units`."""
-        model, input_shape, n_raw = self.model, data.x.shape[1:], targets.head.n_raw
-        if model.network is not None:
-            return build_checked(model.network, input_shape, n_raw, "`network`")
-        units = check_units("hidden_units", model.hidden_units)
-        if model.activation not in (*ACTIVATIONS, "swish"):
+        own, input_shape, n_raw = self.estimator, data.x.shape[1:], targets.head.n_raw
+        if own.network is not None:
+            return build_checked(own.network, input_shape, n_raw, "`network`")
+        units = check_units("hidden_units", own.hidden_units)
+        if own.activation not in (*ACTIVATIONS, "swish"):
             raise ValueError(
-                f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {model.activation!r}."
+                f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {own.activation!r}."
             )
-        scale_l2 = model.scale_l2 if isinstance(targets.head, GaussianHead) else 0.0
+        scale_l2 = own.scale_l2 if isinstance(targets.head, GaussianHead) else 0.0
         return build_mlp(
             input_shape,
             n_raw,
             units,
-            activation=model.activation,
+            activation=own.activation,
             dropout=self.dropout,
             scale_l2=scale_l2,
         )
 
     def recipe_fields(self) -> dict:
         """Fields of the recipe that parameters decide."""
-        return {name: getattr(self.model, name) for name in _RECIPE_PARAMETERS}
+        return {name: getattr(self.estimator, name) for name in _RECIPE_PARAMETERS}
 
     def recipe(self, validates: bool, **settings) -> Recipe:
         """Make the training recipe; without validation rows the last epoch is kept."""
-        fields = {"reduce_lr_patience": None, "clip_norm": self.model.clip_norm}
+        fields = {"reduce_lr_patience": None, "clip_norm": self.estimator.clip_norm}
         fields |= self.recipe_fields()
         if not validates:
             fields |= {"early_stopping_patience": None, "keep": "last"}
@@ -292,7 +292,7 @@ class TrainingMethod:
 
     def seeds(self, n: int, first: int = 0) -> list[int]:
         """Draw the seeds of members `first` to `first + n`."""
-        return [trial_seed(self.model.entropy_, first + k) for k in range(n)]
+        return [trial_seed(self.estimator.entropy_, first + k) for k in range(n)]
 
     def train(self, network, head, data, splits, report: Callable | None) -> Outcome:
         """Train the members."""
@@ -306,12 +306,12 @@ class TrainingMethod:
         """With ``loss="mse"``: put the noise into the head; return targets and `noise_std_`."""
         if self.loss != "mse":
             return targets, {}
-        if self.model.noise_std is None:
+        if self.estimator.noise_std is None:
             scale = noise = _residual_std(outcome, data)
             if not targets.is_transformed:
                 noise = scale * targets.scaling.scale_
         else:
-            given = np.asarray(self.model.noise_std, dtype=float)
+            given = np.asarray(self.estimator.noise_std, dtype=float)
             noise = np.broadcast_to(given, targets.n_outputs)
             scale = noise / targets.scaling.scale_
         targets = targets.with_noise(np.maximum(scale, _SMALLEST_NOISE).tolist())

@@ -1,7 +1,7 @@
 """Ensembles found by a search: search, train, keep everything, select.
 
-`SearchEstimator.fit` reads as a table of contents. What differs between AutoDEUQ and NES (the
-space, who proposes, how members are picked) is a `SearchMethod`, which an estimator names.
+AutoDEUQ and NES share `SearchEstimator.fit`. They differ in their `SearchMethod`, which each
+estimator names: the space, the proposer, and how members are selected.
 """
 
 from __future__ import annotations
@@ -219,8 +219,7 @@ class SearchEstimator:
         # The user's own `cv` may fold otherwise each time, so its folds are part of the identity.
         splits = None if isinstance(self.cv, Integral | None) else given.splits(self)
         identity, ignored = given.identity(splits), method.params_not_in_fingerprint
-        store = open_store(self, ignored, self._memory, was_fitted, identity)
-        with store as store:
+        with open_store(self, ignored, self._memory, was_fitted, identity) as store:
             self._memory = store if self.catalog_dir is None else None
             self.catalog_path_ = None if store is None else store.path
             if store is not None:

@@ -22,7 +22,7 @@ __all__ = ["OperatorDraws"]
 
 @functools.lru_cache(maxsize=32)
 def _runnable(network: EpistemicNetwork, n_members: int) -> DrawingNetwork:
-    """Made before a program is traced: a Keras model has variables, which cannot be made there."""
+    """Make the network before a program is traced: there no variables can be made."""
     return DrawingNetwork(network, n_members)
 
 

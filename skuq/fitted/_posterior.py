@@ -52,8 +52,8 @@ def member_posterior(ensemble, n_draws: int) -> Posterior:
     variables = [_variables([members[k] for k in own], plan) for plan, own in groups.items()]
     masks = _masks(ensemble.passes, plans[0], variables[0])
     # Members of one plan run together: draws are in their order, not in the ensemble's.
-    in_turn = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
-    counts = _counts(ensemble.raw_weights[in_turn], n_draws)
+    order = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
+    counts = _counts(ensemble.raw_weights[order], n_draws)
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
@@ -260,6 +260,6 @@ def _run(xp) -> Run:
 
 
 def _output(plan, arguments, x, run):
-    """What a plan gives for the next of the arguments."""
+    """Run a plan with the next arguments as its weights and state."""
     weights = list(islice(arguments, len(plan.weights)))
     return plan(weights, list(islice(arguments, plan.n_state)), x, run)[0]

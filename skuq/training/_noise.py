@@ -53,7 +53,7 @@ def _mix(x: Any) -> Any:
 
 
 def _mix_array(x: Any) -> Any:
-    """Do the same on a NumPy array, which wraps around like the tensor."""
+    """Mix the bits of a NumPy array as `_mix` does: its integers wrap around, too."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))

@@ -96,7 +96,7 @@ class MemberTrainer:
     def train(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any
     ) -> Member | FoldedMember:
-        """Do the same with other fields of the recipe."""
+        """Train as `__call__` does, with some fields of the recipe changed."""
         with self._in_time() as cancelled:
             if self.folds is None:
                 job = self.job(configuration, seed, **changes)
