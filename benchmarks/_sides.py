@@ -41,11 +41,11 @@ def concrete(data_dir):
 
 def ensemble_data(data_dir):
     """All 927 training rows, standardised; the 103 test rows validate."""
-    from skuq.tables import Scaling, TrainingData
+    from skuq.tables import Scaling, TargetScaling, TrainingData
 
     parts = [(X, y[:, None]) for X, y in concrete(data_dir)]
-    scaling = Scaling().fit(*parts[0])
-    parts = [(scaling.inputs(X), scaling.targets(y), np.ones(len(X))) for X, y in parts]
+    inputs, targets = Scaling().fit(parts[0][0]), TargetScaling().fit(parts[0][1])
+    parts = [(inputs.transform(X), targets.forward(y), np.ones(len(X))) for X, y in parts]
     return TrainingData(*parts[0], *parts[1])
 
 

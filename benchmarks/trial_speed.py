@@ -41,15 +41,15 @@ def trials(n_trials):
 
 
 def training_data(data_dir):
-    from skuq.tables import Scaling, TrainingData, split_rows
+    from skuq.tables import Scaling, TargetScaling, TrainingData, split_rows
 
     data = np.load(data_dir / "uci_regression" / "concrete.npz")
     rows = data["train_idx"][0]
     X, y = data["X"][rows], data["y"][rows][:, None]
     train, valid = split_rows(len(rows), 1 / 3, np.random.default_rng(0))
-    scaling = Scaling().fit(X[train], y[train])
+    inputs, targets = Scaling().fit(X[train]), TargetScaling().fit(y[train])
     parts = [
-        (scaling.inputs(X[part]), scaling.targets(y[part]), np.ones(len(part)))
+        (inputs.transform(X[part]), targets.forward(y[part]), np.ones(len(part)))
         for part in (train, valid)
     ]
     return TrainingData(*parts[0], *parts[1])
