@@ -7,6 +7,7 @@ with any leading axes, which broadcast: rows, or members and rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class GaussianHead(LikelihoodHead):
         """Numbers the network has to give."""
         return 2 * self.n_outputs
 
-    def distribution(self, raw, xp=np):
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         mean, r = raw[..., : self.n_outputs], raw[..., self.n_outputs :]
         return mean, softplus(r, xp) + self.min_scale
@@ -122,7 +123,7 @@ class SquaredErrorHead:
         """Numbers the network has to give."""
         return self.n_outputs
 
-    def distribution(self, raw, xp=np):
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         return raw, xp.zeros_like(raw) + np.asarray(self.scale)
 

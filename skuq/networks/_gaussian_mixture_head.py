@@ -7,6 +7,7 @@ with any leading axes, which broadcast: rows, or members and rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -70,7 +71,7 @@ class GaussianMixtureHead(LikelihoodHead):
         """Numbers the network has to give."""
         return 3 * self.n_components * self.n_outputs
 
-    def distribution(self, raw, xp=np):
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Means, standard deviations and log probabilities of components.
 
         Each (.., n_components, n_outputs), from (.., n_raw); `NestedGaussianMixture` has the

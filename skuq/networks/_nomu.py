@@ -60,7 +60,7 @@ class NomuHead:
         """Numbers the network has to give."""
         return self.n_outputs * (self.with_mean + self.n_sides)
 
-    def split(self, raw):
+    def split(self, raw: Any) -> tuple[Any, Any]:
         """f (.., n_outputs), of no columns where it is given, and r (.., n_sides * n_outputs)."""
         n_means = self.n_outputs * self.with_mean
         return raw[..., :n_means], raw[..., n_means:]

@@ -7,6 +7,7 @@ with any leading axes, which broadcast: rows, or members and rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -67,7 +68,7 @@ class QuantileHead:
         """Numbers the network has to give."""
         return len(self.levels) * self.n_outputs
 
-    def quantiles(self, raw, xp=np):
+    def quantiles(self, raw: Any, xp: Any = np) -> Any:
         """Quantiles (.., n_levels, n_outputs), non-decreasing, from (.., n_raw)."""
         q, middle = len(self.levels), len(self.levels) // 2
         parts = split_last(raw, (q, self.n_outputs), xp)

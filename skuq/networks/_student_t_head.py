@@ -7,6 +7,7 @@ with any leading axes, which broadcast: rows, or members and rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class StudentTHead(LikelihoodHead):
         """Numbers the network has to give."""
         return 3 * self.n_outputs
 
-    def distribution(self, raw, xp=np):
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Locations, scales and degrees of freedom, each (.., n_outputs), from (.., n_raw)."""
         m = self.n_outputs
         loc, r, d = raw[..., :m], raw[..., m : 2 * m], raw[..., 2 * m :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ _NUMBERS = {"boolean", "integer", "floating", "decimal"}
 _TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
 
 
-def read_table(owner, X, *, reset=True, ensure_min_samples=1):
+def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: int = 1) -> Any:
     """X past the door: an array of two axes, or a pandas frame.
 
     Parameters

@@ -8,6 +8,7 @@ that networks are trained on.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 #: Constraint of the parameter `preprocess`.
-PREPROCESS_CONSTRAINTS: dict = {
+PREPROCESS_CONSTRAINTS: dict[str, list[Any]] = {
     "preprocess": [StrOptions({"auto"}), HasMethods(["fit", "transform"]), None],
 }
 
@@ -44,14 +45,20 @@ _MAX_ONE_HOT_CATEGORIES = 50  # of one column, for networks without embeddings
 class Inputs(Protocol):
     """What every kind of inputs knows."""
 
-    def validate(self, X, estimator, *, reset: bool = False, min_rows: int = 1) -> Any:
+    def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check X; with `reset` the estimator learns the number and names of features."""
 
-    def encode(self, X) -> Any:
+    def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
+        """Learn from the rows of positive weight, and return X as numbers (n, d)."""
+
+    def encode(self, X: Any) -> np.ndarray:
         """Turn validated X into a table of finite numbers (n, d)."""
 
-    def transform(self, numbers, xp=np) -> Any:
-        """Standardise encoded rows, given as an array or as a tensor with operations `xp`."""
+    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Inputs:
+        """Learn the scale of encoded training rows."""
+
+    def transform(self, numbers: np.ndarray) -> np.ndarray:
+        """Standardise encoded rows."""
 
 
 @saved_as("tables.TableInputs")
@@ -78,20 +85,22 @@ class TableInputs:
         Of the X that `fit` has seen.
     """
 
-    def __init__(self, preprocess="auto", *, embed=False, scaling=None):
+    def __init__(
+        self, preprocess: Any = "auto", *, embed: bool = False, scaling: Scaling | None = None
+    ) -> None:
         self.preprocessor = preprocess
         self.embed = embed
-        self.scaling = scaling
+        self.scaling: Any = scaling
         self.feature_names = None
 
-    def validate(self, X, estimator, *, reset=False, min_rows=1):
+    def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check X, in the type that the preprocessor takes."""
         X = self._validate(X, estimator, reset, min_rows)
         if reset:
             self.feature_names = getattr(estimator, "feature_names_in_", None)
         return X
 
-    def _validate(self, X, estimator, reset, min_rows):
+    def _validate(self, X: Any, estimator: Any, reset: bool, min_rows: int) -> Any:
         preprocessor = self.preprocessor
         if preprocessor is None:
             return validate_data(
@@ -103,7 +112,7 @@ class TableInputs:
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X
 
-    def fit_encoder(self, X, y, weight, estimator) -> np.ndarray:
+    def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
         """Fit the preprocessor on the rows with positive weight; encode these, others as zeros."""
         if self.preprocessor is None:
             return X
@@ -115,7 +124,7 @@ class TableInputs:
         numbers[used] = encoded
         return numbers
 
-    def _fit_preprocessor(self, X, y):
+    def _fit_preprocessor(self, X: Any, y: Any) -> np.ndarray:
         preprocessor = self.preprocessor
         if isinstance(preprocessor, str):
             max_categories = None if self.embed else _MAX_ONE_HOT_CATEGORIES
@@ -134,7 +143,7 @@ class TableInputs:
         self.preprocessor = preprocessor
         return numbers
 
-    def _check_codes(self, preprocessor):
+    def _check_codes(self, preprocessor: TablePreprocessor) -> None:
         if len(preprocessor.code_columns_) and not self.embed:
             names = preprocessor.get_feature_names_out()[list(preprocessor.code_columns_)]
             raise ValueError(
@@ -143,14 +152,14 @@ class TableInputs:
                 "`max_categories`, or a larger `max_one_hot`."
             )
 
-    def fit(self, numbers, weight=None):
+    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> TableInputs:
         """Learn the scale of encoded training rows."""
         if self.scaling is None:
             self.scaling = (RobustScaling if self.embed else Scaling)(self.code_columns)
         self.scaling.fit(numbers, weight)
         return self
 
-    def encode(self, X) -> np.ndarray:
+    def encode(self, X: Any) -> np.ndarray:
         """Turn validated X into a table of finite numbers (n, d)."""
         preprocessor = self.preprocessor
         if preprocessor is None:
@@ -159,7 +168,7 @@ class TableInputs:
             return preprocessor.encode(X)
         return _finite_numbers(preprocessor.transform(X), X.shape[0])
 
-    def transform(self, numbers, xp=np):
+    def transform(self, numbers: Any, xp: Any = np) -> Any:
         """Standardise encoded rows, given as an array or as a tensor with operations `xp`."""
         return self.scaling.transform(numbers, xp)
 
@@ -169,7 +178,7 @@ class TableInputs:
         preprocessor = self.preprocessor
         return preprocessor is not None and not getattr(preprocessor, "is_identity", False)
 
-    def encode_array(self, X) -> np.ndarray:
+    def encode_array(self, X: np.ndarray) -> np.ndarray:
         """Encode an array of finite numbers whose columns are those of `fit`, in their order."""
         names = self.feature_names
         if names is None or not self.encodes:
@@ -213,12 +222,14 @@ class ImageInputs:
     encodes = False
     code_columns: tuple[int, ...] = ()
 
-    def __init__(self, shape, *, flat=False, embed=False):
-        self.shape = shape
+    def __init__(
+        self, shape: Sequence[int] | None, *, flat: bool = False, embed: bool = False
+    ) -> None:
+        self.shape: Any = shape
         self.flat = flat or embed
         self.embed = embed
 
-    def validate(self, X, estimator, *, reset=False, min_rows=1):
+    def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check images or flat rows, and flatten them."""
         n_axes = getattr(X, "ndim", 2)
         if reset and n_axes == 3:
@@ -239,11 +250,11 @@ class ImageInputs:
             self.shape = _image_shape(self.shape, shape, X.shape[1])
         return X
 
-    def fit_encoder(self, X, y, weight, estimator) -> np.ndarray:
+    def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
         """Return X: images are numbers already."""
         return X
 
-    def fit(self, numbers, weight=None):
+    def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> ImageInputs:
         """Learn the scale of each channel, or of each column of flat rows."""
         if self.flat:
             self.scaling = RobustScaling() if self.embed else Scaling()
@@ -252,11 +263,11 @@ class ImageInputs:
         self.scaling.fit(numbers, weight)
         return self
 
-    def encode(self, X) -> np.ndarray:
+    def encode(self, X: Any) -> np.ndarray:
         """Return X: images are numbers already."""
         return X
 
-    def transform(self, numbers, xp=np):
+    def transform(self, numbers: Any, xp: Any = np) -> Any:
         """Standardise flat rows; networks get images unless `flat`."""
         return self.scaling.transform(numbers, xp)
 
@@ -270,14 +281,14 @@ class ImageInputs:
 class ForeignInputs:
     """X for estimators of estimators: handed on as it is, and these say what they accept."""
 
-    def validate(self, X, estimator, *, reset=False, min_rows=1):
+    def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Note or compare the number and names of features, and return X."""
         if getattr(X, "ndim", 2) != 1:  # the inner estimators say what is wrong with one row
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X
 
 
-def add_input_tags(tags, preprocess):
+def add_input_tags(tags: Any, preprocess: Any) -> Any:
     """Say in scikit-learn's tags what tables the parameter `preprocess` accepts."""
     if isinstance(preprocess, str):
         tags.input_tags.allow_nan = True
@@ -288,13 +299,13 @@ def add_input_tags(tags, preprocess):
     return tags
 
 
-def _image_shape(given, seen, n_features):
+def _image_shape(given: Any, seen: tuple[int, ...] | None, n_features: int) -> Any:
     """The shape (h, w, c) of images, from the user's parameter and the data."""
     if given is None:
         return seen
     shape = tuple(given)
     shape = shape if len(shape) == 3 else (*shape, 1)
-    valid = len(shape) == 3 and all(isinstance(n, Integral) and n > 0 for n in shape)
+    valid = len(shape) == 3 and all(isinstance(n, Integral) and int(n) > 0 for n in shape)
     if not valid or math.prod(shape) != n_features or seen not in (None, shape):
         raise ValueError(
             "`image_shape` must be (height, width) or (height, width, channels) of images "
@@ -303,7 +314,7 @@ def _image_shape(given, seen, n_features):
     return shape
 
 
-def _finite_numbers(numbers, n_rows):
+def _finite_numbers(numbers: Any, n_rows: int) -> np.ndarray:
     """What a user's transformer gives, as an array (n, d)."""
     if sparse.issparse(numbers):  # as encoders give it by default
         numbers = numbers.toarray()

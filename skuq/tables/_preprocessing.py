@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -96,7 +97,13 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         "missing": [StrOptions({"indicator", "median"})],
     }
 
-    def __init__(self, max_one_hot=10, *, max_categories=None, missing="indicator"):
+    def __init__(
+        self,
+        max_one_hot: int = 10,
+        *,
+        max_categories: int | None = None,
+        missing: str = "indicator",
+    ) -> None:
         self.max_one_hot = max_one_hot
         self.max_categories = max_categories
         self.missing = missing
@@ -219,7 +226,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         parts = [filled, missing[:, self._indicated], *parts]
         return np.concatenate(parts, axis=1, dtype="float64")
 
-    def get_feature_names_out(self, input_features=None):
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns of the output.
 
         Parameters

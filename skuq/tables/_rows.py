@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, check_X_y
 
 from skuq._checks import check_weights
 from skuq.exceptions import SmallValidationWarning
+from skuq.tables._inputs import Inputs
 
 __all__ = [
     "Rows",
@@ -29,7 +30,7 @@ class Rows(NamedTuple):
     y: np.ndarray
     weight: np.ndarray
 
-    def take(self, rows) -> Rows:
+    def take(self, rows: np.ndarray) -> Rows:
         """Select rows by position or mask."""
         return Rows(self.X[rows], self.y[rows], self.weight[rows])
 
@@ -39,14 +40,23 @@ class Rows(NamedTuple):
         return np.flatnonzero(self.weight > 0)
 
 
-def check_groups(groups, X):
+def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     """Validate groups (n,); None stays None."""
     if groups is not None and np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
     return None if groups is None else np.asarray(groups)
 
 
-def read_rows(estimator, inputs, targets, X, y, sample_weight=None, *, min_rows=1) -> Rows:
+def read_rows(
+    estimator: Any,
+    inputs: Inputs,
+    targets: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any = None,
+    *,
+    min_rows: int = 1,
+) -> Rows:
     """Validate what a user gives to `fit`, and encode it as numbers.
 
     `inputs` and `targets` learn the encoding from the rows with positive weight; `estimator`
@@ -70,7 +80,13 @@ def read_rows(estimator, inputs, targets, X, y, sample_weight=None, *, min_rows=
 
 
 def read_validation_rows(
-    estimator, inputs, targets, data, name: str = "validation_data", *, required: bool = False
+    estimator: Any,
+    inputs: Inputs,
+    targets: Any,
+    data: Any,
+    name: str = "validation_data",
+    *,
+    required: bool = False,
 ) -> Rows:
     """Validate and encode rows that the user gives apart from those to train on.
 

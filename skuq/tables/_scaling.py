@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
@@ -28,12 +31,12 @@ _TOO_LARGE = (
 )
 
 
-def hard_clip(xp, z):
+def hard_clip(xp: Any, z: Any) -> Any:
     """Clip standardised values at a million standard deviations, on arrays or tensors."""
     return xp.clip(z, -FARTHEST, FARTHEST)
 
 
-def smooth_clip(xp, z):
+def smooth_clip(xp: Any, z: Any) -> Any:
     """Bound standardised values by 3, smoothly: z / sqrt(1 + (z / 3)**2)."""
     z = hard_clip(xp, z)  # squares stay finite
     return z / xp.sqrt(1 + (z / 3) ** 2)
@@ -59,23 +62,27 @@ class Scaling:
     #: What keeps standardised inputs within bounds; ``clip(xp, z)``.
     clip = staticmethod(hard_clip)
 
-    def __init__(self, passthrough=()):
+    def __init__(self, passthrough: Sequence[int] = ()) -> None:
         self.passthrough = list(passthrough)
 
-    def fit(self, X, sample_weight=None):
+    def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> Scaling:
         """Learn from finite rows X (n, d) with positive weights (n,), if any are given."""
         self.mean_, self.scale_ = self._learn(*self._columns(X, sample_weight))
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
 
-    def _columns(self, X, weight):
+    def _columns(
+        self, X: np.ndarray, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Columns that share a mean and a scale, and the weight of each of their rows."""
         return X, weight
 
-    def _learn(self, columns, weight):
+    def _learn(
+        self, columns: np.ndarray, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         return standard(columns, weight)
 
-    def transform(self, X, xp=np):
+    def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor whose operations are `xp`."""
         if xp is not np:
             z = self.clip(xp, (X - self.mean_) / self.scale_)
@@ -89,7 +96,7 @@ class Scaling:
         np.clip(inputs, -FARTHEST, FARTHEST, out=inputs)
         return self._with_passthrough(inputs, X)
 
-    def _with_passthrough(self, inputs, X):
+    def _with_passthrough(self, inputs: np.ndarray, X: np.ndarray) -> np.ndarray:
         if self.passthrough:
             inputs[:, self.passthrough] = np.asarray(X)[:, self.passthrough]
         return inputs
@@ -112,7 +119,9 @@ class RobustScaling(Scaling):
 
     clip = staticmethod(smooth_clip)
 
-    def _learn(self, columns, weight):
+    def _learn(
+        self, columns: np.ndarray, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
         with np.errstate(over="ignore"):
             scale = third - first
@@ -125,7 +134,7 @@ class RobustScaling(Scaling):
         # By infinity, so that a column constant in training stays 0 afterwards too.
         return median, np.where(scale > 0, scale, np.inf)
 
-    def transform(self, X, xp=np):
+    def transform(self, X: Any, xp: Any = np) -> Any:
         """Scale X, an array or a tensor whose operations are `xp`, to within 3 of zero."""
         if xp is not np:
             return super().transform(X, xp)
@@ -146,15 +155,17 @@ class ImageScaling(Scaling):
         (height, width, channels) of the images, which come as flat rows.
     """
 
-    def __init__(self, shape):
+    def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
         self.shape = tuple(shape)
 
-    def _columns(self, X, weight):
+    def _columns(
+        self, X: np.ndarray, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         pixels = X.reshape(-1, self.shape[-1])
         return pixels, None if weight is None else np.repeat(weight, len(pixels) // len(X))
 
-    def transform(self, X, xp=np):
+    def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise flat rows or images to images (n, height, width, channels)."""
         return super().transform(X if xp is not np else X.reshape(len(X), *self.shape), xp)
 
@@ -163,7 +174,9 @@ class ImageScaling(Scaling):
 class NoScaling(Scaling):
     """Columns as they are, for data that already have the scale a method asks for."""
 
-    def _learn(self, columns, weight):
+    def _learn(
+        self, columns: np.ndarray, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         mean, scale = standard(columns, weight)  # raises where values overflow
         if abs(columns).max() > FARTHEST:
             raise ValueError(
@@ -189,26 +202,26 @@ class TargetScaling:
     mean_, scale_ : ndarray of shape (n_outputs,)
     """
 
-    def __init__(self, standardize=True):
+    def __init__(self, standardize: bool = True) -> None:
         self.standardize = standardize
 
-    def fit(self, y, sample_weight=None):
+    def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetScaling:
         """Learn from finite targets y (n, m) with positive weights (n,), if any are given."""
         self.mean_, self.scale_ = standard(y, sample_weight)
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         return self
 
-    def forward(self, y) -> np.ndarray:
+    def forward(self, y: np.ndarray) -> np.ndarray:
         """Standardise y (.., m)."""
         return (y - self.mean_) / self.scale_
 
-    def restore(self, loc, scale):
+    def restore(self, loc: Any, scale: Any) -> tuple[Any, Any]:
         """Means and standard deviations (.., m) in units of y, from arrays or tensors."""
         return loc * self.scale_ + self.mean_, scale * self.scale_
 
 
-def standard(values, weight=None):
+def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column of (n, d); 1 for a constant column.
 
     Raises

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +18,9 @@ from sklearn.model_selection import (
 )
 
 from skuq._seeds import generator
+from skuq.tables._inputs import Inputs
 from skuq.tables._rows import Rows
+from skuq.tables._targets import Targets
 from skuq.tables._training_data import TrainingData
 
 __all__ = ["Splits", "make_splits", "out_of_fold_splits", "split_rows"]
@@ -43,7 +47,7 @@ class Splits:
     train: Rows
     valid: Rows | None = None
     positions: np.ndarray | None = None
-    parts: list | None = None
+    parts: Sequence[tuple[np.ndarray, ...]] | None = None
 
     @property
     def validates(self) -> bool:
@@ -62,7 +66,7 @@ class Splits:
         """Rows that choices between networks are made on."""
         return 0 if not self.validates else len((self.valid or self.train).X)
 
-    def training_data(self, inputs, targets) -> TrainingData:
+    def training_data(self, inputs: Inputs, targets: Targets) -> TrainingData:
         """Fit the scales of inputs and targets on the training rows, and standardise all rows."""
         inputs.fit(self.train.X, self.train.weight)
         targets.fit(self.train.y, self.train.weight)
@@ -72,7 +76,9 @@ class Splits:
         return TrainingData(*train, *standardised(self.valid, inputs, targets))
 
 
-def standardised(rows: Rows, inputs, targets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def standardised(
+    rows: Rows, inputs: Inputs, targets: Targets
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Standardised X and y of rows, and their weights."""
     return inputs.transform(rows.X), targets.transform(rows.y), rows.weight
 
@@ -82,11 +88,11 @@ def make_splits(
     entropy: int,
     *,
     fraction: float | None = None,
-    cv=None,
+    cv: Any = None,
     n_members: int | None = None,
     validation: Rows | None = None,
-    groups=None,
-    labels=None,
+    groups: np.ndarray | None = None,
+    labels: np.ndarray | None = None,
 ) -> Splits:
     """Decide who trains and who validates.
 
@@ -138,7 +144,13 @@ def make_splits(
     return Splits(own, None, None, parts)
 
 
-def _split_used(rows, fraction, rng, groups, labels):
+def _split_used(
+    rows: Rows,
+    fraction: Any,
+    rng: np.random.Generator,
+    groups: np.ndarray | None,
+    labels: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Positions of training and validation rows, among those with a positive weight."""
     used = rows.used
     if len(used) < 2:
@@ -151,7 +163,13 @@ def _split_used(rows, fraction, rng, groups, labels):
     return used[train], used[valid]
 
 
-def _folds(rows, cv, rng, groups, labels):
+def _folds(
+    rows: Rows,
+    cv: Any,
+    rng: np.random.Generator,
+    groups: np.ndarray | None,
+    labels: np.ndarray | None,
+) -> list[tuple[np.ndarray, ...]]:
     """Pairs of positions to train on and to validate on; every row validates once."""
     if isinstance(cv, Integral):
         kinds = (KFold, StratifiedKFold), (GroupKFold, StratifiedGroupKFold)
@@ -160,7 +178,9 @@ def _folds(rows, cv, rng, groups, labels):
     return out_of_fold_splits(cv, rows.X, rows.y if labels is None else labels, groups)
 
 
-def out_of_fold_splits(cv, X, y, groups=None, *, classifier=False) -> list:
+def out_of_fold_splits(
+    cv: Any, X: Any, y: Any, groups: Any = None, *, classifier: bool = False
+) -> list[tuple[np.ndarray, ...]]:
     """List pairs of positions (train, test) that predict every row once.
 
     Raises
@@ -190,7 +210,7 @@ def out_of_fold_splits(cv, X, y, groups=None, *, classifier=False) -> list:
     return splits
 
 
-def _check_positions(rows, n, cv):
+def _check_positions(rows: Any, n: int, cv: Any) -> np.ndarray:
     rows = np.asarray(rows)
     if rows.dtype == bool and rows.shape == (n,):
         rows = np.flatnonzero(rows)
@@ -200,12 +220,18 @@ def _check_positions(rows, n, cv):
     return rows.astype("int64")
 
 
-def _short(cv):
+def _short(cv: Any) -> str:
     text = repr(cv)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def split_rows(n_rows: int, validation_fraction: float, rng, groups=None, labels=None):
+def split_rows(
+    n_rows: int,
+    validation_fraction: float,
+    rng: np.random.Generator,
+    groups: Any = None,
+    labels: Any = None,
+) -> tuple[np.ndarray, np.ndarray]:
     """Positions of training and of validation rows, both sorted and never empty.
 
     Parameters
@@ -242,7 +268,7 @@ def split_rows(n_rows: int, validation_fraction: float, rng, groups=None, labels
     return np.sort(order[n_valid:]), np.sort(order[:n_valid])
 
 
-def _interleaved(order, labels):
+def _interleaved(order: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The same rows so that every beginning has all classes in about their proportion.
 
     The last row of each class comes last of all, where it trains.

@@ -7,6 +7,8 @@ transformed targets is then one of the targets, whatever networks predict.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import optimize, special
 from scipy.interpolate import PchipInterpolator
@@ -61,12 +63,12 @@ class TargetTransform:
     True
     """
 
-    def __init__(self, kind="standard"):
+    def __init__(self, kind: str = "standard") -> None:
         if kind not in _KINDS:
             raise ValueError(f"`kind` must be one of {sorted(_KINDS)}. Got {kind!r}.")
         self.kind = kind
 
-    def fit(self, y, sample_weight=None):
+    def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetTransform:
         """Learn the maps.
 
         Parameters
@@ -102,7 +104,7 @@ class TargetTransform:
         """Logarithm of the derivative of `forward` (.., m)."""
         return self._each("log_derivative", y)
 
-    def output(self, k):
+    def output(self, k: int) -> Any:
         """The map of one output, for arrays without the output axis."""
         return self.outputs_[k]
 

@@ -5,6 +5,7 @@ Notation: n rows, m outputs, K members or passes; raw outputs are (K, n, n_raw).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from skuq.networks import (
 from skuq.predictive import (
     CategoricalMixture,
     GaussianMixture,
+    Mixture,
     NestedGaussianMixture,
     QuantileMixture,
     StudentTMixture,
@@ -41,7 +43,7 @@ from skuq.tables._target_transforms import TargetTransform
 __all__ = ["TARGET_CONSTRAINTS", "ClassTargets", "NumberTargets", "Targets"]
 
 #: Constraint of the parameter `target_transform`.
-TARGET_CONSTRAINTS: dict = {
+TARGET_CONSTRAINTS: dict[str, list[Any]] = {
     "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],
 }
 
@@ -61,16 +63,36 @@ class Targets(Protocol):
 
     head: Any
 
-    def validate(self, y, estimator) -> np.ndarray:
+    @property
+    def is_transformed(self) -> bool:
+        """Whether y is more than standardised."""
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of one row's prediction."""
+
+    def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check the y of `fit`."""
 
-    def fit_encoder(self, y, weight) -> np.ndarray:
+    def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn shapes or classes, and return y as numbers (n, m)."""
 
-    def encode(self, y) -> np.ndarray:
+    def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as numbers (n, m)."""
 
-    def distribution(self, raw, weights) -> Any:
+    def weigh(self, rows: Rows) -> Rows:
+        """Return the rows with the weights that training takes."""
+
+    def labels(self, y: np.ndarray) -> np.ndarray | None:
+        """Classes to divide in proportion between training and validation, if there are any."""
+
+    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Targets:
+        """Learn the scale of the training rows' y (n, m)."""
+
+    def transform(self, y: np.ndarray) -> np.ndarray:
+        """Standardise or transform y (n, m)."""
+
+    def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Any:
         """Turn raw outputs (K, n, n_raw) and weights (K,) into a predictive distribution."""
 
 
@@ -99,16 +121,23 @@ class NumberTargets:
     scaling : TargetScaling or TargetTransform
     """
 
-    def __init__(self, transform="standard", *, loss="nll", n_copies=1, standardize=True):
+    def __init__(
+        self,
+        transform: str = "standard",
+        *,
+        loss: str = "nll",
+        n_copies: int = 1,
+        standardize: bool = True,
+    ) -> None:
         self.loss, self.n_copies = loss, n_copies
         transforms = transform != "standard"
-        self.scaling = TargetTransform(transform) if transforms else TargetScaling(standardize)
+        self.scaling: Any = TargetTransform(transform) if transforms else TargetScaling(standardize)
 
-    def validate(self, y, estimator):
+    def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds finite numbers (n,) or (n, m)."""
         return validate_data(estimator, y=y, multi_output=True, y_numeric=True)
 
-    def fit_encoder(self, y, weight) -> np.ndarray:
+    def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Note the shape of y, and return it as (n, m)."""
         self.is_1d = y.ndim == 1
         self.n_outputs = 1 if self.is_1d else y.shape[1]
@@ -116,7 +145,7 @@ class NumberTargets:
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
         return y.astype("float64").reshape(len(y), -1)
 
-    def encode(self, y) -> np.ndarray:
+    def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as (n, m)."""
         y = check_array(y, ensure_2d=False, dtype="float64", input_name="y of validation rows")
         y = y.reshape(len(y), -1)
@@ -130,20 +159,20 @@ class NumberTargets:
         """Return the rows: numbers have no weights of their own."""
         return rows
 
-    def labels(self, y) -> None:
+    def labels(self, y: np.ndarray) -> None:
         """Classes to divide in proportion between training and validation: none."""
         return
 
-    def fit(self, y, weight=None):
+    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> NumberTargets:
         """Learn the scale of the training rows' y."""
         self.scaling.fit(y, weight)
         return self
 
-    def transform(self, y) -> np.ndarray:
+    def transform(self, y: np.ndarray) -> np.ndarray:
         """Standardise or transform y (n, m)."""
         return self.scaling.forward(y)
 
-    def restore(self, loc, scale):
+    def restore(self, loc: Any, scale: Any) -> tuple[Any, Any]:
         """Means and standard deviations (.., m) in units of y, from arrays or tensors.
 
         Raises
@@ -165,13 +194,13 @@ class NumberTargets:
         """Shape of one row's prediction."""
         return () if self.is_1d else (self.n_outputs,)
 
-    def with_noise(self, scale):
+    def with_noise(self, scale: np.ndarray) -> NumberTargets:
         """Copy the targets, with this noise std (m,) of the standardised y in the head."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), head=replace(self.head, scale=tuple(scale)))
         return other
 
-    def distribution(self, raw, weights):
+    def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
         head, raw, weights = unpack_copies(self.head, raw, weights)
         if not self.is_transformed:
@@ -180,24 +209,33 @@ class NumberTargets:
         scaling = self.scaling
         return TransformedMixture(mixture, scaling.output(0) if self.is_1d else scaling)
 
-    def _mixture(self, head, raw, weights, restore):
+    def _mixture(
+        self,
+        head: Any,
+        raw: np.ndarray,
+        weights: np.ndarray,
+        restore: Callable[[Any, Any], tuple[Any, Any]],
+    ) -> Mixture:
         """The mixture that fits the head; ``restore(loc, scale)`` gives the units of the record."""
 
-        def drop_axis(*arrays):
+        def drop_axis(*arrays: np.ndarray) -> list[np.ndarray]:
             return [array[..., 0] if self.is_1d else array for array in arrays]
 
         if isinstance(head, StudentTHead):
             loc, scale, df = head.distribution(raw)
-            return StudentTMixture(*drop_axis(*restore(loc, scale), df), weights)
+            loc, scale, df = drop_axis(*restore(loc, scale), df)
+            return StudentTMixture(loc, scale, df, weights)
         if isinstance(head, GaussianMixtureHead):
             loc, scale, log_probability = head.distribution(raw)  # (K, n, J, m)
             arrays = drop_axis(*restore(loc, scale), np.exp(log_probability))
-            return NestedGaussianMixture(*(np.moveaxis(array, 2, 1) for array in arrays), weights)
+            loc, scale, probability = (np.moveaxis(array, 2, 1) for array in arrays)
+            return NestedGaussianMixture(loc, scale, probability, weights)
         if isinstance(head, QuantileHead):
             values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
             (values,) = drop_axis(values)
             return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
-        return GaussianMixture(*drop_axis(*restore(*head.distribution(raw))), weights)
+        loc, scale = drop_axis(*restore(*head.distribution(raw)))
+        return GaussianMixture(loc, scale, weights)
 
 
 @saved_as("tables.ClassTargets")
@@ -221,16 +259,16 @@ class ClassTargets:
     is_transformed = False
     output_shape: tuple[int, ...] = ()
 
-    def __init__(self, class_weight=None, *, n_copies=1):
+    def __init__(self, class_weight: Any = None, *, n_copies: int = 1) -> None:
         self.class_weight, self.n_copies = class_weight, n_copies
 
-    def validate(self, y, estimator):
+    def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds classes (n,)."""
         y = validate_data(estimator, y=y)
         check_classification_targets(y)
         return column_or_1d(y, warn=True)
 
-    def fit_encoder(self, y, weight) -> np.ndarray:
+    def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Learn the classes and their weights, and return codes (n, 1)."""
         self._encoder = LabelEncoder().fit(y)
         self.classes = self._encoder.classes_
@@ -240,7 +278,7 @@ class ClassTargets:
         self._class_factors = self._fit_class_weight(codes[weight > 0])
         return codes[:, None].astype("float64")
 
-    def _fit_class_weight(self, codes):
+    def _fit_class_weight(self, codes: np.ndarray) -> np.ndarray | None:
         """Compute what each class' rows are weighted with."""
         if self.class_weight is None:
             return None
@@ -256,7 +294,7 @@ class ClassTargets:
         all_factors[present] = factors
         return all_factors
 
-    def encode(self, y) -> np.ndarray:
+    def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return codes (n, 1)."""
         y = column_or_1d(y)
         unknown = set(pd.unique(y).tolist()) - set(self.classes.tolist())
@@ -272,25 +310,27 @@ class ClassTargets:
             return rows
         return rows._replace(weight=rows.weight * self._class_factors[rows.y[:, 0].astype(int)])
 
-    def labels(self, y) -> np.ndarray:
+    def labels(self, y: np.ndarray) -> np.ndarray:
         """Classes to divide in proportion between training and validation."""
         return y[:, 0]
 
-    def fit(self, y, weight=None):
+    def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> ClassTargets:
         """Return self: codes have no scale."""
         return self
 
-    def transform(self, y) -> np.ndarray:
+    def transform(self, y: np.ndarray) -> np.ndarray:
         """Return the codes (n, 1)."""
         return y
 
-    def distribution(self, raw, weights) -> CategoricalMixture:
+    def distribution(self, raw: np.ndarray, weights: np.ndarray) -> CategoricalMixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,)."""
         head, raw, weights = unpack_copies(self.head, raw, weights)
         return CategoricalMixture(head.probabilities(raw), weights)
 
 
-def unpack_copies(head, raw, weights):
+def unpack_copies(
+    head: Any, raw: np.ndarray, weights: np.ndarray
+) -> tuple[Any, np.ndarray, np.ndarray]:
     """Unpack a head of several copies: the head of one, raw outputs and weights of all."""
     if not isinstance(head, PackedHead):
         return head, raw, weights

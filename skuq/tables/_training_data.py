@@ -30,7 +30,7 @@ class TrainingData:
     y_valid: np.ndarray
     weight_valid: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         factors = {}
         for name in self.__dataclass_fields__:
             array = np.asarray(getattr(self, name), dtype="float64")
@@ -43,7 +43,7 @@ class TrainingData:
         object.__setattr__(self, "_factors", factors)
 
     @classmethod
-    def without_validation(cls, x, y, weight) -> TrainingData:
+    def without_validation(cls, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> TrainingData:
         """Rows to train on, and none to validate on."""
         return cls(x, y, weight, x[:0], y[:0], weight[:0])
 
@@ -53,7 +53,7 @@ class TrainingData:
         padded = [np.concatenate([a, np.zeros_like(a[:1])]) for a in arrays[:3]]
         return TrainingData(*padded, *arrays[3:])
 
-    def divided(self, train, valid) -> TrainingData:
+    def divided(self, train: np.ndarray, valid: np.ndarray) -> TrainingData:
         """Select rows to train on and rows to validate on from the rows to train on."""
         rows = self.x, self.y, self.weight
         return TrainingData(*(a[train] for a in rows), *(a[valid] for a in rows))
