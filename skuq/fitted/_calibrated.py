@@ -52,11 +52,11 @@ class Calibration:
 
     method: str
     scale: Any
-    levels: tuple | None = None
-    scores: np.ndarray | None = None
-    coverage: np.ndarray | None = None
+    levels: Any = None
+    scores: Any = None
+    coverage: Any = None
 
-    def distribution(self, estimator, X):
+    def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         scaled = regressor_distribution(estimator, X, self.method).scaled(self.scale)
         if self.method == "isotonic":
@@ -80,7 +80,7 @@ class Temperature:
     temperature: float
     classes: np.ndarray
 
-    def distribution(self, estimator, X):
+    def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate.
 
         Members keep their differences from the average, shortened where a probability would be
@@ -116,11 +116,11 @@ class FittedCalibrated:
         """X is handed on as it is."""
         return ForeignInputs()
 
-    def distribution(self, X):
+    def distribution(self, X: Any) -> Any:
         """Predict the calibrated distribution of each row."""
         return self.calibration.distribution(self.estimator, X)
 
-    def sample(self, X, n_samples, rng):
+    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw (n[, m], n_samples) from the calibrated distribution."""
         return self.distribution(X).sample(n_samples, rng)
 
@@ -128,12 +128,12 @@ class FittedCalibrated:
         """Shape of one row's prediction as the user has it."""
         return np.shape(self.calibration.scale)
 
-    def to_keras(self, epistemic_ddof=0):
+    def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Refuse: the estimator may be anything."""
         refuse_keras("the calibrated estimator may be anything")
 
 
-def regressor_distribution(estimator, X, method: str) -> Mixture:
+def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
     """Predict the distribution of any fitted regressor that knows its uncertainty.
 
     Raises
@@ -160,7 +160,7 @@ def regressor_distribution(estimator, X, method: str) -> Mixture:
     return GaussianMixture(mean[None], np.maximum(std, _SMALLEST_STD)[None])
 
 
-def classifier_distribution(estimator, X, classes) -> CategoricalMixture:
+def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> CategoricalMixture:
     """Predict the distribution of any fitted classifier over `classes`.
 
     Raises

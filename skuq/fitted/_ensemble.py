@@ -12,6 +12,9 @@ from skuq._seeds import generator
 from skuq.catalog import Member
 from skuq.fitted._keras_model import ensemble_to_keras
 from skuq.fitted._posterior import member_posterior
+from skuq.predictive import Posterior
+from skuq.tables import ImageInputs, TableInputs
+from skuq.tables._targets import Targets
 from skuq.training import predict_members
 
 __all__ = ["DropoutPasses", "FittedEnsemble"]
@@ -34,7 +37,7 @@ class DropoutPasses:
     n_passes: int
     entropy: int
 
-    def __call__(self, number: int, rate: float, shape) -> np.ndarray:
+    def __call__(self, number: int, rate: float, shape: tuple[int, ...]) -> np.ndarray:
         """Draw the mask of one dropout layer for all passes (n_passes, 1, units), with mean 1."""
         rng = generator(self.entropy, "passes", number)
         kept = rng.random((self.n_passes, 1, shape[-1])) >= rate
@@ -59,13 +62,13 @@ class FittedEnsemble:
         With MC dropout: one member then predicts as many times as there are passes.
     """
 
-    inputs: Any
-    targets: Any
+    inputs: TableInputs | ImageInputs
+    targets: Targets
     members: tuple[Member, ...]
     weights: np.ndarray
     passes: DropoutPasses | None = None
 
-    def raw(self, x) -> np.ndarray:
+    def raw(self, x: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) of standardised inputs."""
         if self.passes is None:
             return predict_members(self.members, x)
@@ -79,12 +82,12 @@ class FittedEnsemble:
             return self.weights
         return np.full(self.passes.n_passes, 1 / self.passes.n_passes)
 
-    def distribution(self, X):
+    def distribution(self, X: Any) -> Any:
         """Predict the distribution of each row of validated X."""
         x = self.inputs.transform(self.inputs.encode(X))
         return self.targets.distribution(self.raw(x), self.raw_weights)
 
-    def sample(self, X, n_samples, rng) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw (n[, m], n_samples): one member and one noise variable for all rows of a draw."""
         return self.distribution(X).sample(n_samples, rng)
 
@@ -92,11 +95,11 @@ class FittedEnsemble:
         """Shape of one row's prediction as the user has it."""
         return self.targets.output_shape
 
-    def posterior(self, n_draws, rng):
+    def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
         """Return the members' means as draws of the function; see `member_posterior`."""
         return member_posterior(self, n_draws)
 
-    def to_keras(self, epistemic_ddof=0):
+    def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Build one Keras model of the whole ensemble; see `ensemble_to_keras`."""
         return ensemble_to_keras(self, epistemic_ddof)
 

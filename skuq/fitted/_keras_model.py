@@ -5,19 +5,22 @@ Notation: n rows, K members, m outputs or classes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from skuq import backend, training
 from skuq.fitted._protocol import refuse_keras
 from skuq.networks import CategoricalHead, PackedHead, QuantileHead
 from skuq.predictive._mixture import epistemic_factor
+from skuq.tables import NumberTargets
 
 __all__ = ["ensemble_to_keras"]
 
 _TINY = 1e-300  # below it a probability counts as 0 in entropies
 
 
-def ensemble_to_keras(ensemble, epistemic_ddof: int = 0):
+def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
     """Build one Keras model with copies of the members' weights.
 
     Parameters
@@ -56,7 +59,7 @@ def ensemble_to_keras(ensemble, epistemic_ddof: int = 0):
     return keras.Model(inputs, outputs, name="ensemble")
 
 
-def _check(ensemble):
+def _check(ensemble: Any) -> None:
     head, targets = ensemble.targets.head, ensemble.targets
     head = head.head if isinstance(head, PackedHead) else head
     if ensemble.passes is not None:
@@ -67,12 +70,19 @@ def _check(ensemble):
         refuse_keras(f"moments with target_transform={targets.scaling.kind!r} are integrals")
 
 
-def _average(values, weights, ops):
+def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
     """Average over members: (n, K, ..) to (n, ..)."""
     return ops.sum(values * np.expand_dims(weights, tuple(range(1, len(values.shape) - 1))), axis=1)
 
 
-def _number_outputs(targets, head, raw, weights, epistemic_ddof, ops):
+def _number_outputs(
+    targets: NumberTargets,
+    head: Any,
+    raw: Any,
+    weights: np.ndarray,
+    epistemic_ddof: int,
+    ops: Any,
+) -> dict[str, Any]:
     """Outputs of a regressor, from raw numbers (n, K, n_raw)."""
     means, stds = head.moments(raw, ops)
     mean = _average(means, weights, ops)
@@ -89,11 +99,13 @@ def _number_outputs(targets, head, raw, weights, epistemic_ddof, ops):
     return {name: o[:, 0] for name, o in outputs.items()} if targets.is_1d else outputs
 
 
-def _class_outputs(head, raw, weights, ops):
+def _class_outputs(
+    head: CategoricalHead, raw: Any, weights: np.ndarray, ops: Any
+) -> dict[str, Any]:
     """Outputs of a classifier, from logits (n, K, n_classes)."""
     proba = head.probabilities(raw, ops)
 
-    def entropy(p):
+    def entropy(p: Any) -> Any:
         return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
 
     mean = _average(proba, weights, ops)

@@ -6,7 +6,6 @@ downwards). Numbers are encoded rows (n, d), before they are standardised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +20,9 @@ from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
 from skuq.fitted._protocol import refuse_keras
 from skuq.networks import GaussianHead, NomuHead
 from skuq.networks._nomu import READOUTS
-from skuq.predictive import EpistemicNormal, TwoPieceNormal
+from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal
+from skuq.tables import NumberTargets
+from skuq.tables._inputs import Inputs
 from skuq.training import predict_members
 
 __all__ = [
@@ -63,7 +64,7 @@ class GivenMean:
     model : keras.Model or fitted estimator
     """
 
-    def __init__(self, model):
+    def __init__(self, model: Any) -> None:
         self.model = model
 
     @property
@@ -78,7 +79,7 @@ class GivenMean:
             return False
         return {layer.compute_dtype for layer in self.model._flatten_layers()} == {"float32"}
 
-    def check(self, n_features: int, names=None) -> None:
+    def check(self, n_features: int, names: Any = None) -> None:
         """Raise ValueError if the model is not fitted, or not for features like these.
 
         Parameters
@@ -108,7 +109,7 @@ class GivenMean:
         if wanted != n_features:
             raise ValueError(f"`pretrained` takes {wanted} features. X has {n_features}.")
 
-    def _check_keras(self, n_features):
+    def _check_keras(self, n_features: int) -> None:
         if not self.model.built:
             raise ValueError("`pretrained` is a Keras model without weights: train it first.")
         shape = getattr(self.model, "input_shape", None)
@@ -118,7 +119,7 @@ class GivenMean:
                 f"{n_features} features. It takes {shape}."
             )
 
-    def __call__(self, numbers, n_outputs: int) -> np.ndarray:
+    def __call__(self, numbers: np.ndarray, n_outputs: int) -> np.ndarray:
         """Predict (n, n_outputs), bit by bit as the model does."""
         if self.is_keras:
             mean = self.model.predict(numbers, verbose=0)
@@ -147,10 +148,10 @@ class KnownNoise:
     n_outputs : int
     """
 
-    def __init__(self, noise, n_outputs):
+    def __init__(self, noise: Any, n_outputs: int) -> None:
         self.noise, self.n_outputs = noise, n_outputs
 
-    def __call__(self, numbers):
+    def __call__(self, numbers: np.ndarray) -> np.ndarray:
         n = len(numbers)
         if not callable(self.noise):
             return np.full((n, self.n_outputs), float(self.noise))
@@ -184,9 +185,9 @@ class NomuNetwork:
     member: Member
     mean_member: Member | None = None
     given: GivenMean | None = None
-    noise: Callable | None = None
+    noise: KnownNoise | None = None
 
-    def predict(self, numbers, inputs, targets) -> RawPrediction:
+    def predict(self, numbers: np.ndarray, inputs: Inputs, targets: NumberTargets) -> RawPrediction:
         """Predict encoded rows, with fitted inputs and targets."""
         x, noise = inputs.transform(numbers), None
         mean, raw = self.head.split(predict_members([self.member], x)[0])
@@ -202,7 +203,9 @@ class NomuNetwork:
         return RawPrediction(mean, raw, noise)
 
 
-def predict_mean(member, x, n_outputs):
+def predict_mean(
+    member: Member, x: np.ndarray, n_outputs: int
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Predict the standardised mean (n, m), and the noise (n, m) or None if none was learnt.
 
     Parameters
@@ -219,7 +222,7 @@ def predict_mean(member, x, n_outputs):
     return GaussianHead(n_outputs).distribution(raw)
 
 
-def both_sides(raw, bounds: str):
+def both_sides(raw: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:
     """Split raw uncertainty (n, n_sides * m) into that upwards and that downwards, (n, m) each."""
     if bounds == "symmetric":
         return raw, raw
@@ -252,16 +255,16 @@ class Readout:
     c: float = 1.0
     noise_factor: float = 1.0
 
-    def std(self, raw) -> np.ndarray:
+    def std(self, raw: np.ndarray) -> np.ndarray:
         """Read standard deviations (n, m) of one side, before the factor `c`."""
         return np.maximum(READOUTS[self.kind](raw, self.l_min, self.l_max), SMALLEST_STD)
 
-    def widths(self, raw) -> tuple[np.ndarray, np.ndarray]:
+    def widths(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read standard deviations (n, m) upwards and downwards."""
         up, down = both_sides(raw, self.bounds)
         return self._width(up), self._width(down)
 
-    def _width(self, raw):
+    def _width(self, raw: np.ndarray) -> np.ndarray:
         return np.maximum(self.c * self.std(raw), SMALLEST_STD)
 
 
@@ -280,16 +283,16 @@ class FittedNomu:
     readout : Readout
     """
 
-    inputs: Any
-    targets: Any
+    inputs: Inputs
+    targets: NumberTargets
     network: NomuNetwork
     readout: Readout
 
-    def distribution(self, X) -> EpistemicNormal | TwoPieceNormal:
+    def distribution(self, X: Any) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each row of validated X."""
         return self.distribution_of_numbers(self.inputs.encode(X))
 
-    def distribution_of_numbers(self, numbers) -> EpistemicNormal | TwoPieceNormal:
+    def distribution_of_numbers(self, numbers: np.ndarray) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each encoded row."""
         mean, raw, noise = self.network.predict(numbers, self.inputs, self.targets)
         unit, readout = self.targets.scaling.scale_, self.readout
@@ -301,7 +304,7 @@ class FittedNomu:
             return EpistemicNormal(mean, noise, up)
         return TwoPieceNormal(mean, down, up, noise)
 
-    def sample(self, X, n_samples, rng) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw (n[, m], n_samples): one noise variable for all rows of a draw."""
         return self.distribution(X).sample(n_samples, rng)
 
@@ -309,10 +312,10 @@ class FittedNomu:
         """Shape of one row's prediction as the user has it."""
         return self.targets.output_shape
 
-    def posterior(self, n_draws, rng):
+    def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
         """Return draws of the function; see `nomu_posterior`."""
         return nomu_posterior(self, n_draws, rng)
 
-    def to_keras(self, epistemic_ddof=0):
+    def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Raise ValueError: no Keras model is built of NOMU's networks."""
         refuse_keras("NOMU predicts no mixture")

@@ -10,13 +10,15 @@ Notation: n rows, K members, T draws, m outputs (the last axis is absent where y
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from scipy import special
 
+from skuq.catalog import Member
 from skuq.networks import GaussianHead, NomuHead, SquaredErrorHead
 from skuq.networks._nomu import READOUTS
 from skuq.networks._plan import ARRAYS, Plan, Run, make_plan, tensors
@@ -30,7 +32,7 @@ __all__ = ["SMALLEST_STD", "member_posterior", "nomu_posterior"]
 SMALLEST_STD = 1e-9
 
 
-def member_posterior(ensemble, n_draws: int) -> Posterior:
+def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     """Return the means of an ensemble's members as draws.
 
     Parameters
@@ -67,13 +69,13 @@ def member_posterior(ensemble, n_draws: int) -> Posterior:
     return Posterior(function, tuple(arguments), function, int(counts.sum()), targets.output_shape)
 
 
-def _predicted_means(ensemble, n_draws):
+def _predicted_means(ensemble: Any, n_draws: int) -> Posterior:
     """Draws through the ensemble's own predictions: in NumPy only."""
     copies = getattr(ensemble.targets.head, "n_copies", 1)
     weights = np.repeat(ensemble.raw_weights, copies) / copies
     drawn = np.repeat(np.arange(len(weights)), _counts(weights, n_draws))
 
-    def function(xp, arguments, X):
+    def function(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
         inputs, targets = ensemble.inputs, ensemble.targets
         raw = ensemble.raw(inputs.transform(inputs.encode_array(X)))
         return targets.distribution(raw, ensemble.raw_weights).member_means[drawn]
@@ -81,7 +83,7 @@ def _predicted_means(ensemble, n_draws):
     return Posterior(function, (), None, len(drawn), ensemble.targets.output_shape)
 
 
-def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
+def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
     """Return NOMU's prediction plus multiples of its own standard deviation, without noise.
 
     Each draw has one multiple for every output, the same for all rows. Where bounds are not
@@ -104,7 +106,7 @@ def nomu_posterior(fitted, n_draws: int, rng) -> Posterior:
     output_shape = targets.output_shape
     if network.given is not None or plans is None or inputs.encodes:
 
-        def through_predictions(xp, arguments, X):
+        def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
             distribution = fitted.distribution_of_numbers(inputs.encode_array(X))
             return _predicted_draws(distribution, indices, output_shape)
 
@@ -128,9 +130,9 @@ class _MemberMeans:
     y_is_1d: bool
     n_masks: int  # of dropout layers
     repeats: bool
-    clip: Callable  # of `Scaling`
+    clip: Callable[[Any, Any], Any]  # of `Scaling`
 
-    def __call__(self, xp, arguments, X):
+    def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), _run(xp)
         repeats = next(rest) if self.repeats else None
@@ -154,7 +156,7 @@ class _NomuDraws:
     readout: str
     y_is_1d: bool
 
-    def __call__(self, xp, arguments, X):
+    def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         x_mean, x_scale, y_mean, unit, readout, indices, *rest = arguments
         rest, m = iter(rest), self.head.n_outputs
         x, run = hard_clip(xp, (X - x_mean) / x_scale), _run(xp)
@@ -172,7 +174,7 @@ class _NomuDraws:
         return draws[..., 0] if self.y_is_1d else draws
 
 
-def _draws(xp, mean, indices, up, down=None):
+def _draws(xp: Any, mean: Any, indices: Any, up: Any, down: Any = None) -> Any:
     """Draws (T, n, m) from means and spreads (n, m), and normals or levels (T, m)."""
     indices = indices[:, None, :]
     if down is None:
@@ -183,24 +185,26 @@ def _draws(xp, mean, indices, up, down=None):
     return mean + down * below - up * above
 
 
-def _ndtri(xp, p):
+def _ndtri(xp: Any, p: Any) -> Any:
     """Standard normal quantiles."""
     return special.ndtri(p) if xp is np else math.sqrt(2) * xp.erfinv(2 * p - 1)
 
 
-def _predicted_draws(distribution, indices, output_shape):
+def _predicted_draws(
+    distribution: Any, indices: np.ndarray, output_shape: tuple[int, ...]
+) -> np.ndarray:
     """Draws (T, n[, m]) from a NOMU model's predicted distribution."""
     if hasattr(distribution, "mode"):
-        spreads = distribution.upper, distribution.lower
+        spreads = [distribution.upper, distribution.lower]
     else:
-        spreads = (distribution.epistemic,)
+        spreads = [distribution.epistemic]
     parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
     mean, *spreads = parts
     draws = _draws(np, mean, indices, *spreads)
     return draws.reshape(*draws.shape[:2], *output_shape)
 
 
-def _counts(weights, n_draws: int) -> np.ndarray:
+def _counts(weights: np.ndarray, n_draws: int) -> np.ndarray:
     """How often each of K members is drawn (K,), for their weights (K,), which sum to 1.
 
     The fewest draws whose shares are the weights; if that takes more than `n_draws` (and
@@ -217,14 +221,14 @@ def _counts(weights, n_draws: int) -> np.ndarray:
     return counts
 
 
-def _plans(members) -> list[Plan] | None:
+def _plans(members: Sequence[Member]) -> list[Plan] | None:
     """Plans of the members' networks; None if some network has none."""
     plans = [make_plan(member.network) for member in members]
     known = [plan for plan in plans if plan is not None]
     return known if len(known) == len(plans) else None
 
 
-def _variables(members, plan) -> list[np.ndarray]:
+def _variables(members: Sequence[Member], plan: Plan) -> list[np.ndarray]:
     """A plan's weights and state, of several members with a leading axis (K, ..)."""
     own = [
         [*plan.split(np.asarray(member.weights, dtype="float64")), *member.state]
@@ -235,13 +239,13 @@ def _variables(members, plan) -> list[np.ndarray]:
     return [np.stack(values).astype("float64") for values in zip(*own)]
 
 
-def _masks(passes, plan, variables) -> list[np.ndarray]:
+def _masks(passes: Any, plan: Plan, variables: list[np.ndarray]) -> list[np.ndarray]:
     """Masks of each dropout layer in all passes (K, 1, units); none without MC dropout."""
     if passes is None:
         return []
-    masks = {}
+    masks: dict[int, np.ndarray] = {}
 
-    def noted(number, rate, shape):
+    def noted(number: int, rate: float, shape: tuple[int, ...]) -> np.ndarray:
         masks[number] = passes(number, rate, shape)
         return masks[number]
 
@@ -250,16 +254,16 @@ def _masks(passes, plan, variables) -> list[np.ndarray]:
     return [masks[number] for number in sorted(masks)]
 
 
-def _scalers(inputs, targets) -> list[np.ndarray]:
+def _scalers(inputs: Any, targets: Any) -> list[np.ndarray]:
     x, y = inputs.scaling, targets.scaling
     return [x.mean_, x.scale_, y.mean_, y.scale_]
 
 
-def _run(xp) -> Run:
+def _run(xp: Any) -> Run:
     return Run(ARRAYS if xp is np else tensors())
 
 
-def _output(plan, arguments, x, run):
+def _output(plan: Plan, arguments: Iterator[Any], x: Any, run: Run) -> Any:
     """Run a plan with the next arguments as its weights and state."""
     weights = list(islice(arguments, len(plan.weights)))
     return plan(weights, list(islice(arguments, plan.n_state)), x, run)[0]

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
+
+from skuq.tables import ForeignInputs
+from skuq.tables._inputs import Inputs
 
 __all__ = ["Fitted", "refuse_keras"]
 
 
 class Fitted(Protocol):
-    """A fitted model: what is pickled, saved and predicted with.
+    """A fitted model: what is pickled, saved and predicted with."""
 
-    Attributes
-    ----------
-    inputs : Inputs
-        Validates X and turns it into numbers.
-    """
+    @property
+    def inputs(self) -> Inputs | ForeignInputs:
+        """Validates X and, unless that is for others to do, turns it into numbers."""
 
-    inputs: Any
-
-    def distribution(self, X, **query) -> Any:
+    def distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row of validated X."""
 
-    def sample(self, X, n_samples: int, rng: np.random.Generator, **query) -> np.ndarray:
+    def sample(self, X: Any, n_samples: int, rng: np.random.Generator, **query: Any) -> np.ndarray:
         """Draw (n[, m], n_samples) jointly for all rows of validated X."""
 
-    def output_shape(self, **query) -> tuple[int, ...]:
+    def output_shape(self, **query: Any) -> tuple[int, ...]:
         """Shape of one row's prediction as the user has it."""
 
-    def posterior(self, n_draws: int, rng: np.random.Generator, **query) -> Any:
+    def posterior(self, n_draws: int, rng: np.random.Generator, **query: Any) -> Any:
         """Draws of the function with gradients, as a `skuq.predictive.Posterior`."""
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Build one Keras model of the whole, or raise ValueError with the reason."""
 
 
-def refuse_keras(reason: str):
+def refuse_keras(reason: str) -> NoReturn:
     """Raise the ValueError of models that cannot become one Keras model."""
     raise ValueError(
         f"`to_keras` gives the mixture's moments, and {reason}. `skuq.save` keeps the "

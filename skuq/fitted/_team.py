@@ -41,27 +41,27 @@ class FittedTeam:
         """X is handed on as it is."""
         return ForeignInputs()
 
-    def votes(self, X) -> np.ndarray:
+    def votes(self, X: Any) -> np.ndarray:
         """Predict codes (S, n), or with soft voting probabilities (S, n, C), of each classifier."""
         return np.stack([predict_votes(m, X, self.voting, self.classes) for m in self.estimators])
 
-    def distribution(self, X) -> CategoricalMixture:
+    def distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class."""
         votes = self.votes(X)
         if self.voting == "soft":
             return CategoricalMixture(votes)
         return CategoricalMixture(np.eye(len(self.classes))[votes], self.weights)
 
-    def sample(self, X, n_samples, rng):
+    def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw codes (n, n_samples)."""
         return self.distribution(X).sample(n_samples, rng)
 
-    def to_keras(self, epistemic_ddof=0):
+    def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Refuse: the classifiers may be anything."""
         refuse_keras("the classifiers of a team may be anything")
 
 
-def predict_votes(model, X, voting: str, classes) -> np.ndarray:
+def predict_votes(model: Any, X: Any, voting: str, classes: np.ndarray) -> np.ndarray:
     """Predict codes (n,), or with soft voting probabilities (n, C), of one classifier."""
     if voting == "hard":
         return class_codes(model.predict(X), classes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -30,7 +31,7 @@ class CategoricalHead:
         """Numbers the network has to give."""
         return self.n_classes
 
-    def probabilities(self, raw, xp=np):
+    def probabilities(self, raw: Any, xp: Any = np) -> Any:
         """Numbers (.., n_classes) that sum to 1, from raw numbers of that shape."""
         return (special if xp is np else xp).softmax(raw, axis=-1)
 
