@@ -6,6 +6,8 @@ m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
@@ -29,14 +31,14 @@ __all__ = [
 ]
 
 
-def forget_fit(estimator) -> None:
+def forget_fit(estimator: Any) -> None:
     """Delete all fitted attributes: a fit that fails must not leave half of another."""
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         if not name.startswith("__"):
             delattr(estimator, name)
 
 
-def to_keras(self):
+def to_keras(self: Any) -> Any:
     """Build one Keras model of the whole ensemble, for example to be served or exported.
 
     It holds copies of the weights, with scaling before and mixing after the networks.
@@ -67,24 +69,24 @@ def to_keras(self):
     return self.fitted_.to_keras(getattr(self, "epistemic_ddof", 0))
 
 
-def _draws_functions(estimator):
+def _draws_functions(estimator: Any) -> bool:
     """Whether a regressor's fitted model gives draws of the function."""
     return estimator._has_posterior
 
 
-def _rng(random_state):
+def _rng(random_state: Any) -> np.random.Generator:
     seed = check_random_state(random_state).randint(2**31 - 1)
     return np.random.default_rng(seed)
 
 
-class UncertaintyRegressor(RegressorMixin, BaseEstimator):
+class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction methods of all regressors.
 
     Methods take the keywords `query` that the fitted model's distribution takes: regressors of
     functions take `query_points`, others none.
     """
 
-    def predict_distribution(self, X, **query):
+    def predict_distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row, as a record.
 
         Parameters
@@ -105,7 +107,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         fitted = self.fitted_
         return fitted.distribution(fitted.inputs.validate(X, self), **query)
 
-    def predict_uncertainty(self, X, **query) -> Uncertainty:
+    def predict_uncertainty(self, X: Any, **query: Any) -> Uncertainty:
         """Predict means, and standard deviations by source.
 
         Parameters
@@ -125,7 +127,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         shape = self.fitted_.output_shape(**query)
         return Uncertainty(*(part.reshape(len(part), *shape) for part in parts))
 
-    def predict(self, X, return_std=False, **query):
+    def predict(self, X: Any, return_std: bool = False, **query: Any) -> Any:
         """Predict means, and on request total standard deviations.
 
         Parameters
@@ -144,7 +146,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         parts = self.predict_uncertainty(X, **query)
         return (parts.mean, parts.total) if return_std else parts.mean
 
-    def predict_interval(self, X, coverage=0.9, **query):
+    def predict_interval(self, X: Any, coverage: float = 0.9, **query: Any) -> np.ndarray:
         """Predict the central interval that should hold y with probability `coverage`.
 
         Parameters
@@ -167,7 +169,9 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         interval = self.predict_distribution(X, **query).interval(coverage)
         return interval.reshape(*interval.shape[:2], *self.fitted_.output_shape(**query))
 
-    def predict_quantiles(self, X, quantiles=(0.05, 0.5, 0.95), **query):
+    def predict_quantiles(
+        self, X: Any, quantiles: Any = (0.05, 0.5, 0.95), **query: Any
+    ) -> np.ndarray:
         """Predict quantiles of the distribution itself, not of a moment-matched normal.
 
         Parameters
@@ -190,7 +194,9 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         values = self.predict_distribution(X, **query).quantile(np.atleast_1d(quantiles))
         return values.reshape(*values.shape[:2], *self.fitted_.output_shape(**query))
 
-    def sample_y(self, X, n_samples=1, random_state=None, **query):
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = None, **query: Any
+    ) -> np.ndarray:
         """Draw targets jointly: each draw is one function, with one noise variable for all rows.
 
         Regressors of functions that learn noise draw it for every value by itself.
@@ -218,7 +224,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         X = fitted.inputs.validate(X, self)
         return fitted.sample(X, n_samples, _rng(random_state), **query)
 
-    def log_prob(self, X, y):
+    def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """Compute the log density of each row's y under its predictive distribution.
 
         Parameters
@@ -238,8 +244,8 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
 
     _has_posterior = True
 
-    @available_if(_draws_functions)
-    def posterior_fn(self, n_draws=128, random_state=None, **query) -> Posterior:
+    @available_if(_draws_functions)  # type: ignore[untyped-decorator]
+    def posterior_fn(self, n_draws: int = 128, random_state: Any = None, **query: Any) -> Posterior:
         """Return draws of the function for Bayesian optimisation, with exact gradients.
 
         Parameters
@@ -273,19 +279,19 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):
         check_count("n_draws", n_draws)
         return self.fitted_.posterior(int(n_draws), _rng(random_state), **query)
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fitted_")
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
 
-class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
+class UncertaintyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction methods of all classifiers: they have `classes_`, in the order of their codes."""
 
-    def predict_distribution(self, X) -> CategoricalMixture:
+    def predict_distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class, as a record.
 
         Parameters
@@ -301,7 +307,7 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         fitted = self.fitted_
         return fitted.distribution(fitted.inputs.validate(X, self))
 
-    def predict_proba(self, X, return_std=False):
+    def predict_proba(self, X: Any, return_std: bool = False) -> Any:
         """Predict class probabilities, averaged over the members.
 
         Parameters
@@ -319,7 +325,7 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         distribution = self.predict_distribution(X)
         return (distribution.mean, distribution.std) if return_std else distribution.mean
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: Any) -> np.ndarray:
         """Predict the logarithm of the averaged class probabilities.
 
         Parameters
@@ -333,7 +339,7 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         """
         return self.predict_distribution(X).log_mean
 
-    def predict(self, X, return_std=False):
+    def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict the most probable class, and on request how far members differ on it.
 
         Parameters
@@ -354,7 +360,7 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         labels = self.classes_[mode]
         return (labels, distribution.std[np.arange(len(mode)), mode]) if return_std else labels
 
-    def predict_uncertainty(self, X) -> ClassUncertainty:
+    def predict_uncertainty(self, X: Any) -> ClassUncertainty:
         """Predict entropies of the class by source.
 
         Parameters
@@ -369,7 +375,7 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         """
         return self.predict_distribution(X).uncertainty()
 
-    def sample_y(self, X, n_samples=1, random_state=None):
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
         """Draw labels jointly: one member and one uniform number for all rows of a draw.
 
         Parameters
@@ -388,7 +394,7 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         rng = _rng(random_state)
         return self.classes_[self.predict_distribution(X).sample(n_samples, rng)]
 
-    def log_prob(self, X, y):
+    def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """Compute the log of the averaged probability of each row's label.
 
         Parameters
@@ -412,5 +418,5 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):
         check_consistent_length(distribution.mean, y)
         return distribution.log_prob(class_codes(y, self.classes_))
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fitted_")
