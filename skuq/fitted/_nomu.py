@@ -21,8 +21,7 @@ from skuq.fitted._protocol import refuse_keras
 from skuq.networks import GaussianHead, NomuHead
 from skuq.networks._nomu import READOUTS
 from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal
-from skuq.tables import NumberTargets
-from skuq.tables._inputs import Inputs
+from skuq.tables import NumberTargets, TableInputs
 from skuq.training import predict_members
 
 __all__ = [
@@ -187,7 +186,9 @@ class NomuNetwork:
     given: GivenMean | None = None
     noise: KnownNoise | None = None
 
-    def predict(self, numbers: np.ndarray, inputs: Inputs, targets: NumberTargets) -> RawPrediction:
+    def predict(
+        self, numbers: np.ndarray, inputs: TableInputs, targets: NumberTargets
+    ) -> RawPrediction:
         """Predict encoded rows, with fitted inputs and targets."""
         x, noise = inputs.transform(numbers), None
         mean, raw = self.head.split(predict_members([self.member], x)[0])
@@ -275,7 +276,7 @@ class FittedNomu:
 
     Attributes
     ----------
-    inputs : Inputs
+    inputs : TableInputs
         Fitted.
     targets : NumberTargets
         Fitted.
@@ -283,7 +284,7 @@ class FittedNomu:
     readout : Readout
     """
 
-    inputs: Inputs
+    inputs: TableInputs
     targets: NumberTargets
     network: NomuNetwork
     readout: Readout
