@@ -267,6 +267,10 @@ class ImageInputs:
         """Return X: images are numbers already."""
         return X
 
+    def encode_array(self, X: np.ndarray) -> np.ndarray:
+        """Return flat rows as they are: images have no names of columns."""
+        return X
+
     def transform(self, numbers: Any, xp: Any = np) -> Any:
         """Standardise flat rows; networks get images unless `flat`."""
         return self.scaling.transform(numbers, xp)

@@ -24,6 +24,7 @@ from skuq import (
 )
 from skuq.backend import keras, ops
 from skuq.fitted._posterior import _counts
+from skuq.networks import WidthDepthSpace
 from skuq.predictive import TwoPieceNormal
 
 SEED = {"random_state": 0}
@@ -326,3 +327,13 @@ def test_bad_input(fitted):
         fitted("nomu").posterior_fn(0)
     with pytest.raises(ValueError, match="at least 2"):
         fitted("nomu").posterior_fn(1)
+
+
+def test_draws_of_a_regressor_of_images():
+    images = np.random.default_rng(0).normal(size=(40, 3, 3, 1))
+    y = images.mean(axis=(1, 2, 3))
+    space = WidthDepthSpace((8,), 1)
+    model = NESRegressor(2, n_members=2, epochs=2, search_space=space, random_state=0)
+    posterior = model.fit(images, y).posterior_fn()
+    draws = posterior(images.reshape(40, 9))
+    assert_allclose(draws.mean(axis=0), model.predict(images), rtol=1e-5)
