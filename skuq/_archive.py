@@ -63,7 +63,7 @@ def to_bytes(tree: Any, *, kind: str, describe: Any = None) -> bytes:
     ----------
     tree : object
     kind : str
-        What the file holds; it is checked on reading.
+        Kind of the file, for example "estimator"; it is checked on reading.
     describe : callable, optional
         ``describe(object, where) -> (name, state) or None`` for objects that are not plain;
         `state` is again a tree, which may hold such objects. ``str(where)`` is a path for

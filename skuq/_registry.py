@@ -22,10 +22,10 @@ class SavedClass(NamedTuple):
     Attributes
     ----------
     name : str
-        What files call it.
+        Name of the class in files.
     cls : type
     kind : str or None
-        What a file says that it holds if an object of the class is saved by itself. None: such
+        Kind of file that an object of the class makes if it is saved by itself. None if such
         objects are only saved as parts of others.
     check : callable or None
         ``check(state, where)`` raises `FileFormatError` if the attributes are not safe to use.
@@ -49,7 +49,7 @@ def saved_as(
     Parameters
     ----------
     name : str
-        What files call the class. ``package.Name``, where ``skuq.package.Name`` is public, or
+        Name of the class in files: ``package.Name``, where ``skuq.package.Name`` is public, or
         ``package.Owner.Name`` for a class that is registered as soon as the public
         ``skuq.package.Owner`` is imported. It stays when the class moves within its package.
     kind, check

@@ -1,7 +1,7 @@
 """Acquisition functions as compiled programs, for any number of points.
 
-What changes between the steps of a loop (the arrays of a fit, the best value, beta, the bounds)
-are arguments of a program, so that all steps share one compilation.
+The arrays of a fit, the best value, beta and the bounds are arguments of a program. They alone
+change between the steps of a loop, so that all steps share one compilation.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ __all__ = ["OptimizationResult", "StepRecord"]
 
 @dataclass(frozen=True)
 class StepRecord:
-    """How one proposal was found.
+    """Record of how one proposal was found.
 
     Attributes
     ----------

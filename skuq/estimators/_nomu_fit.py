@@ -17,7 +17,7 @@ from skuq.estimators._network_estimator import check_units, diverged
 from skuq.fitted._nomu import NomuNetwork, predict_mean
 from skuq.networks import GaussianHead, NomuHead, build_mean, build_nomu
 from skuq.tables import TrainingData
-from skuq.tables._splits import standardised
+from skuq.tables._splits import standardise_rows
 
 __all__ = ["Job", "NomuTrainer", "precision"]
 
@@ -248,7 +248,7 @@ class NomuTrainer:
         if validation is None:
             return TrainingData.without_validation(x, targets, weight)
         return TrainingData(
-            x, targets, weight, *standardised(validation, self.inputs, self.targets)
+            x, targets, weight, *standardise_rows(validation, self.inputs, self.targets)
         )
 
     def _template(self, mean=None):

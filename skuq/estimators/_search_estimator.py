@@ -45,7 +45,7 @@ from skuq.tables import (
 )
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 from skuq.tables._rows import warn_of_few_rows
-from skuq.tables._splits import standardised
+from skuq.tables._splits import standardise_rows
 from skuq.training import MemberRefitter, MemberTrainer, predict_members
 
 __all__ = ["SEARCH_CONSTRAINTS", "SearchEstimator", "SearchMethod"]
@@ -344,7 +344,7 @@ class SearchEstimator:
             rows = read_validation_rows(
                 self, self.inputs_, self.targets_, data, "X, y", required=True
             )
-            x, targets, weight = standardised(rows, self.inputs_, self.targets_)
+            x, targets, weight = standardise_rows(rows, self.inputs_, self.targets_)
             raws = [self._raw_of_trial(k, x) for k in self.catalog_.completed]
             candidates = CandidatePredictions(raws, targets, weight, np.arange(len(x)))
         self.selection_ = self._choose(candidates, method)
@@ -563,7 +563,7 @@ def _held_out(splits, data, shifted, inputs, targets):
     sets, x = [], [data.x_valid]
     for rows in shifted:
         # Through the same steps as the validation rows: float32, weights with mean 1.
-        part = TrainingData.without_validation(*standardised(rows, inputs, targets))
+        part = TrainingData.without_validation(*standardise_rows(rows, inputs, targets))
         sets.append(HeldOut(None, part.y, part.weight))
         x.append(part.x)
     folds = splits.parts is not None

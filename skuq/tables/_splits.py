@@ -70,16 +70,16 @@ class Splits:
         """Fit the scales of inputs and targets on the training rows, and standardise all rows."""
         inputs.fit(self.train.X, self.train.weight)
         targets.fit(self.train.y, self.train.weight)
-        train = standardised(self.train, inputs, targets)
+        train = standardise_rows(self.train, inputs, targets)
         if self.valid is None:
             return TrainingData.without_validation(*train)
-        return TrainingData(*train, *standardised(self.valid, inputs, targets))
+        return TrainingData(*train, *standardise_rows(self.valid, inputs, targets))
 
 
-def standardised(
+def standardise_rows(
     rows: Rows, inputs: Inputs, targets: Targets
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Standardised X and y of rows, and their weights."""
+    """Return standardised X and y of rows, and their weights."""
     return inputs.transform(rows.X), targets.transform(rows.y), rows.weight
 
 
