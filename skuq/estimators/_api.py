@@ -6,6 +6,7 @@ m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,17 @@ def _draws_functions(estimator: Any) -> bool:
     return estimator._has_posterior
 
 
+def _check_query(estimator: Any, method: str, query: dict[str, Any]) -> None:
+    """Raise TypeError if an estimator's method does not take these keywords."""
+    check_is_fitted(estimator)
+    known = inspect.signature(estimator.fitted_.distribution).parameters
+    if unknown := [name for name in query if name not in known]:
+        raise TypeError(
+            f"{type(estimator).__name__}.{method}() got an unexpected keyword argument "
+            f"{unknown[0]!r}"
+        )
+
+
 def _rng(random_state: Any) -> np.random.Generator:
     seed = check_random_state(random_state).randint(2**31 - 1)
     return np.random.default_rng(seed)
@@ -103,7 +115,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             exists, `to_tfp()`; for most estimators a `skuq.predictive.GaussianMixture`. The
             values of a function stand beside each other, as one row of (n, q * m).
         """
-        check_is_fitted(self)
+        _check_query(self, "predict_distribution", query)
         fitted = self.fitted_
         return fitted.distribution(fitted.inputs.validate(X, self), **query)
 
@@ -122,6 +134,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Named tuple of mean, aleatoric, epistemic and total, each of shape (n[, m])
             in units of y; ``total**2 == aleatoric**2 + epistemic**2``.
         """
+        _check_query(self, "predict_uncertainty", query)
         distribution = self.predict_distribution(X, **query)
         parts = distribution.uncertainty(getattr(self, "epistemic_ddof", 0))
         shape = self.fitted_.output_shape(**query)
@@ -143,6 +156,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         std : ndarray of shape (n[, m])
             Only if `return_std`; in units of y.
         """
+        _check_query(self, "predict", query)
         parts = self.predict_uncertainty(X, **query)
         return (parts.mean, parts.total) if return_std else parts.mean
 
@@ -166,6 +180,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             If coverage is outside (0, 1).
         """
+        _check_query(self, "predict_interval", query)
         interval = self.predict_distribution(X, **query).interval(coverage)
         return interval.reshape(*interval.shape[:2], *self.fitted_.output_shape(**query))
 
@@ -191,6 +206,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             If a probability is outside (0, 1).
         """
+        _check_query(self, "predict_quantiles", query)
         values = self.predict_distribution(X, **query).quantile(np.atleast_1d(quantiles))
         return values.reshape(*values.shape[:2], *self.fitted_.output_shape(**query))
 
@@ -218,7 +234,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             If `n_samples` is not a positive whole number.
         """
-        check_is_fitted(self)
+        _check_query(self, "sample_y", query)
         check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
@@ -275,7 +291,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             If `n_draws` is not a positive whole number; of NOMU, if it is 1.
         """
-        check_is_fitted(self)
+        _check_query(self, "posterior_fn", query)
         check_count("n_draws", n_draws)
         return self.fitted_.posterior(int(n_draws), _rng(random_state), **query)
 

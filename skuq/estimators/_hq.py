@@ -282,15 +282,17 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
         self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
         self.thresholds_ = chosen.thresholds_
-        team = {self.names_[k]: pool[self.names_[k]] for k in self.selected_}
+        team = [pool[self.names_[k]] for k in self.selected_]
         if self.cv != "prefit":
             every = np.arange(len(y))
             fitted = Parallel(self.n_jobs)(
-                delayed(fit_fold)(model, X, y, sample_weight, every) for model in team.values()
+                delayed(fit_fold)(model, X, y, sample_weight, every) for model in team
             )
-            team = dict(zip(team, (model for model, _ in fitted)))
-        self.named_estimators_ = Bunch(**team)
-        self.estimators_ = list(team.values())
+            team = [model for model, _ in fitted]
+        weights = None
+        if self.voting == "hard":
+            weights = tie_weights(self.accuracies_[list(self.selected_)])
+        self.fitted_ = FittedTeam(tuple(team), self.classes_, self.voting, weights)
         return self
 
     def _check_pool(self, sample_weight):
@@ -346,12 +348,15 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         return np.stack(list(bar))
 
     @property
-    def fitted_(self) -> FittedTeam:
-        """The team that predicts."""
-        weights = None
-        if self.voting == "hard":
-            weights = tie_weights(self.accuracies_[list(self.selected_)])
-        return FittedTeam(tuple(self.estimators_), self.classes_, self.voting, weights)
+    def estimators_(self):
+        """Fitted members of the selected team, in the order of `selected_`."""
+        return list(self.fitted_.estimators)
+
+    @property
+    def named_estimators_(self):
+        """Fitted members of the selected team, by name."""
+        names = [self.names_[k] for k in self.selected_]
+        return Bunch(**dict(zip(names, self.fitted_.estimators)))
 
     def predict_log_proba(self, X):
         """Logarithm of the team's class probabilities.
@@ -383,7 +388,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         """
         check_is_fitted(self)
         votes = self.fitted_.votes(self.fitted_.inputs.validate(X, self))
-        return votes.T if self.voting == "hard" else np.concatenate(votes, axis=1)
+        return votes.T if self.fitted_.voting == "hard" else np.concatenate(votes, axis=1)
 
     def get_feature_names_out(self, input_features=None):
         """Names of the columns of `transform`.
@@ -398,7 +403,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         """
         check_is_fitted(self, "n_features_in_")
         prefix, columns = type(self).__name__.lower(), [""]
-        if self.voting == "soft":
+        if self.fitted_.voting == "soft":
             columns = range(len(self.classes_))
         names = self.named_estimators_
         return np.array([f"{prefix}_{n}{c}" for n in names for c in columns], dtype=object)

@@ -45,7 +45,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     numeric_columns_, categorical_columns_, dropped_columns_ : ndarray of int
         Positions in X of what was taken for numbers (booleans among them), for categories,
         and of columns without a single value, which are left out.
-    medians_ : ndarray of shape (len(numeric_columns_),)
+    medians_ : ndarray of shape (n_numeric_columns,)
     categories_ : list of ndarray of str
         Of each categorical column, in order; without the missing value.
     code_columns_ : tuple of int

@@ -178,7 +178,7 @@ class TrainingJob:
         return self.splits is not None and self.splits[0][1] is not None
 
     def join_members(self, values: Sequence[Any]) -> Any:
-        """Join the members' values to (.., *shape): with a member axis in a stack."""
+        """Join the members' values to ``(.., *shape)``: with a member axis in a stack."""
         return np.stack(values) if self.stacked else values[0]
 
     def _check(self) -> None:

@@ -48,7 +48,7 @@ class Recipe:
         RealMLP has 0.95.
     rate_factors_of_layers : mapping or tuple of (str, float) pairs, default=()
         Factors of the learning rate for some of the weights, by the name of a layer ("scale")
-        or of a variable ("output/bias"), or a pattern of such names ("hidden_*", "*/bias").
+        or of a variable ("output/bias"), or a pattern of such names (``"hidden_*"``, ``"*/bias"``).
         If several match a weight, the first counts. They may differ within a stack.
     batch_size : int, default=32
         Larger than the number of rows means full batches.

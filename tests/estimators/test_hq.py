@@ -156,6 +156,18 @@ def test_hard_votes_are_shares_and_transform_gives_codes(digits, fitted):
     assert np.isneginf(model.predict_log_proba(X)).any()
 
 
+@pytest.mark.parametrize("voting", ["soft", "hard"])
+def test_parameters_set_after_fit_change_no_prediction(digits, fitted, voting):
+    _, X, _, y = digits
+    model = HQEnsembleSelector(fitted, cv="prefit", voting=voting).fit(X, y)
+    proba, columns, names = model.predict_proba(X), model.transform(X), list(model.names_)
+    model.set_params(voting="hard" if voting == "soft" else "soft", estimators=fitted[:2])
+    assert_array_equal(model.predict_proba(X), proba)
+    assert_array_equal(model.transform(X), columns)
+    assert len(model.get_feature_names_out()) == columns.reshape(len(X), -1).shape[1]
+    assert list(model.named_estimators_) == [names[k] for k in model.selected_]
+
+
 def test_text_classes_frames_and_pipelines(digits):
     frame, target = load_iris(return_X_y=True, as_frame=True)
     frame["site"] = np.where(frame.iloc[:, 0] > 5.8, "north", "south")

@@ -885,6 +885,24 @@ def test_query_points_that_are_none_are_named(points):
         model.predict(INPUTS, query_points=points)
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        "predict_distribution",
+        "predict_uncertainty",
+        "predict",
+        "predict_interval",
+        "predict_quantiles",
+        "sample_y",
+        "posterior_fn",
+    ],
+)
+def test_unknown_keywords_are_named_with_the_method(wave, method):
+    arguments = () if method == "posterior_fn" else (INPUTS,)
+    with pytest.raises(TypeError, match=rf"^NEONRegressor\.{method}\(\) got .* 'points'$"):
+        getattr(wave, method)(*arguments, points=[[0.5]])
+
+
 def test_query_points_of_predict_can_be_routed():
     with config_context(enable_metadata_routing=True):
         model = NEONRegressor().set_predict_request(query_points=True)
