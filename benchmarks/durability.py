@@ -287,7 +287,7 @@ def build_network():
 
 def overhead(_):
     from skuq.catalog import CatalogFolder, HeldOut, Member
-    from skuq.search import RandomProposer, open_slots, run_search
+    from skuq.search import RandomProposer, Search
 
     space = TinySpace().decisions()
     rng = np.random.default_rng(0)
@@ -317,9 +317,8 @@ def overhead(_):
                 proposer = RandomProposer(space.architecture + space.hyperparameters)
                 with CatalogFolder(folder, {"run": number, "durable": durable}) as store:
                     store.begin(1, {}, held_out, b"")
-                    with open_slots(evaluate, 1, 20) as slots:
-                        kept = store if durable else None
-                        run_search(proposer, slots, 20, 1, store=kept)
+                    kept = store if durable else None
+                    Search(evaluate, proposer, 20, 1, store=kept).run()
                 pair["durable" if durable else "plain"] = time.perf_counter() - start
             pairs.append(pair)
     ratios = [pair["durable"] / pair["plain"] for pair in pairs]

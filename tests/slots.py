@@ -1,10 +1,13 @@
-"""Slots of each kind, as `open_slots` gives them, and a store."""
+"""Slots of each kind, as `open_slots` gives them, a search in them, and a store."""
 
 import joblib
 
-from skuq.search import open_slots
+from skuq._space import Integer, Real, Space
+from skuq.search import RandomProposer, Search, open_slots
 
-__all__ = ["Kept", "inline", "processes", "threads"]
+__all__ = ["SPACE", "Kept", "inline", "processes", "search", "threads"]
+
+SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
 
 class Kept:
@@ -28,3 +31,10 @@ def threads(evaluate, n_slots):
 
 def processes(evaluate, n_slots):
     return open_slots(evaluate, n_slots, 1000)  # for so many trials even one job has a process
+
+
+def search(slots, n_trials=12, proposer=None, entropy=3, **fields):
+    """Run a search in these slots, at random by default; returns its records."""
+    proposer = proposer or RandomProposer(SPACE)
+    own = Search(print, proposer, n_trials, entropy, open_slots=lambda *_: slots, **fields)
+    return list(own.run().catalog)

@@ -239,7 +239,7 @@ WITHOUT_BACKEND = [
     "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
     "from skuq.catalog import *; from skuq.tables import *; from skuq.datasets import *",
     "from skuq.networks import DenseSkipSpace, GaussianHead",
-    "from skuq.search import make_proposer, open_slots, run_search",
+    "from skuq.search import Search, make_proposer, open_slots",
     "from skuq.plotting import *",
     "from skuq.bayesopt import *",
     "from skuq import load, save; from skuq.persistence import *",

@@ -236,8 +236,7 @@ class SearchEstimator:
             options = self._options(
                 "refit", trial_timeout=self.trial_timeout, raise_on_failures=False
             )
-            refitter = functools.partial(MemberRefitter, search.evaluate)
-            result = result.refit(self._trials_to_keep(), refitter, self.entropy_, options)
+            result = search.refit(result, self._trials_to_keep(), MemberRefitter, options)
             self.refitted_ = result.refitted
         return self
 
@@ -345,7 +344,9 @@ class SearchEstimator:
                 self, self.inputs_, self.targets_, data, "X, y", required=True
             )
             x, targets, weight = standardise_rows(rows, self.inputs_, self.targets_)
-            raws = [self._raw_of_trial(k, x) for k in self.catalog_.completed]
+            trials = [self.catalog_.member(k).networks for k in self.catalog_.completed]
+            raws = [predict_members(networks, x, once=True) for networks in trials]
+            raws = [raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw) for raw in raws]
             candidates = CandidatePredictions(raws, targets, weight, np.arange(len(x)))
         self.selection_ = self._choose(candidates, method)
         if self.refitted_:
@@ -356,11 +357,6 @@ class SearchEstimator:
                 stacklevel=2,
             )
         return self
-
-    def _raw_of_trial(self, index, x):
-        """Raw outputs (n, n_raw) of one trial, of all its folds together."""
-        raw = predict_members(self.catalog_.member(index).networks, x, once=True)
-        return raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw)
 
     def _method_with(self, settings):
         """The method with other parameters of the selection, checked."""

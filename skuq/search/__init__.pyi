@@ -5,8 +5,6 @@ from ._keras_tuner import AgEBOOracle as AgEBOOracle
 from ._keras_tuner import OracleProposer as OracleProposer
 from ._limits import Limits as Limits
 from ._limits import RunOptions as RunOptions
-from ._loop import run_search as run_search
-from ._loop import run_trials as run_trials
 from ._nes import EnsembleEvolution as EnsembleEvolution
 from ._nes import Mutation as Mutation
 from ._nes import ensemble_population as ensemble_population

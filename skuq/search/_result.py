@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from skuq.catalog import Catalog, Member
-from skuq.search._limits import RunOptions
-from skuq.search._loop import run_trials
-from skuq.search._proposers import FixedSequence
 
 __all__ = ["CandidatePredictions", "SearchResult"]
 
@@ -79,7 +75,9 @@ class SearchResult:
         self.check_complete()
         sets = self.selection_sets if sets is None else sets
         members = [self.catalog.member(k) for k in self.catalog.completed]
-        raw = [np.concatenate([_held_out(m)[part] for part, _, _ in sets]) for m in members]
+        raw = [
+            np.concatenate([np.asarray(m.held_out)[part] for part, _, _ in sets]) for m in members
+        ]
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
         return CandidatePredictions(
@@ -115,51 +113,3 @@ class SearchResult:
         """Copy the result; only these trials keep their arrays, unless they are refitted."""
         kept = [k for k in indices if k not in self.refitted]
         return replace(self, catalog=self.catalog.keep_arrays_of(kept))
-
-    def refit(
-        self,
-        indices: Sequence[int],
-        make_evaluate: Callable[[list[Any]], Callable[..., Any]],
-        entropy: int,
-        options: RunOptions,
-    ) -> SearchResult:
-        """Train the networks of some trials again, on all rows.
-
-        Whatever goes wrong, the search is not lost: trials whose refit fails keep their
-        networks, with a warning.
-
-        Parameters
-        ----------
-        indices : sequence of int
-            Positions of the trials in the catalog.
-        make_evaluate : callable
-            ``make_evaluate(records)`` returns an evaluation of ``{"trial": trial_number}``.
-        entropy : int
-        options : RunOptions
-        """
-        records = [self.catalog[k] for k in indices]
-        proposer = FixedSequence([{"trial": record.trial_number} for record in records])
-        finished: list[Any] = []
-        reason = ""
-        try:
-            evaluate = make_evaluate(records)
-            finished = run_trials(evaluate, proposer, len(records), entropy, options=options)
-        except (Exception, KeyboardInterrupt) as error:
-            reason = f"{type(error).__name__}: {error}"
-        members = {r.configuration["trial"]: r.result for r in finished if r.completed}
-        if len(members) < len(records):
-            failures = (r.message for r in finished if not r.completed)
-            reason = reason or next(failures, "interrupted")
-            warnings.warn(
-                f"{len(records) - len(members)} of {len(records)} networks could not be refitted "
-                f"on all rows: those of the search stand in for them ({reason}).",
-                stacklevel=4,
-            )
-        positions = {record.trial_number: k for k, record in enumerate(self.catalog)}
-        refitted = {positions[number]: member for number, member in members.items()}
-        return replace(self, refitted=refitted)
-
-
-def _held_out(member: Any) -> np.ndarray:
-    """A completed trial's predictions of the held-out rows."""
-    return np.asarray(member.held_out)

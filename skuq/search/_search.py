@@ -1,19 +1,23 @@
-"""One search, from its proposer to the trials that it leaves."""
+"""The asynchronous search: a free slot gets the next proposal as soon as results are known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from skuq._seeds import generator
+from skuq._seeds import generator, trial_seed
 from skuq.catalog import Catalog, HeldOut
+from skuq.catalog._records import TrialRecord
+from skuq.exceptions import SearchFailedError
 from skuq.search._limits import RunOptions
-from skuq.search._loop import run_trials
-from skuq.search._proposers import Proposer
+from skuq.search._proposers import FixedSequence, Proposer
 from skuq.search._result import SearchResult
+from skuq.search._running import RunningTrial, RunningTrials
+from skuq.search._slots import Slots, open_slots
 from skuq.search._stacked import run_together
-from skuq.search._trial_log import Store
+from skuq.search._trial_log import Store, TrialLog
 
 __all__ = ["Search"]
 
@@ -25,59 +29,149 @@ class Search:
     Parameters
     ----------
     evaluate : callable
-        ``evaluate(configuration, seed) -> result``. With the methods ``fit_together`` and
-        ``together`` of a `skuq.training.MemberTrainer` it can evaluate in stacks, too.
+        ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. With
+        `in_stacks` it has the methods ``fit_together`` and ``together`` of a
+        `skuq.training.MemberTrainer`, too.
     proposer : Proposer
     n_trials : int
     entropy : int
         Decides the proposals' generators and the trials' seeds, by trial number.
-    held_out : HeldOut
+    held_out : HeldOut, optional
         Rows that every trial predicts, for the catalog.
     store : Store, optional
-        Trials that it has are not run again; each that finishes is added to it.
+        Trials that it has are not run again. Each that finishes is added to it before the next
+        is proposed.
     options : RunOptions, optional
     in_stacks : bool, default=False
         Whether all configurations are known beforehand: trials that can be trained side by side
         then are.
+    open_slots : callable, optional
+        ``open_slots(evaluate, n_jobs, n_trials)`` makes the slots that trials run in. By default
+        `skuq.search.open_slots`.
     """
 
     evaluate: Callable[..., Any]
     proposer: Proposer
     n_trials: int
     entropy: int
-    held_out: HeldOut
+    held_out: HeldOut | None = None
     store: Store | None = None
     options: RunOptions = field(default_factory=RunOptions)
     in_stacks: bool = False
+    open_slots: Callable[..., Slots] = open_slots
 
     def run(self) -> SearchResult:
         """Run the trials that the store does not have.
 
+        Returns
+        -------
+        SearchResult
+            After a keyboard interrupt, or if the slots are lost, of the trials that had finished,
+            with a warning.
+
         Raises
         ------
         SearchFailedError
-            If no trial succeeded, or more failed than the limits allow.
+            If no trial succeeded, all of the first ten failed, more than the limits allow failed,
+            or the proposer raised.
         """
-        records = None
-        if self.in_stacks:
-            rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
-            configurations = [self.proposer.ask([], [], rng) for rng in rngs]
+        if configurations := self._stackable_configurations():
             evaluate: Any = self.evaluate
-            if evaluate.fit_together(configurations):
-                records = run_together(
-                    evaluate.together,
-                    configurations,
-                    self.entropy,
-                    store=self.store,
-                    options=self.options,
-                )
-        if records is None:
-            records = run_trials(
-                self.evaluate,
-                self.proposer,
-                self.n_trials,
+            records = run_together(
+                evaluate.together,
+                configurations,
                 self.entropy,
                 store=self.store,
                 options=self.options,
             )
-        return SearchResult(Catalog(records, self.held_out))
+            return SearchResult(Catalog(records, self.held_out))
+        log = TrialLog(self.n_trials, self.store, self.options)
+        n_missing = max(1, len(log.missing))
+        with self.open_slots(self.evaluate, self.options.n_jobs, n_missing) as slots, log:
+            running = RunningTrials(slots, self.options.limits)
+            while (log.missing or running) and not log.is_out_of_time():
+                while log.missing and running.free_slots:
+                    trial = self._next_trial(log, running)
+                    running[slots.submit(trial.slot, trial.configuration, trial.seed)] = trial
+                log.finished.extend(running.wait())
+                log.store_finished()
+        if hasattr(self.proposer, "tell"):
+            self.proposer.tell(log.history)
+        return SearchResult(Catalog(log.history, self.held_out))
+
+    def _stackable_configurations(self) -> list[dict[str, Any]]:
+        """Propose all configurations, if they can be trained side by side."""
+        if not self.in_stacks:
+            return []
+        rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
+        configurations = [self.proposer.ask([], [], rng) for rng in rngs]
+        evaluate: Any = self.evaluate
+        return configurations if evaluate.fit_together(configurations) else []
+
+    def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
+        """Propose the first missing trial for a free slot.
+
+        Raises
+        ------
+        SearchFailedError
+            If the proposer raised.
+        """
+        slot, number = running.free_slots.popleft(), log.missing.popleft()
+        known = [trial.configuration for trial in running.values()]
+        try:
+            rng = generator(self.entropy, "ask", number)
+            configuration = self.proposer.ask(log.history, known, rng)
+        except Exception as error:
+            raise SearchFailedError(
+                f"The search could not propose trial {number}: {error}\n"
+                f"{len(log.history)} trials had finished (the exception's `records`).",
+                log.history,
+            ) from error
+        seed = trial_seed(self.entropy, number)
+        return RunningTrial(number, configuration, seed, slot, self.options.limits.deadline())
+
+    def refit(
+        self,
+        result: SearchResult,
+        indices: Sequence[int],
+        make_refitter: Callable[..., Callable[..., Any]],
+        options: RunOptions,
+    ) -> SearchResult:
+        """Train the networks of some trials again, on all rows.
+
+        Whatever goes wrong, the search is not lost: trials whose refit fails keep their
+        networks, with a warning.
+
+        Parameters
+        ----------
+        result : SearchResult
+            Of this search.
+        indices : sequence of int
+            Positions of the trials in the catalog.
+        make_refitter : callable
+            ``make_refitter(evaluate, records)`` returns an evaluation of
+            ``{"trial": trial_number}``.
+        options : RunOptions
+        """
+        catalog, reason = result.catalog, ""
+        records = [catalog[k] for k in indices]
+        proposer = FixedSequence([{"trial": record.trial_number} for record in records])
+        finished: Sequence[TrialRecord] = []
+        try:
+            refitter = make_refitter(self.evaluate, records)
+            again = Search(refitter, proposer, len(records), self.entropy, options=options)
+            finished = again.run().catalog
+        except (Exception, KeyboardInterrupt) as error:
+            reason = f"{type(error).__name__}: {error}"
+        members = {r.configuration["trial"]: r.result for r in finished if r.completed}
+        if len(members) < len(records):
+            failures = (r.message for r in finished if not r.completed)
+            reason = reason or next(failures, "interrupted")
+            warnings.warn(
+                f"{len(records) - len(members)} of {len(records)} networks could not be refitted "
+                f"on all rows: those of the search stand in for them ({reason}).",
+                stacklevel=4,
+            )
+        positions = {record.trial_number: k for k, record in enumerate(catalog)}
+        refitted = {positions[number]: member for number, member in members.items()}
+        return replace(result, refitted=refitted)

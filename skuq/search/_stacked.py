@@ -32,9 +32,9 @@ def run_together(
         ``evaluate_stack(configurations, seeds)`` returns a result, or an error, for each.
     configurations : sequence of dict
     entropy : int
-        Decides the trials' seeds, as in `run_search`.
+        Decides the trials' seeds, as in `Search`.
     store, options : optional
-        As in `run_search`. `trial_timeout` holds for a whole stack, and no slots are used.
+        As in `Search`. `trial_timeout` holds for a whole stack, and no slots are used.
 
     Returns
     -------
@@ -50,26 +50,22 @@ def run_together(
     n_stacks = -(-n // _MAX_STACK_SIZE)
     size = -(-n // n_stacks)  # equal sizes, so that stacks share one compiled program
     log = TrialLog(n, store, replace(options or RunOptions(), name="training"))
+    missing = list(log.missing)
     with log:
-        try:
-            for first in range(0, len(log.missing), size):
-                if log.is_out_of_time():
-                    break
-                numbers = log.missing[first : first + size]
-                seeds = [trial_seed(entropy, k) for k in numbers]
-                try:
-                    results = evaluate_stack([configurations[k] for k in numbers], seeds)
-                except TimeoutError as error:
-                    results = [error] * len(numbers)
-                log.finished.extend(
-                    _record(k, configurations[k], seed, result)
-                    for k, seed, result in zip(numbers, seeds, results)
-                )
-                log.store_finished()
-                log.check_failures()
-        except KeyboardInterrupt as error:
-            log.end_early(error)
-    log.check_failures()
+        for first in range(0, len(missing), size):
+            if log.is_out_of_time():
+                break
+            numbers = missing[first : first + size]
+            seeds = [trial_seed(entropy, k) for k in numbers]
+            try:
+                results = evaluate_stack([configurations[k] for k in numbers], seeds)
+            except TimeoutError as error:
+                results = [error] * len(numbers)
+            log.finished.extend(
+                _record(k, configurations[k], seed, result)
+                for k, seed, result in zip(numbers, seeds, results)
+            )
+            log.store_finished()
     return log.history
 
 

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 from tqdm.auto import tqdm
 
 from skuq.catalog._records import TrialRecord
+from skuq.exceptions import SlotsLostError
 from skuq.search._limits import RunOptions
 
-__all__ = ["Store", "TrialLog", "known_records"]
+__all__ = ["Store", "TrialLog"]
 
 _logger = logging.getLogger("skuq")
 
@@ -33,15 +34,11 @@ class Store(Protocol):
         """Store a trial; it is safe when this returns."""
 
 
-def known_records(store: Store | None, n_trials: int) -> list[TrialRecord]:
-    """Return the store's trials that are among the first `n_trials` of a search."""
-    return [] if store is None else [r for r in store.records if r.trial_number < n_trials]
-
-
 class TrialLog:
     """The history of one search: trials of the store first, then those that finish.
 
-    Entering it opens the progress bar.
+    A context manager with a progress bar. An interrupt ends the search early, with a warning; it is
+    raised again if no trial has succeeded.
 
     Parameters
     ----------
@@ -53,16 +50,17 @@ class TrialLog:
     ----------
     history : list of TrialRecord
         Finished and stored trials.
-    missing : list of int
+    missing : deque of int
         Numbers of the trials that the store did not have.
     finished : deque of TrialRecord
         Finished trials that are not stored yet.
     """
 
     def __init__(self, n_trials: int, store: Store | None, options: RunOptions) -> None:
-        self.history = known_records(store, n_trials)
+        stored = [] if store is None else store.records
+        self.history = [record for record in stored if record.trial_number < n_trials]
         known = {record.trial_number for record in self.history}
-        self.missing = [number for number in range(n_trials) if number not in known]
+        self.missing = deque(number for number in range(n_trials) if number not in known)
         self.finished: deque[TrialRecord] = deque()
         self._n_trials = n_trials
         self._n_known = len(self.history)
@@ -82,36 +80,44 @@ class TrialLog:
         )
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
         self._bar.close()
+        interrupted = isinstance(error, KeyboardInterrupt | SlotsLostError)
+        if interrupted:
+            for record in self.finished:
+                self._add(record)
+            if not any(record.completed for record in self.history):
+                return False
+            reason = f": {error}" if str(error) else "."
+            warnings.warn(
+                f"{self._options.name.capitalize()} interrupted: going on with "
+                f"{len(self.history)} of {self._n_trials} trials{reason}",
+                stacklevel=3,
+            )
+        if error is None or interrupted:
+            self._check_failures()
+        return interrupted
 
     def store_finished(self) -> None:
-        """Store and report every finished trial."""
+        """Store and report every finished trial.
+
+        Raises
+        ------
+        SearchFailedError
+            If too many trials have failed.
+        """
         while self.finished:
             record = self.finished[0]
             self._add(record)
             self.finished.popleft()
             self._report(record)
-
-    def end_early(self, error: BaseException) -> None:
-        """Store what has finished and warn; raise `error` again if no trial has succeeded."""
-        for record in self.finished:
-            self._add(record)
-        if not any(record.completed for record in self.history):
-            raise error
-        reason = f": {error}" if str(error) else "."
-        warnings.warn(
-            f"{self._options.name.capitalize()} interrupted: going on with "
-            f"{len(self.history)} of {self._n_trials} trials{reason}",
-            stacklevel=3,
-        )
+        self._check_failures()
 
     def is_out_of_time(self) -> bool:
         """Whether the search has used its time."""
         return self._options.limits.is_out_of_time(self.history, self._started)
 
-    def check_failures(self) -> None:
-        """Raise `SearchFailedError` if too many trials have failed."""
+    def _check_failures(self) -> None:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
 
     def _add(self, record: TrialRecord) -> None:

@@ -96,9 +96,9 @@ class TrainingRun:
         end = self.job.recipe.epochs
         if n_epochs is not None:
             end = min(end, self._done + n_epochs)
-        stopped = bool(np.all(to_host(self._carry["stopped"])))
+        stops = to_host(self._carry["stopped"])
         n_calls, seconds_per_epoch = 0, np.inf
-        while self._done < end and not stopped:
+        while self._done < end and not np.all(stops):
             if cancelled is not None and cancelled():
                 raise InterruptedError("Training was cancelled.")
             n = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, key.epochs_per_call))
@@ -106,11 +106,12 @@ class TrainingRun:
             arguments = to_tensors((self._carry, self._tables, self._plan(n), self._counts(n)))
             program = programs.get(key, functools.partial(self._compile, arguments))
             called = time.perf_counter()
-            self._carry, rows, stopped = _call(program, arguments)
+            carry, rows = program(*arguments)
+            rows, stops = to_host((rows, carry["stopped"]))
             if n_calls or not key.jit:  # XLA compiles in its first call
                 seconds_per_epoch = (time.perf_counter() - called) / n
+            self._carry, self._done, n_calls = carry, self._done + n, n_calls + 1
             self._history.append(rows[:n])
-            self._done, n_calls = self._done + n, n_calls + 1
             if report is not None:
                 report(n)
         self._seconds += time.perf_counter() - started
@@ -188,10 +189,3 @@ def _tier(job: TrainingJob, template: Template, sizes: Sizes) -> bool:
         sum(map(math.prod, template.shapes)) * len(job.seeds),
         stops_early=recipe.early_stopping_patience is not None,
     )
-
-
-def _call(program: Any, arguments: Any) -> tuple[dict[str, Any], np.ndarray, bool]:
-    """Run one slice: the new carry, and on the host its history and whether all have stopped."""
-    carry, rows = program(*arguments)
-    rows, stopped = to_host((rows, carry["stopped"]))
-    return carry, rows, bool(stopped.all())

@@ -79,8 +79,17 @@ class MemberTrainer:
         """Let trainings that run in other threads end at their next slice."""
         self._cancelled = True
 
-    def __call__(self, configuration: Mapping[str, Any], seed: int) -> Member | FoldedMember:
+    def __call__(
+        self, configuration: Mapping[str, Any], seed: int, **changes: Any
+    ) -> Member | FoldedMember:
         """Build, train, predict the validation rows.
+
+        Parameters
+        ----------
+        configuration : mapping
+        seed : int
+        **changes : dict
+            Fields of the recipe that are not as the configuration decides them.
 
         Raises
         ------
@@ -91,12 +100,6 @@ class MemberTrainer:
         TimeoutError
             If it took longer than `timeout`.
         """
-        return self.train(configuration, seed)
-
-    def train(
-        self, configuration: Mapping[str, Any], seed: int, **changes: Any
-    ) -> Member | FoldedMember:
-        """Train as `__call__` does, with some fields of the recipe changed."""
         with self._in_time() as cancelled:
             if self.folds is None:
                 job = self.job(configuration, seed, **changes)
@@ -111,10 +114,8 @@ class MemberTrainer:
 
         Parameters
         ----------
-        configuration : mapping
-        seed : int
-        **changes : dict
-            Fields of the recipe that are not as the configuration decides them.
+        configuration, seed, **changes
+            As in a call.
         """
         return self._job_maker(configuration, **changes)([seed], held_out=self.held_out)
 
@@ -230,7 +231,7 @@ class MemberRefitter:
             If it took longer than the trainer's `timeout`.
         """
         record = self._trials[asked["trial"]]
-        member: Any = self._trainer.train(
+        member: Any = self._trainer(
             record.configuration,
             record.seed,
             epochs=1 + record.result.best_epoch,

@@ -16,17 +16,14 @@ import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from slots import processes
+from slots import SPACE, processes, search
 
 from skuq import AutoDEUQRegressor
-from skuq._space import Integer, Real, Space
 from skuq.exceptions import SearchSpaceError, SlotsLostError
-from skuq.search import RandomProposer, open_slots, run_search
+from skuq.search import RandomProposer, open_slots
 from skuq.search._dask_slots import DaskSlots
 
 pytestmark = pytest.mark.slow
-
-SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +39,6 @@ def client(cluster):
     with distributed.Client(cluster) as client:
         client.wait_for_workers(2, timeout=60)
         yield client
-
-
-def search(slots, n_trials=12, proposer=None):
-    with slots:
-        return run_search(proposer or RandomProposer(SPACE), slots, n_trials, 3)
 
 
 def noted(folder, sleep=0.0, kill=()):

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from slots import inline
+from slots import inline, search
 
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
 from skuq.networks import DenseSkipSpace
-from skuq.search import AgEBOOracle, OracleProposer, run_search
+from skuq.search import AgEBOOracle, OracleProposer
 
 
 def build(hp):
@@ -72,8 +72,7 @@ def test_any_oracle_drives_our_search(make):
     oracle = make()
     decisions = DenseSkipSpace(n_nodes=1).decisions()
     proposer = OracleProposer(oracle, decisions)
-    with inline(evaluate) as slots:
-        records = run_search(proposer, slots, 15, entropy=1)
+    records = search(inline(evaluate), 15, proposer, entropy=1)
     assert len(records) == 15
     both = decisions.architecture + decisions.hyperparameters
     for record in records:
@@ -91,6 +90,6 @@ def test_an_oracle_that_has_nothing_left_says_so():
     with pytest.raises(ValueError, match="max_trials is 2.*at least n_trials, 5"):
         OracleProposer(oracle, decisions, 5)
     proposer = OracleProposer(oracle, decisions)
-    with inline(evaluate) as slots, pytest.raises(SearchFailedError) as error:
-        run_search(proposer, slots, 5, entropy=1)
+    with pytest.raises(SearchFailedError) as error:
+        search(inline(evaluate), 5, proposer, entropy=1)
     assert "could not propose trial 2" in str(error.value) and len(error.value.records) == 2

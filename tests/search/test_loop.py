@@ -11,16 +11,13 @@ from pathlib import Path
 
 import joblib
 import pytest
-from slots import Kept, inline, processes, threads
+from slots import SPACE, Kept, inline, processes, search, threads
 from tiers import slow
 
 import skuq
-from skuq._space import Integer, Real, Space
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
-from skuq.search import Limits, RandomProposer, RunOptions, open_slots, run_search, run_trials
+from skuq.search import Limits, RandomProposer, RunOptions, Search, open_slots
 from skuq.search._slots import InlineSlots
-
-SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
 
 @dataclass(frozen=True)
@@ -52,19 +49,13 @@ def slots_of(request):
     return lambda evaluate: kind(evaluate) if kind is inline else kind(evaluate, 2)
 
 
-def run(slots, n_trials=12, proposer=None, entropy=3):
-    with slots:
-        return run_search(proposer or RandomProposer(SPACE), slots, n_trials, entropy)
-
-
-def search_within(limits, slots, n_trials, entropy=1, **kwargs):
-    options = RunOptions(limits=limits)
-    return run_search(RandomProposer(SPACE), slots, n_trials, entropy, options=options, **kwargs)
+def search_within(limits, slots, n_trials, entropy=1, **fields):
+    return search(slots, n_trials, entropy=entropy, options=RunOptions(limits=limits), **fields)
 
 
 def test_all_slots_give_the_same_random_search(slots_of):
-    records = sorted(run(slots_of(Evaluate())), key=lambda r: r.trial_number)
-    expected = run(inline(Evaluate()))
+    records = sorted(search(slots_of(Evaluate())), key=lambda r: r.trial_number)
+    expected = search(inline(Evaluate()))
     assert [r.trial_number for r in records] == list(range(12))
     assert [(r.configuration, r.seed, r.score) for r in records] == [
         (r.configuration, r.seed, r.score) for r in expected
@@ -73,7 +64,7 @@ def test_all_slots_give_the_same_random_search(slots_of):
 
 
 def test_failed_trials_are_recorded_with_their_reason(slots_of):
-    records = run(slots_of(Evaluate(fail=(1, 2, 3))), n_trials=30)
+    records = search(slots_of(Evaluate(fail=(1, 2, 3))), n_trials=30)
     failed = [r for r in records if not r.completed]
     assert len(records) == 30 and 0 < len(failed) < 30
     for record in failed:
@@ -85,7 +76,7 @@ def test_failed_trials_are_recorded_with_their_reason(slots_of):
 @slow
 @pytest.mark.smoke
 def test_a_killed_worker_costs_its_own_trial_only():
-    records = run(processes(Evaluate(kill=(4,)), 2), n_trials=24)
+    records = search(processes(Evaluate(kill=(4,)), 2), n_trials=24)
     killed = [r for r in records if not r.completed]
     assert len(records) == 24 and killed
     assert {r.configuration["k"] for r in killed} == {4}
@@ -93,8 +84,8 @@ def test_a_killed_worker_costs_its_own_trial_only():
 
 
 def test_processes_share_the_cores_and_stay_warm():
-    first = run(processes(Evaluate(sleep=0.05), 2), n_trials=6)
-    again = run(processes(Evaluate(), 2), n_trials=6)
+    first = search(processes(Evaluate(sleep=0.05), 2), n_trials=6)
+    again = search(processes(Evaluate(), 2), n_trials=6)
     pids = {r.result.pid for r in first}
     assert len(pids) == 2 and os.getpid() not in pids
     assert {r.result.pid for r in again} <= pids
@@ -106,7 +97,7 @@ def test_processes_share_the_cores_and_stay_warm():
 def test_a_process_is_replaced_after_many_trials(monkeypatch):
     monkeypatch.setattr("skuq.search._process_slots._MAX_TRIALS", 4)
     monkeypatch.setattr("skuq.search._process_slots._idle", [])
-    records = run(processes(Evaluate(), 1), n_trials=9)
+    records = search(processes(Evaluate(), 1), n_trials=9)
     assert all(r.completed for r in records)
     assert len({r.result.pid for r in records}) == 3
 
@@ -121,7 +112,7 @@ def test_told_before_asked(slots_of):
 
     seen = []
     slots = slots_of(Evaluate())
-    run(slots, n_trials=10, proposer=Watching(SPACE))
+    search(slots, n_trials=10, proposer=Watching(SPACE))
     assert len(seen) == 10
     for asked, (n_history, n_running) in enumerate(seen):
         assert n_history + n_running == asked  # nothing is unknown
@@ -144,13 +135,14 @@ def test_slots_are_asynchronous():
             self.n += 1
             return {"n": self.n}
 
-    records = run(threads(Slow(), 2), n_trials=10, proposer=Counting())
-    assert records[-1].trial_number == 0
+    store = Kept()
+    search(threads(Slow(), 2), n_trials=10, proposer=Counting(), store=store)
+    assert store.added[-1].trial_number == 0
 
 
 def test_hopeless_searches_end_early_and_say_why(slots_of):
     with pytest.raises(SearchFailedError, match=r"(?s)failed.*ArithmeticError: k is") as error:
-        run(slots_of(Evaluate(fail=range(10))), n_trials=200)
+        search(slots_of(Evaluate(fail=range(10))), n_trials=200)
     assert 10 <= len(error.value.records) <= 11
 
 
@@ -165,7 +157,7 @@ def test_an_interrupt_keeps_what_has_finished():
             return Result(1.0)
 
     with pytest.warns(UserWarning, match="interrupted: going on with 3 of 20"):
-        records = run(inline(Interrupted()), n_trials=20)
+        records = search(inline(Interrupted()), n_trials=20)
     assert len(records) == 3
 
 
@@ -174,7 +166,7 @@ def test_an_interrupt_with_nothing_finished_is_an_interrupt():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(inline(evaluate))
+        search(inline(evaluate))
 
 
 def kind_of(n_jobs, n_trials):
@@ -214,15 +206,15 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
         "    slots.submit(0, {}, 1).result()\n"
     )
     path = os.pathsep.join(p for p in [str(Path(skuq.__file__).parents[1]), *sys.path] if p)
-    search = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
     )
-    worker = int(search.stdout.readline())
-    search.kill()
-    search.wait()
+    worker = int(process.stdout.readline())
+    process.kill()
+    process.wait()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -235,9 +227,8 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
 
 
 def test_progress_is_shown_on_request(capsys):
-    with inline(Evaluate()) as slots:
-        options = RunOptions(verbose=1, name="trials", score_name="NLL")
-        records = run_search(RandomProposer(SPACE), slots, 3, 1, options=options)
+    options = RunOptions(verbose=1, name="trials", score_name="NLL")
+    records = search(inline(Evaluate()), 3, options=options)
     shown = capsys.readouterr().err
     assert "trials: 100%" in shown and "3/3" in shown
     assert f"best NLL={min(r.score for r in records):.3f}, failed=0" in shown
@@ -265,7 +256,7 @@ class Sleepy:
 def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
     started = time.monotonic()
     with pytest.warns(UserWarning, match="interrupted"):
-        run(threads(Sleepy(3), 2), n_trials=20, proposer=Interrupting(SPACE))
+        search(threads(Sleepy(3), 2), n_trials=20, proposer=Interrupting(SPACE))
     assert time.monotonic() - started < 2.5
 
 
@@ -273,8 +264,8 @@ def test_processes_that_are_busy_at_an_interrupt_are_replaced():
     """They once went back to the pool, and the next search queued behind them."""
     started = time.monotonic()
     with pytest.warns(UserWarning, match="interrupted"):
-        run(processes(Sleepy(30), 2), n_trials=20, proposer=Interrupting(SPACE))
-    run(processes(Evaluate(), 2), n_trials=4)
+        search(processes(Sleepy(30), 2), n_trials=20, proposer=Interrupting(SPACE))
+    search(processes(Evaluate(), 2), n_trials=4)
     assert time.monotonic() - started < 25
 
 
@@ -288,14 +279,14 @@ class NotHere:
 
 def test_what_a_worker_cannot_load_is_not_called_a_dead_worker():
     with pytest.raises(SearchFailedError, match="ModuleNotFoundError.*no_such_module"):
-        run(processes(NotHere(), 1), n_trials=2)
+        search(processes(NotHere(), 1), n_trials=2)
 
 
 def test_what_cannot_be_sent_says_so():
     evaluate = Evaluate()
     evaluate.lock = threading.Lock()
     with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes.*n_jobs=1"):
-        run(processes(evaluate, 2))
+        search(processes(evaluate, 2))
 
 
 def test_a_full_process_hands_its_trials_to_others(monkeypatch):
@@ -311,7 +302,7 @@ def test_a_proposer_that_raises_does_not_lose_what_has_finished():
             return super().ask(history, running, rng)
 
     with pytest.raises(SearchFailedError, match="propose trial 3: nothing left") as error:
-        run(inline(Evaluate()), proposer=Fails(SPACE))
+        search(inline(Evaluate()), proposer=Fails(SPACE))
     assert len(error.value.records) == 3
 
 
@@ -330,35 +321,33 @@ def contents(records):
 @pytest.mark.parametrize("n_first", [0, 1, 5, 12])
 def test_a_search_goes_on_where_a_store_ends(n_first):
     evaluate = Evaluate(fail=(1, 2))
-    with inline(evaluate) as slots:
-        whole = run_search(Learning(SPACE), slots, 12, 3)
-        kept = Kept(whole[:n_first])
-        again = run_search(Learning(SPACE), slots, 12, 3, store=kept)
+    whole = search(inline(evaluate), 12, Learning(SPACE))
+    kept = Kept(whole[:n_first])
+    again = search(inline(evaluate), 12, Learning(SPACE), store=kept)
     # The NaN of a failed trial is itself where the record is.
     assert repr(contents(again)) == repr(contents(whole))
     assert again[n_first:] == kept.added and again[:n_first] == kept.records
 
 
 def test_slots_are_opened_for_the_trials_that_are_missing():
-    whole = run(inline(Evaluate()), n_trials=4)
+    whole = search(inline(Evaluate()), n_trials=4)
     arguments, options = (Evaluate(), RandomProposer(SPACE), 4, 3), RunOptions(n_jobs=2)
-    again = run_trials(*arguments, store=Kept(whole[:3]), options=options)
+    again = Search(*arguments, store=Kept(whole[:3]), options=options).run().catalog
     assert contents(again) == contents(whole)
     assert again[3].result.pid == os.getpid()  # a single trial needs no process
-    records = run_trials(*arguments, options=options)
-    assert contents(sorted(records, key=lambda r: r.trial_number)) == contents(whole)
+    records = Search(*arguments, options=options).run().catalog
+    assert contents(records) == contents(whole)
     assert os.getpid() not in {record.result.pid for record in records}
 
 
 def test_a_store_may_hold_more_trials_than_are_asked_for_or_have_gaps():
-    with inline(Evaluate()) as slots:
-        whole = run_search(RandomProposer(SPACE), slots, 8, 3)
-        fewer = run_search(RandomProposer(SPACE), slots, 5, 3, store=Kept(whole))
-        gaps = Kept([whole[6], whole[1]])
-        filled = run_search(RandomProposer(SPACE), slots, 8, 3, store=gaps)
+    whole = search(inline(Evaluate()), 8)
+    fewer = search(inline(Evaluate()), 5, store=Kept(whole))
+    gaps = Kept([whole[6], whole[1]])
+    filled = search(inline(Evaluate()), 8, store=gaps)
     assert fewer == whole[:5]
-    assert [r.trial_number for r in filled] == [6, 1, 0, 2, 3, 4, 5, 7]
-    assert contents(sorted(filled, key=lambda r: r.trial_number)) == contents(whole)
+    assert [r.trial_number for r in gaps.added] == [0, 2, 3, 4, 5, 7]
+    assert contents(filled) == contents(whole)
 
 
 def test_each_trial_is_kept_before_the_next_is_asked_for():
@@ -368,15 +357,14 @@ def test_each_trial_is_kept_before_the_next_is_asked_for():
             return super().ask(history, running, rng)
 
     kept = Kept()
-    with inline(Evaluate()) as slots:
-        run_search(Watching(SPACE), slots, 5, 3, store=kept)
+    search(inline(Evaluate()), 5, Watching(SPACE), store=kept)
     assert len(kept.added) == 5
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
 def test_scores_that_are_no_numbers_are_failures(score):
-    with inline(lambda configuration, seed: Result(score if seed % 2 else 1.0)) as slots:
-        records = run_search(RandomProposer(SPACE), slots, 20, 1)
+    slots = inline(lambda configuration, seed: Result(score if seed % 2 else 1.0))
+    records = search(slots, 20)
     failed = [r for r in records if not r.completed]
     assert 0 < len(failed) < 20
     assert {r.message for r in failed} == {f"The evaluation gave a score of {score}."}
@@ -384,29 +372,25 @@ def test_scores_that_are_no_numbers_are_failures(score):
 
 
 def test_too_many_failures_end_a_search():
-    with inline(Evaluate(fail=range(5))) as slots:
-        with pytest.raises(
-            SearchFailedError, match="3 of .* trials failed.*max_failures=2"
-        ) as error:
-            search_within(Limits(max_failures=2), slots, 100)
-        assert "ArithmeticError: k is" in str(error.value)
-        failed = [r for r in error.value.records if not r.completed]
-        assert len(failed) == 3 and not error.value.records[-1].completed
-        search_within(Limits(max_failures=20), slots, 20)
+    slots = inline(Evaluate(fail=range(5)))
+    with pytest.raises(SearchFailedError, match="3 of .* trials failed.*max_failures=2") as error:
+        search_within(Limits(max_failures=2), slots, 100)
+    assert "ArithmeticError: k is" in str(error.value)
+    failed = [r for r in error.value.records if not r.completed]
+    assert len(failed) == 3 and not error.value.records[-1].completed
+    search_within(Limits(max_failures=20), slots, 20)
 
 
 def test_time_ends_a_search_with_the_trial_that_is_running(slots_of):
     started = time.monotonic()
-    with slots_of(Evaluate(sleep=0.2)) as slots:
-        # Starting a process is part of the time, and there has to be one trial.
-        records = search_within(Limits(max_time=1.0), slots, 1000)
+    # Starting a process is part of the time, and there has to be one trial.
+    records = search_within(Limits(max_time=1.0), slots_of(Evaluate(sleep=0.2)), 1000)
     assert 1 <= len(records) <= 12 and time.monotonic() - started < 30
     assert all(r.completed for r in records)
 
 
 def test_no_time_at_all_still_gives_one_success():
-    with inline(Evaluate(fail=range(5))) as slots:
-        records = search_within(Limits(max_time=1e-9), slots, 40)
+    records = search_within(Limits(max_time=1e-9), inline(Evaluate(fail=range(5))), 40)
     assert [r.completed for r in records] == [False] * (len(records) - 1) + [True]
 
 
@@ -422,9 +406,9 @@ class Stuck(Evaluate):
 @slow
 def test_a_trial_that_does_not_end_costs_itself_only():
     started = time.monotonic()
-    with processes(Stuck(), 2) as slots:
-        # A new process takes a while to start, hence the grace.
-        records = search_within(Limits(trial_timeout=1.0, grace=9.0), slots, 12, entropy=3)
+    # A new process takes a while to start, hence the grace.
+    limits = Limits(trial_timeout=1.0, grace=9.0)
+    records = search_within(limits, processes(Stuck(), 2), 12, entropy=3)
     stuck = [r for r in records if r.configuration["k"] == 4]
     assert len(records) == 12 and stuck and time.monotonic() - started < 100
     assert {r.message for r in stuck} == {"TimeoutError: stopped after trial_timeout=1 s."}
@@ -444,10 +428,10 @@ def test_what_has_finished_is_kept_when_the_slots_are_lost():
 
     n_before = 3
     with pytest.warns(UserWarning, match="going on with 3 of 9 trials: The cluster is gone."):
-        assert len(run(Lost(Evaluate()), n_trials=9)) == 3
+        assert len(search(Lost(Evaluate()), n_trials=9)) == 3
     n_before = 0
     with pytest.raises(SlotsLostError, match="is gone"):
-        run(Lost(Evaluate()), n_trials=9)
+        search(Lost(Evaluate()), n_trials=9)
 
 
 def test_trials_that_go_with_their_slots_are_not_recorded():
@@ -461,7 +445,7 @@ def test_trials_that_go_with_their_slots_are_not_recorded():
 
     for n_trials in (3, 9):  # nothing is left to submit; something is
         with pytest.warns(UserWarning, match=f"2 of {n_trials} trials: The cluster is gone."):
-            records = run(Lost(Evaluate()), n_trials=n_trials)
+            records = search(Lost(Evaluate()), n_trials=n_trials)
         assert [record.trial_number for record in records if record.completed] == [0, 2]
 
 
@@ -478,19 +462,19 @@ def test_an_interrupt_while_a_trial_is_written_loses_nothing():
         interrupted = False
 
     store = Interrupted()
-    with inline(Evaluate()) as slots, pytest.warns(UserWarning, match="with 3 of 9 trials"):
-        history = run_search(RandomProposer(SPACE), slots, 9, 3, store=store)
+    with pytest.warns(UserWarning, match="with 3 of 9 trials"):
+        history = search(inline(Evaluate()), 9, store=store)
     assert [r.trial_number for r in history] == [0, 1, 2] and store.added == history
 
 
 def test_failures_of_an_earlier_search_do_not_end_this_one():
-    with inline(Evaluate(fail=range(10))) as slots:
-        with pytest.raises(SearchFailedError) as error:
-            run_search(RandomProposer(SPACE), slots, 40, 3)
-        assert len(error.value.records) == 10
-        with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are of an earlier"):
-            run_search(RandomProposer(SPACE), slots, 40, 3, store=Kept(error.value.records))
-    with inline(Evaluate()) as slots:  # mended
-        limits = Limits(max_failures=0)
-        records = search_within(limits, slots, 40, entropy=3, store=Kept(error.value.records))
+    slots = inline(Evaluate(fail=range(10)))
+    with pytest.raises(SearchFailedError) as error:
+        search(slots, 40)
+    assert len(error.value.records) == 10
+    with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are of an earlier"):
+        search(slots, 40, store=Kept(error.value.records))
+    slots = inline(Evaluate())  # mended
+    store = Kept(error.value.records)
+    records = search_within(Limits(max_failures=0), slots, 40, entropy=3, store=store)
     assert len(records) == 40 and sum(r.completed for r in records) == 30

@@ -22,20 +22,17 @@ from types import SimpleNamespace
 import joblib
 import numpy as np
 import pytest
-from slots import inline, processes, threads
+from slots import inline, processes, search, threads
 from small_models import TinySpace
 from tiers import slow
 from training_data import split_table
 
-from skuq._space import Integer, Space
 from skuq.networks import GaussianHead
-from skuq.search import RandomProposer, open_slots, run_search
+from skuq.search import open_slots
 from skuq.search._gpus import gpu_of_slot
 from skuq.search._payload import EvaluationPayload, unpack_outcome
 from skuq.search._process_slots import _remove_folder
 from skuq.training import MemberTrainer
-
-SPACE = Space((Integer("k", 0, 9),))
 
 
 def sleeper(started):
@@ -119,8 +116,7 @@ def test_ten_killed_processes_cost_ten_trials_at_most(tmp_path):
     killer = threading.Thread(target=kill_ten)
     killer.start()
     try:
-        with processes(evaluate, 2) as slots:
-            records = run_search(RandomProposer(SPACE), slots, 60, 1)
+        records = search(processes(evaluate, 2), 60, entropy=1)
     finally:
         over.set()
         killer.join()
