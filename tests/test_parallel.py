@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 from processes import run_python
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from tiers import slow_after
 
 from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, MCDropoutRegressor
 
@@ -47,7 +48,7 @@ def test_what_the_user_says_of_threads_goes_first():
     assert done.stdout.strip() == "1"
 
 
-@pytest.mark.parametrize("backend", ["loky", "threading"])
+@pytest.mark.parametrize("backend", slow_after(1, ["threading", "loky"]))
 def test_cross_validation_in_parallel_gives_the_same(backend, table):
     alone = cross_val_score(MODEL, *table, cv=3)
     with joblib.parallel_config(backend=backend):

@@ -106,15 +106,20 @@ def test_equals_fit_for_each_optimizer(optimizer, jit):
     compare(recipe, make_data(), jit=jit)
 
 
-def test_equals_fit_through_plateaus_and_early_stopping():
+@pytest.mark.parametrize(
+    "rate, reduce_lr_patience, early_stopping_patience", slow_after(1, [(0.1, 2, 4), (0.05, 3, 8)])
+)
+def test_equals_fit_through_plateaus_and_early_stopping(
+    rate, reduce_lr_patience, early_stopping_patience
+):
     recipe = Recipe(
         "adam",
-        learning_rate=0.05,
+        learning_rate=rate,
         batch_size=10,
         epochs=200,
-        reduce_lr_patience=3,
+        reduce_lr_patience=reduce_lr_patience,
         reduce_lr_factor=0.3,
-        early_stopping_patience=8,
+        early_stopping_patience=early_stopping_patience,
     )
     member, history = compare(recipe, make_data())
     assert len(history["loss"]) < 200  # stopped early
