@@ -59,20 +59,11 @@ def write(path: str | os.PathLike[str], tree: Any, *, kind: str, describe: Any =
 def to_bytes(tree: Any, *, kind: str, describe: Any = None) -> bytes:
     """Encode a tree as the bytes of a file; equal trees give equal bytes under equal versions.
 
-    Parameters
-    ----------
-    tree : object
-    kind : str
-        Kind of the file, for example "estimator"; it is checked on reading.
-    describe : callable, optional
-        ``describe(object, where) -> (name, state) or None`` for objects that are not plain;
-        `state` is again a tree, which may hold such objects. ``str(where)`` is a path for
-        people: ``estimator.catalog_.records[3]``.
-
-    Raises
-    ------
-    UnsavableError
-        If a part is not plain, holds itself, or is nested too deeply; the message names it.
+    The `kind`, for example "estimator", is checked on reading. ``describe(object, where)`` gives
+    ``(name, state)`` or None for objects that are not plain; `state` is again a tree, which may
+    hold such objects. ``str(where)`` is a path for people: ``estimator.catalog_.records[3]``.
+    Raise UnsavableError, which names the part, if one is not plain, holds itself, or is nested too
+    deeply.
     """
     encoder = TreeEncoder(describe)
     encoded = encoder.encode(tree, kind)
@@ -166,24 +157,11 @@ def _open_regular(path, flags):
 def from_bytes(
     data: bytes, *, kind: str | tuple[str, ...], restore: Any = None, source: str = "the file"
 ) -> Any:
-    """Decode the tree that `to_bytes` has encoded.
+    """Decode the tree that `to_bytes` has encoded, of the `kind` or one of the kinds expected.
 
-    Parameters
-    ----------
-    data : bytes
-    kind : str or tuple of str
-        Expected kind; any of several.
-    restore : callable, optional
-        ``restore(name, state, where) -> object``, called for each object, innermost first.
-    source : str
-        Name of the data in errors.
-
-    Raises
-    ------
-    FileFormatError
-        If anything is not as `to_bytes` writes it.
-    FileVersionError
-        If a newer skuq wrote it.
+    ``restore(name, state, where) -> object`` is called for each object, innermost first; `source`
+    names the data in errors. Raise FileFormatError if anything is not as `to_bytes` writes it, and
+    FileVersionError if a newer skuq wrote it.
     """
     try:
         members, header = _checked_members(data)

@@ -19,26 +19,10 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:
-    """Validate weights of rows.
+    """Validate weights (n,) of rows; None and a number mean equal ones.
 
-    Parameters
-    ----------
-    sample_weight : array-like of shape (n,), float or None
-        Non-negative and not all 0; ones by default.
-    rows : array-like of shape (n, ...)
-        The rows, of which only the number counts.
-    relative : bool, default=False
-        Divide weights by the largest. Otherwise only huge ones are, whose sums overflow, so
-        that counts stay counts.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-
-    Raises
-    ------
-    ValueError
-        If weights are not as described.
+    They must be non-negative and not all 0, else ValueError. With `relative` they are divided by
+    the largest; otherwise only huge ones are, whose sums overflow, so that counts stay counts.
     """
     weight: np.ndarray = check_sample_weight(
         sample_weight, rows, dtype="float64", ensure_non_negative=True
@@ -54,11 +38,8 @@ def check_member_weights(
 ) -> np.ndarray:
     """Validate weights (K,) of an ensemble's members; equal ones for None.
 
-    Raises
-    ------
-    ValueError
-        If they are not K non-negative numbers, or `positive` ones, that sum to 1 within the
-        tolerance.
+    Raise ValueError if they are not K non-negative numbers, or `positive` ones, that sum to 1
+    within the tolerance.
     """
     if weights is None:
         return np.full(n_members, 1 / n_members)
@@ -76,13 +57,7 @@ def check_member_weights(
 def class_codes(
     labels: Any, classes: np.ndarray, problem: str = "y has labels that were not seen in fit"
 ) -> np.ndarray:
-    """Positions in `classes` of labels (n,) or (n, 1).
-
-    Raises
-    ------
-    ValueError
-        If a label is none of them; the message begins with `problem`.
-    """
+    """Find labels (n,) or (n, 1) in `classes`; raise ValueError with `problem` for unknown ones."""
     # Python's equality, since NumPy's searches would take 1 for the class "1".
     code = {label: k for k, label in enumerate(classes.tolist())}
     labels = np.asarray(labels).ravel().tolist()

@@ -13,13 +13,8 @@ __all__ = ["atomic_write"]
 def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file atomically: readers see the old one or the new one, never a part.
 
-    The bytes go to a hidden file ``.<random>.tmp`` in the same folder first. When this returns,
-    they are on disk and not only in the system's cache.
-
-    Raises
-    ------
-    OSError
-        The system's error, with the name of the file; the hidden file is removed.
+    The bytes go to a hidden file ``.<random>.tmp`` in the same folder first, which is removed on
+    errors. When this returns, they are on disk and not only in the system's cache.
     """
     path = Path(path)
     temporary = path.parent / f".{secrets.token_hex(8)}.tmp"

@@ -28,10 +28,7 @@ def classifies(estimator: Any) -> bool:
 def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     """Predict mean and standard deviation, each (n[, m]), with a regressor.
 
-    Raises
-    ------
-    TypeError
-        If the estimator gives no standard deviation, or not in units of y.
+    Raise TypeError if the estimator gives no standard deviation, or not in units of y.
     """
     if isinstance(estimator, TransformedTargetRegressor):
         raise TypeError(
@@ -79,10 +76,7 @@ def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
 def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
     """Predict probabilities (n, C) in the order of `classes`; 0 for those the model has not seen.
 
-    Raises
-    ------
-    ValueError
-        If what the model predicts are no probabilities.
+    Raise ValueError if what the model predicts are no probabilities.
     """
     proba = np.asarray(model.predict_proba(X), dtype=float)
     known = class_codes(model.classes_, classes)

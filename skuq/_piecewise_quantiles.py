@@ -21,13 +21,7 @@ _TINY = 1e-100  # range that stands for values that are all 0; its square is not
 
 
 def check_quantile_levels(levels) -> np.ndarray:
-    """Validate levels of quantiles; return them as floats (q,).
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two, or they do not increase strictly inside (0, 1).
-    """
+    """Validate levels of quantiles (q,): two or more, strictly increasing inside (0, 1)."""
     checked = np.asarray(levels, dtype=float)
     # Written so that NaN fails.
     sound = checked.ndim == 1 and len(checked) > 1

@@ -38,25 +38,8 @@ _TINY = 1e-30  # keeps the slope of the root finite if all draws agree; normal i
 def expected_improvement(xp, values, best):
     """Compute expected improvement: the mean over the draws of ``max(0, value - best)``.
 
-    Parameters
-    ----------
-    xp : module
-        `numpy` or `keras.ops`.
-    values : array of shape (n_draws, n) or (n_draws, n, q)
-    best : float
-
-    Returns
-    -------
-    array of shape (n,)
-        In units of the objective, never negative.
-
-    Notes
-    -----
-    If no draw improves, value and gradient are 0, so gradients cannot lead away from there.
-
-    References
-    ----------
-    Guilhoto and Perdikaris (2024), "NEON", Table 2.
+    If no draw improves, value and gradient are 0, so gradients cannot lead away from there
+    (Guilhoto and Perdikaris 2024, "NEON", Table 2).
     """
     return xp.mean(xp.maximum(_batch_best(xp, values) - best, 0.0), axis=0)
 
@@ -64,21 +47,9 @@ def expected_improvement(xp, values, best):
 def leaky_expected_improvement(xp, values, best, delta=0.01):
     """Compute leaky expected improvement, which has a slope even if no draw improves.
 
-    Parameters
-    ----------
-    xp : module
-        `numpy` or `keras.ops`.
-    values : array of shape (n_draws, n) or (n_draws, n, q)
-    best : float
-    delta : float, default=0.01
-        Slope below `best`; the default is the paper's. In a batch, the weight of every point that
-        is not the best of its draw, or does not improve.
-
-    Returns
-    -------
-    array of shape (n,)
-        In units of the objective. For values in [a, b] it differs from expected improvement by
-        less than ``delta * (b - a)`` (Theorem 1).
+    `delta` is the slope below `best`; in a batch, the weight of every point that is not the best
+    of its draw, or does not improve. For values in [a, b] the result differs from expected
+    improvement by less than ``delta * (b - a)`` (Theorem 1).
 
     Notes
     -----
@@ -100,18 +71,6 @@ def leaky_expected_improvement(xp, values, best, delta=0.01):
 def probability_of_improvement(xp, values, best):
     """Compute the probability of improvement, smoothed so that it has a gradient.
 
-    Parameters
-    ----------
-    xp : module
-        `numpy` or `keras.ops`.
-    values : array of shape (n_draws, n) or (n_draws, n, q)
-    best : float
-
-    Returns
-    -------
-    array of shape (n,)
-        In [0, 1].
-
     Notes
     -----
     The share of draws above `best` is flat almost everywhere. So draws are shrunk towards their
@@ -131,22 +90,9 @@ def probability_of_improvement(xp, values, best):
 def upper_confidence_bound(xp, values, beta=1.0, deviation="std"):
     """Compute the upper confidence bound: the mean plus `beta` standard deviations.
 
-    Parameters
-    ----------
-    xp : module
-        `numpy` or `keras.ops`.
-    values : array of shape (n_draws, n) or (n_draws, n, q)
-    beta : float, default=1.0
-        Weight of the standard deviation.
-    deviation : {"std", "absolute"}, default="std"
-        "absolute" replaces the standard deviation by ``sqrt(pi / 2) E|g - mu|``, which is equal
-        for normals. Batches use it in both cases: the mean over the draws of the largest
-        ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch.
-
-    Returns
-    -------
-    array of shape (n,)
-        In units of the objective.
+    With ``deviation="absolute"`` the standard deviation is ``sqrt(pi / 2) E|g - mu|``, which is
+    equal for normals. Batches use it in both cases: the mean over the draws of the largest
+    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch.
 
     References
     ----------
@@ -158,38 +104,12 @@ def upper_confidence_bound(xp, values, beta=1.0, deviation="std"):
 
 
 def mean(xp, values):
-    """Compute the mean over the draws of the best value of the batch.
-
-    Parameters
-    ----------
-    xp : module
-        `numpy` or `keras.ops`.
-    values : array of shape (n_draws, n) or (n_draws, n, q)
-
-    Returns
-    -------
-    array of shape (n,)
-        In units of the objective.
-    """
+    """Compute the mean over the draws of the best value of the batch."""
     return xp.mean(_batch_best(xp, values), axis=0)
 
 
 def uncertainty(xp, values, deviation="std"):
-    """Compute the standard deviation of the draws.
-
-    Parameters
-    ----------
-    xp : module
-        `numpy` or `keras.ops`.
-    values : array of shape (n_draws, n) or (n_draws, n, q)
-    deviation : {"std", "absolute"}, default="std"
-        As in `upper_confidence_bound`.
-
-    Returns
-    -------
-    array of shape (n,)
-        In units of the objective.
-    """
+    """Compute the standard deviation of the draws; see `upper_confidence_bound` for `deviation`."""
     centred = values - xp.mean(values, axis=0, keepdims=True)
     return _bound(xp, 0.0, centred, 1.0, deviation)
 
@@ -247,22 +167,7 @@ class Acquisition:
         return self.name in ("ei", "lei", "pi")
 
     def __call__(self, xp, values, best, beta=None):
-        """Compute the acquisition of points or batches.
-
-        Parameters
-        ----------
-        xp : module
-            `numpy` or `keras.ops`.
-        values : array of shape (n_draws, n) or (n_draws, n, q)
-        best : float
-            Best known value; used if `needs_best`.
-        beta : float, optional
-            Replaces the acquisition's own beta.
-
-        Returns
-        -------
-        array of shape (n,)
-        """
+        """Compute the acquisition (n,) of points or batches; a `beta` replaces its own."""
         beta = self.beta if beta is None else beta
         if self.name == "ei":
             return expected_improvement(xp, values, best)

@@ -41,30 +41,14 @@ def minimize_batch(
     ftol: float = 1e-9,
     gtol: float = 1e-5,
 ) -> BatchResult:
-    """Find local minima over [0, 1]^n, from every row of `x`.
+    """Find local minima over [0, 1]^n, from every row of `x` (B, n).
 
-    Parameters
-    ----------
-    function : callable
-        ``x (b, n) -> (values (b,), gradients (b, n))``, for any b.
-    x : ndarray of shape (B, n)
-        Starts in [0, 1].
-    max_rounds : int
-        Maximum number of evaluations of one start.
-    survivors : dict of int to int, optional
-        ``{round: number}``: from this round on only this number of starts continues, those with
-        the lowest values. Converged starts count among them.
-    memory : int, default=10
-        Number of pairs of steps and gradient changes kept for each start, as in SciPy's L-BFGS-B.
-    ftol, gtol : float
-        A start has converged if a step gains less than ``ftol * max(1, |f|)``, or if the largest
-        entry of the projected gradient is below `gtol`. Scale the function accordingly.
-
-    Returns
-    -------
-    BatchResult
-        Values are never above those of the starts. A start whose value is not finite stays where
-        it is, with value inf.
+    `function` maps x (b, n), for any b, to values (b,) and gradients (b, n). From a round in
+    `survivors` on only so many starts continue, those with the lowest values; converged ones
+    count among them. A start has converged if a step gains less than ``ftol * max(1, |f|)``, or
+    if the largest entry of the projected gradient is below `gtol`. `memory` pairs are kept as in
+    SciPy's L-BFGS-B. Values found are never above those of the starts; a start whose value is not
+    finite stays where it is, with value inf.
 
     Notes
     -----

@@ -100,13 +100,7 @@ class Domain:
         return bool(self.encoded_integer.all() and (self.encoded_bounds == [0, 1]).all())
 
     def check(self, X) -> np.ndarray:
-        """Validate points (n, d), or one point (d,), as an array (n, d).
-
-        Raises
-        ------
-        ValueError
-            If they are not finite, or outside of the box.
-        """
+        """Validate points (n, d), or one point (d,), inside of the box as an array (n, d)."""
         try:
             X = np.asarray(X, dtype="float64")
         except (TypeError, ValueError):

@@ -32,38 +32,11 @@ def run_loop(
     is_to_stop: Callable[[], bool],
     verbose: int,
 ) -> str:
-    """Evaluate a function until `n_calls` more results are in the log.
+    """Evaluate `func` at batches of `q` points until `n_calls` more results are in the log.
 
-    Parameters
-    ----------
-    func : callable
-        The user's function of one point.
-    log : ResultLog
-        Gets the results.
-    ask : callable
-        ``ask(q)`` proposes points (q, d).
-    n_calls : int
-        Number of evaluations.
-    q : int
-        Points of a batch.
-    first : ndarray of shape (k, d)
-        Points to evaluate before any is asked for.
-    best : callable
-        Gives the best value so far, for the progress bar.
-    is_to_stop : callable
-        Called after each batch.
-    verbose : int
-        0 hides the progress bar.
-
-    Returns
-    -------
-    str
-        Why the loop ended.
-
-    Raises
-    ------
-    SearchFailedError
-        If none of the first ten evaluations, or of all, was usable.
+    The points of `first` (k, d) come before any is asked for. ``best()`` is shown by the progress
+    bar, and ``is_to_stop()`` is called after each batch. Return why the loop ended; raise
+    SearchFailedError if none of the first ten evaluations, or of all, was usable.
     """
     end = len(log) + n_calls
     message = f"All {n_calls} evaluations are done."

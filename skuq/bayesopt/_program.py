@@ -59,17 +59,9 @@ class AcquisitionTask(NamedTuple):
 class CompiledAcquisition:
     """Values and gradients of an acquisition function at batches u (n, q * d) in the unit box.
 
-    XLA compiles it when it is first called; here it takes a third of a plain graph's time.
-
-    Parameters
-    ----------
-    task : AcquisitionTask
-        Its posterior has a key.
-
-    Raises
-    ------
-    NumpyOnlyError
-        By its methods, if the objective does not take tensors.
+    XLA compiles it when it is first called; here it takes a third of a plain graph's time. The
+    posterior of the task has a key. Methods raise `NumpyOnlyError` if the objective does not take
+    tensors.
     """
 
     def __init__(self, task: AcquisitionTask):

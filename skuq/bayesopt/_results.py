@@ -51,23 +51,10 @@ class _WrongShapeError(ValueError):
 
 
 class ResultLog:
-    """All results in the order of their evaluation.
+    """All results in the order of their evaluation: points `x` (n, d), outputs, values (n,).
 
-    Parameters
-    ----------
-    domain : Domain
-    objective : callable or None
-        Map from outputs (k, ..) to values (k,).
-
-    Attributes
-    ----------
-    x : ndarray of shape (n, d)
-    outputs : list of ndarray or None
-        None where the evaluation failed.
-    values : ndarray of shape (n,)
-        NaN where the evaluation failed.
-    messages : list of str
-        Reasons of failures; empty for successful evaluations.
+    Where an evaluation failed the output is None, the value NaN and `messages` has the reason,
+    which is empty elsewhere. The objective, if any, maps outputs (k, ..) to values (k,).
     """
 
     def __init__(self, domain: Domain, objective: Callable | None):

@@ -33,13 +33,7 @@ def check_settings(
     n_initial: Any,
     callback: Callable[..., Any] | None,
 ) -> None:
-    """Check parameters of `BayesianOptimizer`, also that they go together.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If they do not.
-    """
+    """Check parameters of `BayesianOptimizer`, also that they go together."""
     for parameter, value in (
         ("n_restarts", n_restarts),
         ("n_draws", n_draws),
@@ -74,14 +68,7 @@ def check_settings(
 def check_changes(changes: dict[str, Any], *, had_objective: bool, had_beta: bool) -> None:
     """Check the parameters that a saved search is given again.
 
-    Parameters
-    ----------
-    changes : dict
-        Parameters by name.
-    had_objective : bool
-        Whether the saved search has an objective, which its state does not hold.
-    had_beta : bool
-        Whether its state holds `beta`; it holds no function.
+    Its state holds no function: not the objective, if it had one, nor a callable beta.
     """
     if "random_state" in changes:
         raise ValueError("A search goes on with its own random numbers: leave `random_state`.")

@@ -128,13 +128,8 @@ class Step:
     def propose(self, q: int, beta: float, threshold: float | None = None) -> Proposal:
         """Propose the q points that maximise the acquisition.
 
-        Parameters
-        ----------
-        q : int
-        beta : float
-        threshold : float, optional
-            NOMU's dynamic c: while a proposal is nearer than this to a known point, in unit
-            coordinates, beta is doubled for this proposal, up to 15 times.
+        While a proposal is nearer than `threshold`, NOMU's dynamic c, to a known point in unit
+        coordinates, beta is doubled for this proposal, up to 15 times.
         """
         known = self._known()
         for n_doublings in range(_MOST_DOUBLINGS + 1):
@@ -148,14 +143,8 @@ class Step:
     def propose_one_by_one(self, q: int, make_step, beta, threshold=None) -> Proposal:
         """Propose q points one after the other, for surrogates without joint draws, or for "milp".
 
-        Parameters
-        ----------
-        q : int
-        make_step : callable
-            ``make_step(results)`` fits a step to further results: before each point, those before
-            it get the surrogate's mean predictions as results.
-        beta, threshold
-            See `propose`.
+        ``make_step(results)`` fits a step to further results: before each point, those before it
+        get the surrogate's mean predictions as results.
         """
         proposal = self.propose(1, beta, threshold)
         if q == 1:

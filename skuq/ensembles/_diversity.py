@@ -127,14 +127,8 @@ def count_pairs(
 ) -> PairCounts:
     """Count what models do alone and in pairs over sets of rows.
 
-    Parameters
-    ----------
-    wrong : ndarray of bool of shape (M, N)
-    sets : sequence of F ndarrays of int
-        Positions of the rows of each set.
-    weight : ndarray of shape (N,)
-    labels : ndarray of int of shape (M, N), optional
-        Ratings for `agree` and `chance`; by default being right or wrong.
+    `wrong` (M, N) says where each model errs, `sets` holds positions of rows, and `labels` (M, N)
+    are ratings for `agree` and `chance`, by default being right or wrong.
     """
     n_models = len(wrong)
     ratings = wrong if labels is None else labels

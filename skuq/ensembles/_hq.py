@@ -48,15 +48,8 @@ def prune_classifiers(
 ) -> TeamSelection:
     """Prune the teams of a pool of classifiers; everything is checked.
 
-    Parameters
-    ----------
-    codes : ndarray of int of shape (M, N)
-        Class that each model gives.
-    proba : ndarray of shape (M, N, C) or None
-        Probabilities that teams average; None to vote by plurality.
-    y : ndarray of int of shape (N,)
-        True classes; -1 is a class that no model knows.
-    weight : ndarray of shape (N,)
+    Models give classes `codes` (M, N) and, if teams average them, probabilities `proba`
+    (M, N, C); None to vote by plurality. Of the true classes y (N,), -1 is one that no model knows.
     """
     wrong = codes != y
     # What is equal has to stay equal: ties are told apart by it.

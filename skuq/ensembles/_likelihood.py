@@ -62,20 +62,11 @@ def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray
 def likelihood_statistics(
     log_likelihood: ArrayLike,
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Loss]:
-    """What an ensemble averages, and its loss: for `select_forward`.
+    """What an ensemble averages, (n_candidates, n_samples) each, and its loss for `select_forward`.
 
-    Parameters
-    ----------
-    log_likelihood : ndarray of shape (n_candidates, n_samples)
-        Log likelihood of each row's observation, in nats.
-
-    Returns
-    -------
-    statistics : tuple of three ndarray of shape (n_candidates, n_samples)
-        Likelihoods divided by the largest of their row, the log of that divisor, and the log
-        likelihoods themselves.
-    loss : callable
-        From their averages to minus log of the averaged likelihood.
+    The statistics are likelihoods divided by the largest of their row, the log of that divisor,
+    and the log likelihoods themselves. The loss maps their averages to minus log of the averaged
+    likelihood, in nats.
     """
     log_likelihood = np.asarray(log_likelihood, dtype=float)
     # A density far out in the tail of every candidate is 0 in float64, its log is not.

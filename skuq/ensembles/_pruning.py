@@ -61,13 +61,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Rules:
-    """How to prune; see `HQEnsembleSelector` for the meaning of each.
-
-    Raises
-    ------
-    ValueError
-        If a rule cannot be followed.
-    """
+    """How to prune; see `HQEnsembleSelector` for the meaning of each."""
 
     metric: str | Sequence[str] = "gd"
     score: str = "hq"
@@ -116,13 +110,7 @@ class Rules:
             raise ValueError(f"`choose` must be 'accuracy' or callable. Got {self.choose!r}.")
 
     def check_pool(self, n_models: int) -> Rules:
-        """These rules, if they suit a pool of so many models.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer than two models, or too many teams.
-        """
+        """Return these rules; raise ValueError if they do not suit a pool of so many models."""
         if n_models < 2:
             raise ValueError(f"A team needs at least two models. Got a pool of {n_models}.")
         if n_models > _MOST_MODELS:
@@ -215,13 +203,7 @@ class TeamSelection:
 
 
 def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
-    """Score the teams, filter them, and choose one.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two models, or too many teams.
-    """
+    """Score the teams, filter them, and choose one."""
     n_models = len(pool.wrong)
     max_size = rules.check_pool(n_models).largest(n_models)
     everyone, focal = _count(pool, rules, rng)

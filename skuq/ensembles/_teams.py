@@ -46,23 +46,10 @@ def all_teams(n_models: int, size: int) -> np.ndarray:
 
 
 def extend_teams(alive: np.ndarray, most: int) -> np.ndarray:
-    """Teams of one more model of which every part of the former size is alive.
+    """Teams (n_teams, S + 1) of one more model of which every part of the former size is alive.
 
-    By induction they contain no team that was pruned at any size.
-
-    Parameters
-    ----------
-    alive : ndarray of shape (n_alive, S)
-    most : int
-
-    Returns
-    -------
-    ndarray of shape (n_teams, S + 1)
-
-    Raises
-    ------
-    ValueError
-        If there are more than `most`.
+    By induction they contain no team that was pruned at any size. Raise ValueError if there are
+    more than `most`.
     """
     size = alive.shape[1]
     teams = list(map(tuple, alive.tolist()))
@@ -82,13 +69,7 @@ def extend_teams(alive: np.ndarray, most: int) -> np.ndarray:
 
 
 def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
-    """Each team as an array of distinct model indices.
-
-    Raises
-    ------
-    ValueError
-        If a team is no set of at least two models of the pool.
-    """
+    """Validate teams as arrays of two or more distinct model indices."""
     checked = []
     for team in teams:
         members = np.asarray(team)
@@ -109,13 +90,7 @@ def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
 
 
 def row_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray:
-    """Weights (n,) of at most 1: only ratios count, and squares of huge sums overflow.
-
-    Raises
-    ------
-    ValueError
-        If they are not n finite numbers >= 0, one at least positive.
-    """
+    """Validate weights (n,) and scale them to at most 1, as squares of huge sums overflow."""
     return check_weights(sample_weight, np.empty(n), relative=True) if n else np.empty(0)
 
 
@@ -135,14 +110,7 @@ def hard_vote_accuracy(
 ) -> Strength:
     """The share of rows a team's plurality vote gets right, as a function of teams.
 
-    Parameters
-    ----------
-    codes : ndarray of int of shape (M, N)
-        Classes the models give.
-    y : ndarray of int of shape (N,)
-    weight : ndarray of shape (N,)
-    accuracy : ndarray of shape (M,)
-        Accuracy of each model; the side of the most accurate of tied members wins.
+    Of tied votes the side of the member with the highest `accuracy` (M,) wins.
     """
     order = np.lexsort((np.arange(len(codes)), -accuracy))
     place = np.argsort(order)  # model -> its place, the most accurate first
@@ -176,14 +144,7 @@ def hard_vote_accuracy(
 
 
 def soft_vote_accuracy(proba: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Strength:
-    """The share of rows a team's averaged probabilities get right, as a function of teams.
-
-    Parameters
-    ----------
-    proba : ndarray of shape (M, N, C)
-    y : ndarray of int of shape (N,)
-    weight : ndarray of shape (N,)
-    """
+    """The share of rows a team's averaged probabilities get right, as a function of teams."""
     codes = proba.argmax(axis=2)
     # Where all models give one class, so does every team.
     contested = (codes != codes[0]).any(axis=0)
@@ -216,15 +177,9 @@ def _first_argmax(values: Any) -> np.ndarray:
 
 
 def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Strength:
-    """Minus the mean loss of averaged statistics, as a function of teams.
+    """Minus the mean loss of averaged statistics (M, N, ...), as a function of teams.
 
-    Parameters
-    ----------
-    statistics : sequence of ndarray of shape (M, N, ...)
-        Arrays that a team averages over its members.
-    loss : callable
-        ``loss(*averages) -> (n_teams, N)`` or more trailing axes.
-    weight : ndarray of shape (N,)
+    ``loss(*averages)`` has shape (n_teams, N) or more trailing axes.
     """
 
     def strength(teams: np.ndarray) -> np.ndarray:

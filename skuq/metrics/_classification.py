@@ -243,13 +243,7 @@ def predictive_entropy(proba):
 
 
 def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
-    """Column (n,) of each row's label on the last axis of proba (.., n, C).
-
-    Raises
-    ------
-    ValueError
-        If rows or columns do not fit, or a label is unknown.
-    """
+    """Find the column (n,) of each row's label on the last axis of proba (.., n, C)."""
     y = column_or_1d(y_true)
     n, n_classes = proba.shape[-2:]
     if len(y) != n:

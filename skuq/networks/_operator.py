@@ -200,18 +200,10 @@ class OperatorNetwork:
 def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     """A Keras model with inputs u and y as a base network: its configuration, as JSON.
 
-    The result is a model of rows [u, y] that gives the raw outputs, then features: what enters
-    the model's last layers of weights, u and y.
-
-    Parameters
-    ----------
-    model : keras.Model
-        Functional, with inputs (N, n_inputs) and (N, n_queries) and one output (N, n_raw).
-
-    Raises
-    ------
-    ValueError
-        If it is another kind of model, has no weights, or cannot be rebuilt from its configuration.
+    The model is functional, with inputs (N, n_inputs) and (N, n_queries) and one output
+    (N, n_raw). The result is a model of rows [u, y] that gives the raw outputs, then features:
+    what enters the model's last layers of weights, u and y. Raise ValueError for another kind of
+    model, or one that has no weights or cannot be rebuilt from its configuration.
     """
     from skuq.backend import keras
 

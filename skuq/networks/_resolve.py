@@ -61,19 +61,7 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
 def resolve_nes_space(space, images: bool, n_rows: int) -> SearchSpace:
     """Return the search space meant by None, a name in `NES_SPACES` or another form of a space.
 
-    Parameters
-    ----------
-    space : None, str, SearchSpace, callable or (callable, callable)
-        None is "darts" for images and "dense" for tables.
-    images : bool
-        Whether the inputs are images.
-    n_rows : int
-        Number of rows of a table; batch sizes depend on it.
-
-    Raises
-    ------
-    ValueError
-        If it is none of these.
+    None is "darts" for images and "dense" for tables, where batch sizes depend on `n_rows`.
     """
     if space is None:
         space = "darts" if images else "dense"

@@ -186,12 +186,7 @@ def check_member(state: dict, where) -> None:
 
 
 def check_network(network: str, where) -> None:
-    """Refuse a network's JSON unless all that it names is known to compute and no more.
-
-    Raises
-    ------
-    FileFormatError
-    """
+    """Raise FileFormatError unless a network's JSON names only what is known to compute."""
     try:
         # The hook sees every object of the text, innermost first.
         config = json.loads(network, object_hook=_check_item)

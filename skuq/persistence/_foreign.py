@@ -30,10 +30,7 @@ def is_foreign(value: Any) -> bool:
 def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
     """Encode an object as bytes; None if skops cannot.
 
-    Raises
-    ------
-    UnsavableError
-        If skops is not installed, or the object holds one of skuq.
+    Raise UnsavableError if skops is not installed, or the object holds one of skuq.
     """
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     if importlib.util.find_spec("skops") is None:
@@ -58,10 +55,8 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
 def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:
     """Make the object that `dump_foreign` has encoded.
 
-    Raises
-    ------
-    FileFormatError
-        If it is broken, or holds a type that is neither on skops' list nor in `trusted`.
+    Raise FileFormatError if it is broken, or holds a type that is neither on skops' list nor in
+    `trusted`.
     """
     if importlib.util.find_spec("skops") is None:
         raise FileFormatError(f'`{name}` was saved with skops: pip install "skuq[skops]"')

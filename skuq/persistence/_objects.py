@@ -25,10 +25,7 @@ _PART, _FOREIGN = "part", "sklearn"  # stored names that are not names of classe
 class Describer:
     """Encode an object that is not plain: ``(object, where) -> (name, state)``.
 
-    Parameters
-    ----------
-    estimator : object
-        What is saved. Its parameters name the parts that are the user's own.
+    The parameters of the estimator that is saved name the parts that are the user's own.
     """
 
     def __init__(self, estimator: Any) -> None:
@@ -85,12 +82,7 @@ def _state_of(value: Any, where: Any) -> State:
 class Restorer:
     """Make objects of registered classes: ``(name, state, where) -> object``.
 
-    Parameters
-    ----------
-    parts : dict or None
-        The user's parts by name.
-    trusted : list of str or type, or None
-        Further types that skops may make.
+    `parts` are the user's by name; `trusted` are further types that skops may make.
     """
 
     def __init__(self, parts: State | None, trusted: Sequence[str | type] | None) -> None:

@@ -50,13 +50,7 @@ class MissingPart:
 
 
 class PartNames:
-    """Names of the user's parts in an estimator: of a parameter, or else of the part's place.
-
-    Parameters
-    ----------
-    estimator : object
-        Estimator, with or without `get_params`.
-    """
+    """Names of the user's parts in an estimator: of a parameter, or else of the part's place."""
 
     def __init__(self, estimator: Any) -> None:
         params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}

@@ -18,13 +18,7 @@ _N_FOLDS, _N_SHUFFLES = 5, 5
 
 
 def catalog_frame(catalog) -> pd.DataFrame:
-    """The frame of a catalog, or the frame itself.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is neither, or lacks columns.
-    """
+    """The frame of a catalog, or the frame itself; it must have a status and a score."""
     frame = catalog if isinstance(catalog, pd.DataFrame) else None
     if frame is None and hasattr(catalog, "to_frame"):
         frame = catalog.to_frame()
@@ -105,24 +99,9 @@ def decision_importances(
     upset. In each of five folds every decision is shuffled among the trials left out: the
     fall in R2 is its importance. About 0, also below, is no importance.
 
-    Parameters
-    ----------
-    configurations : DataFrame of shape (n_trials, n_decisions)
-    scores : array-like of shape (n_trials,)
-    random_state : int, RandomState instance or None, default=0
-
-    Returns
-    -------
-    importances : DataFrame of shape (n_decisions, 2)
-        By decision, largest first: `mean` and standard `error` over the folds; 0 for
-        decisions that never vary.
-    r2 : float
-        Mean R2 of the forests on the trials left out: without it importances mean nothing.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than ten trials.
+    Return a frame by decision, largest first, with `mean` and standard `error` over the folds (0
+    for decisions that never vary), and the mean R2 of the forests on the trials left out: without
+    it importances mean nothing. Raise ValueError if there are fewer than ten trials.
     """
     if len(configurations) < 2 * _N_FOLDS:
         raise ValueError(

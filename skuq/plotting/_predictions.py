@@ -20,13 +20,7 @@ __all__ = [
 
 
 def check_rows(**arrays) -> list[np.ndarray]:
-    """Finite arrays of the same shape (n_samples,); one named `std` is positive.
-
-    Raises
-    ------
-    ValueError
-        If one is not.
-    """
+    """Check finite arrays of the same shape (n_samples,); one named `std` must be positive."""
     checked = check_same_shape(**arrays)
     if checked[0].ndim > 1:
         raise ValueError(
@@ -37,13 +31,7 @@ def check_rows(**arrays) -> list[np.ndarray]:
 
 
 def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of a regressor's prediction.
-
-    Raises
-    ------
-    TypeError
-        If the estimator is a classifier or gives no standard deviation.
-    """
+    """Mean and standard deviation of a regressor's prediction; TypeError if it gives none."""
     estimator, X = innermost(estimator, X)
     if classifies(estimator):
         raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
@@ -64,13 +52,7 @@ def pit_of_estimator(estimator, X, y) -> np.ndarray:
 
 
 def member_predictions(estimator, X) -> np.ndarray:
-    """Members' predictions: means, or probabilities, of shape (n_members, n_samples, ..).
-
-    Raises
-    ------
-    TypeError
-        If the estimator shows no members.
-    """
+    """Members' predictions: means, or probabilities, of shape (n_members, n_samples, ..)."""
     estimator, X = innermost(estimator, X)
     distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
     for name in ("loc", "proba"):
@@ -83,13 +65,7 @@ def member_predictions(estimator, X) -> np.ndarray:
 
 
 def catalog_of(estimator):
-    """The catalog of the search behind an estimator, also inside of a pipeline.
-
-    Raises
-    ------
-    TypeError
-        If there was none.
-    """
+    """The catalog of the search behind an estimator, also inside of a pipeline."""
     while not hasattr(estimator, "catalog_"):
         inside = getattr(estimator, "best_estimator_", None)
         inside = estimator[-1] if isinstance(estimator, Pipeline) else inside
@@ -103,13 +79,7 @@ def catalog_of(estimator):
 
 
 def check_pit(pit) -> np.ndarray:
-    """Numbers in [0, 1], as one row.
-
-    Raises
-    ------
-    ValueError
-        If there are none, or others.
-    """
+    """Check one or more numbers in [0, 1], and return them as one row."""
     values = np.asarray(pit, dtype=float).ravel()
     if not len(values) or not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f"`pit` must be one or more numbers in [0, 1]. Got {pit!r}.")

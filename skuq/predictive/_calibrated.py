@@ -177,12 +177,7 @@ class RecalibratedMixture(_Calibrated):
 
 
 def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Moments about the mean of what lies between knots (n_cells + 1, n[, m]), cell by cell.
-
-    Returns
-    -------
-    first, second : ndarray of shape (n_cells, n[, m])
-    """
+    """First and second moments about the mean, (n_cells, n[, m]), of what lies between knots."""
     first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
     for weight, loc, scale in zip(mixture.weights, mixture.loc, mixture.scale):
         z = (knots - loc) / scale

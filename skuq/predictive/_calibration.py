@@ -98,34 +98,17 @@ def fit_epistemic_scale(
     """Fit factors c of the model's and k of the noise's standard deviation.
 
     Under them errors are most likely to come from normals of mean 0 and variance
-    ``c**2 * epistemic**2 + k**2 * aleatoric**2``. Outputs share the factors.
+    ``c**2 * epistemic**2 + k**2 * aleatoric**2``. All arrays are (n,) or (n, m), weights (n,);
+    outputs share the factors. For two-piece normals `epistemic` is the model's standard deviation
+    on the side on which y lies, and `beyond` that on the other side.
 
-    Parameters
-    ----------
-    error : ndarray of shape (n,) or (n, m)
-        y minus the point prediction.
-    epistemic : ndarray of the shape of `error`
-        Positive.
-    aleatoric : ndarray of the shape of `error`, or None
-        Non-negative; None is the same as 0 everywhere.
-    weights : ndarray of shape (n,)
-        Non-negative, not all 0.
-    fit_noise : bool, default=False
-        Whether k is learnt (Eq. 58); if not, noise is known and k is 1 (Eq. 59). It stays 1
-        too where a likelihood ratio test at 5 % does not speak against that: where the model's
-        part hardly varies, errors cannot tell the two apart.
-    beyond : ndarray of the shape of `error`, optional
-        For two-piece normals: the model's standard deviation on the side on which y does not
-        lie. `epistemic` is that on the side on which it does.
-
-    Returns
-    -------
-    c, k : float
-        Positive. Where noise alone explains the errors the best c is 0; returned is the
-        smallest that is tried, at which the model's part is 1e-6 of the noise's in a typical
-        row. The same holds for k where it is learnt. Without noise k is 1 and c the root mean
-        square of ``error / epistemic``, the minimiser of Eq. 50. If all errors are 0, what is
-        not pinned by known noise is 1.
+    Without noise k is 1 and c the root mean square of ``error / epistemic``, the minimiser of
+    Eq. 50. With `fit_noise` k is learnt (Eq. 58); otherwise noise is known and k is 1 (Eq. 59).
+    It stays 1 too where a likelihood ratio test at 5 % does not speak against that: where the
+    model's part hardly varies, errors cannot tell the two apart. Where noise alone explains the
+    errors the best c is 0; returned is the smallest that is tried, at which the model's part is
+    1e-6 of the noise's in a typical row. The same holds for k where it is learnt. If all errors
+    are 0, what is not pinned by known noise is 1.
 
     References
     ----------
@@ -232,33 +215,12 @@ def fit_readout(
 ) -> tuple[float, float, float]:
     """Fit the ends of the readout's range and the factor c by maximum likelihood.
 
-    The standard deviation of the model is ``c * readout(raw, l_min, l_max)``; outputs share
-    all three.
-
-    Parameters
-    ----------
-    error, raw : ndarray of shape (n,) or (n, m)
-        y minus the point prediction, and the network's side output.
-    readout : callable
-        ``readout(raw, l_min, l_max) -> positive ndarray``, element by element; broadcasts.
-    weights : ndarray of shape (n,)
-        Non-negative, not all 0.
-    l_mins, l_maxs : ndarray of shape (n_mins,), (n_maxs,)
-        Grids of values; all pairs with l_min < l_max are tried.
-    aleatoric : ndarray of the shape of `error`, or None
-        Known noise.
-    raw_beyond : ndarray of the shape of `error`, optional
-        For two-piece normals: the side output on the side on which y does not lie.
-
-    Returns
-    -------
-    l_min, l_max, c : float
-        If all errors are 0 the smallest pair, with the c of `fit_epistemic_scale`.
-
-    Raises
-    ------
-    ValueError
-        If no l_max is larger than any l_min.
+    The standard deviation of the model is ``c * readout(raw, l_min, l_max)``, positive and
+    computed element by element from the network's side output; outputs share all three numbers.
+    All pairs of the grids `l_mins` and `l_maxs` with l_min < l_max are tried. `aleatoric` is known
+    noise. For two-piece normals `raw_beyond` is the side output on the side on which y does not
+    lie. If all errors are 0 the result is the smallest pair, with the c of `fit_epistemic_scale`.
+    Raise ValueError if no l_max is larger than any l_min.
 
     Notes
     -----
@@ -391,22 +353,11 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike
 
 
 def fit_levels(pit: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit knots of the map from predicted to observed levels (Kuleshov et al., 2018).
+    """Fit knots (n_knots,) of the map from predicted to observed levels (Kuleshov et al., 2018).
 
     The isotonic fit of the observed on the predicted levels is the distribution function of
-    the PIT values. Between knots, of which each holds ten values or more, and twenty at
-    most, it is linear, so that there is a density.
-
-    Parameters
-    ----------
-    pit : ndarray of shape (n,)
-        Predicted cdf at y.
-    weights : ndarray of shape (n,)
-
-    Returns
-    -------
-    predicted, observed : ndarray of shape (n_knots,)
-        Strictly increasing, from 0 to 1.
+    the PIT values (n,). Between knots, of which each holds ten values or more, and twenty at
+    most, it is linear, so that there is a density. Both ends increase strictly from 0 to 1.
     """
     n_knots = int(np.clip(len(pit) // 10, 1, 20))
     observed = np.arange(n_knots + 1) / n_knots
@@ -417,15 +368,7 @@ def fit_levels(pit: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> float:
-    """Fit the temperature by maximum likelihood (Guo et al., 2017).
-
-    Parameters
-    ----------
-    probas : ndarray of shape (n, C)
-        Averaged probabilities.
-    codes : ndarray of int of shape (n,)
-    weights : ndarray of shape (n,)
-    """
+    """Fit the temperature of averaged probabilities by maximum likelihood (Guo et al., 2017)."""
     rows = np.arange(len(codes))
 
     def nll(log_t: float) -> float:

@@ -9,13 +9,7 @@ __all__ = ["check_levels", "interval_levels"]
 
 
 def check_levels(probability: ArrayLike) -> np.ndarray:
-    """Check a number or numbers (q,), which must lie strictly between 0 and 1.
-
-    Raises
-    ------
-    ValueError
-        If they are not.
-    """
+    """Check a number or numbers (q,), which must lie strictly between 0 and 1."""
     levels = np.asarray(probability, dtype=float)
     if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
@@ -23,13 +17,7 @@ def check_levels(probability: ArrayLike) -> np.ndarray:
 
 
 def interval_levels(coverage: float) -> list[float]:
-    """Lower and upper level of the central interval with this coverage.
-
-    Raises
-    ------
-    ValueError
-        If coverage is not strictly between 0 and 1.
-    """
+    """Lower and upper level of the central interval with this coverage, strictly in (0, 1)."""
     if not 0 < coverage < 1:
         raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
     return [(1 - coverage) / 2, (1 + coverage) / 2]

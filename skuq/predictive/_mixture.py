@@ -45,13 +45,7 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
 
 
 def check_locations_and_scales(loc: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Locations and scales of members, (K, n) or (K, n, m), as floats.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree or a scale is not positive.
-    """
+    """Check locations and positive scales of members, (K, n) or (K, n, m)."""
     loc, scale = np.asarray(loc, dtype=float), np.asarray(scale, dtype=float)
     if loc.ndim not in (2, 3) or scale.shape != loc.shape or not len(loc):
         raise ValueError(
@@ -73,15 +67,8 @@ def find_roots(
 ) -> np.ndarray:
     """Find the zeros of an increasing function between ends, element by element.
 
-    Parameters
-    ----------
-    excess : callable
-        ``excess(y, levels, at)`` of arrays (s,), for some of the elements at a time.
-    low, high : ndarray of shape (..)
-    levels, at : ndarray of shape (..)
-        A number and a position (int) of each element.
-    tolerance : float, default=1e-16
-        Tolerance in units of half the bracket.
+    ``excess(y, levels, at)`` takes arrays (s,) for some of the elements at a time: each has a
+    level and a position `at`. The tolerance is in units of half the bracket.
     """
     # In such units the root is of order 1 whatever y's is.
     centre, unit = 0.5 * (low + high), 0.5 * (high - low)
@@ -362,17 +349,9 @@ class Mixture:
     def _moments_of(
         self, function: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Members' means and variances, (K, n[, m]), of an increasing function of y.
+        """Members' means and variances, (K, n[, m]), of an increasing function of arrays of y.
 
-        Parameters
-        ----------
-        function : callable
-            From arrays (.., n[, m]) to arrays of the same shape.
-
-        Raises
-        ------
-        ValueError
-            If they overflow.
+        Raise ValueError if they overflow.
         """
         means, variances = [], []
         for own in self._members():

@@ -21,15 +21,7 @@ __all__ = ["EpistemicNormal", "check_parts"]
 def check_parts(**arrays: ArrayLike) -> list[np.ndarray]:
     """Check a location and standard deviations, all of one shape (n,) or (n, m).
 
-    Parameters
-    ----------
-    **arrays : array-like
-        The location first; the others non-negative and finite.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree or a standard deviation is negative, infinite or NaN.
+    The location comes first; the others must be non-negative and finite.
     """
     checked = {name: np.asarray(array, dtype=float) for name, array in arrays.items()}
     shapes = [array.shape for array in checked.values()]

@@ -124,31 +124,11 @@ class Posterior:
 
 
 def normal_indices(n_draws: int, n_outputs: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw standard normals that are spread more evenly than independent ones.
+    """Draw standard normals (n_draws, n_outputs) spread more evenly than independent ones.
 
-    Parameters
-    ----------
-    n_draws : int
-        At least 2. Powers of 2 are spread best.
-    n_outputs : int
-        Independent normals of one draw.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of shape (n_draws, n_outputs)
-        Quantiles at the points of a scrambled Sobol sequence, then shifted and scaled: every
-        column has mean 0 and (population) variance 1 exactly.
-
-    Raises
-    ------
-    ValueError
-        If `n_draws` is below 2 or `n_outputs` below 1.
-
-    References
-    ----------
-    Owen (1997), "Scrambled net variance for integrals of smooth functions", Annals of
-    Statistics 25(4).
+    They are quantiles at the points of a scrambled Sobol sequence, then shifted and scaled: every
+    column has mean 0 and (population) variance 1 exactly. Powers of 2 are spread best; at least 2
+    draws are needed (Owen 1997, "Scrambled net variance for integrals of smooth functions").
     """
     if n_draws < 2 or n_outputs < 1:
         raise ValueError(

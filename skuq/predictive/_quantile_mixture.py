@@ -166,14 +166,8 @@ class QuantileMixture(Mixture):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
         """Sort all members' knots, with the density after each and the probability before it.
 
-        Both without tails, and sums over members: a running sum over knots would lose wide
-        members beside narrow ones.
-
-        Returns
-        -------
-        y, slopes, below : ndarray of shape (K * q, r)
-        ends : tuple of ndarray of shape (K, r)
-            The members' own first and last knots.
+        Both without tails, and sums over members: a running sum over knots would lose wide members
+        beside narrow ones. The ends (K, r) are the members' own first and last knots.
         """
         centre, knots, widths, _, _ = arrays
         q, n_rows = len(self.levels), centre.shape[1]
