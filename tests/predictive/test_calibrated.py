@@ -20,28 +20,6 @@ def mixture(seed=0, shape=(4,), k=3):
     return GaussianMixture(rng.normal(size=(k, *shape)), rng.uniform(0.5, 2, (k, *shape)))
 
 
-def test_scaling_stretches_about_the_mean():
-    base = mixture(shape=(5, 2))
-    scaled = base.scaled(np.array([2.0, 0.5]))
-    assert_allclose(scaled.mean, base.mean, rtol=1e-13)
-    assert_allclose(scaled.std, base.std * [2.0, 0.5])
-    parts, own = scaled.uncertainty(), base.uncertainty()
-    assert_allclose(parts.epistemic / own.epistemic, parts.aleatoric / own.aleatoric)
-    levels = [0.1, 0.7]
-    centre = base.mean[:, None]
-    assert_allclose(
-        scaled.quantile(levels), centre + (base.quantile(levels) - centre) * [2.0, 0.5], atol=1e-9
-    )
-    assert_allclose(base.output(1).mean, base.mean[:, 1])
-
-
-def test_inverse_cdf_takes_a_level_for_every_row(global_random_seed):
-    base = mixture(global_random_seed, (6, 2))
-    levels = np.random.default_rng(global_random_seed).uniform(0.01, 0.99, (3, 6, 2))
-    found = base.inverse_cdf(levels)
-    assert_allclose(np.stack([base.cdf(y) for y in found]), levels, atol=1e-10)
-
-
 def test_scale_of_normals_is_the_closed_form():
     rng = np.random.default_rng(0)
     y, mean, std = rng.normal(size=(3, 50))

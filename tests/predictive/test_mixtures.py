@@ -112,8 +112,8 @@ def moments_by_integration(mixture, n_points=20_001):
 
 @kinds
 @shapes
-def test_moments_are_those_of_the_weighted_members(kind, shape):
-    m = make(kind, shape)
+def test_moments_are_those_of_the_weighted_members(kind, shape, global_random_seed):
+    m = make(kind, shape, seed=global_random_seed)
     assert isinstance(m, Mixture)
     for name in ("mean", "variance", "std", "aleatoric_variance", "epistemic_variance"):
         assert getattr(m, name).shape == shape
@@ -124,32 +124,24 @@ def test_moments_are_those_of_the_weighted_members(kind, shape):
     assert_allclose(m.epistemic_variance, np.average(squares, axis=0, weights=m.weights))
     assert_allclose(m.variance, m.aleatoric_variance + m.epistemic_variance)
     assert_allclose(m.std**2, m.variance)
+    for ddof in (0, 1):
+        mean, aleatoric, epistemic, total = m.uncertainty(ddof)
+        assert_allclose(total**2, aleatoric**2 + epistemic**2, rtol=1e-12)
+        assert_allclose(mean, m.mean, rtol=1e-14)
 
 
 @kinds
 @shapes
-def test_rows_do_not_depend_on_each_other(kind, shape):
-    m, row = make(kind, shape), slice(2, 3)
-    alone = m.rows(row)
+def test_results_have_the_rows_and_outputs(kind, shape):
+    m = make(kind, shape)
     y = np.random.default_rng(1).normal(size=shape)
     assert m.log_prob(y).shape == shape[:1]
-    assert_allclose(m.log_prob(y)[row], alone.log_prob(y[row]))
     assert m.cdf(y).shape == m.cdf(0.3).shape == shape
-    assert_allclose(m.cdf(0.3)[row], alone.cdf(np.full((1, *shape[1:]), 0.3)))
+    assert_allclose(m.cdf(0.3), m.cdf(np.full(shape, 0.3)))
     assert m.quantile(0.3).shape == shape
     assert m.quantile([0.3, 0.4, 0.5]).shape == (shape[0], 3, *shape[1:])
-    assert_allclose(m.quantile([0.4, 0.3])[row, 1], alone.quantile(0.3), rtol=1e-9, atol=1e-12)
     assert m.interval(0.5).shape == (shape[0], 2, *shape[1:])
     assert_allclose(m.interval(0.5), m.quantile([0.25, 0.75]))
-
-
-@kinds
-@shapes
-def test_draws_have_the_mixtures_mean(kind, shape):
-    m, n_draws = make(kind, shape), 4000
-    draws = m.sample(n_draws, rng=0)
-    assert draws.shape == (*shape, n_draws)
-    assert (abs(draws.mean(axis=-1) - m.mean) < 5 * m.std / np.sqrt(n_draws)).all()
 
 
 @kinds
@@ -212,21 +204,6 @@ def test_moments_are_those_of_the_cdf(kind, global_random_seed):
 
 
 @kinds
-@shapes
-def test_parts_add_up(kind, shape, global_random_seed):
-    m = make(kind, shape, seed=global_random_seed)
-    for ddof in (0, 1):
-        mean, aleatoric, epistemic, total = m.uncertainty(ddof)
-        assert_allclose(total**2, aleatoric**2 + epistemic**2, rtol=1e-12)
-        assert_allclose(mean, m.mean, rtol=1e-14)
-    weights = m.weights.reshape(-1, *[1] * len(shape))
-    assert_allclose(m.mean, (weights * m.member_means).sum(axis=0), atol=1e-12)
-    apart = m.member_means - m.mean
-    assert_allclose(m.epistemic_variance, (weights * apart**2).sum(axis=0), rtol=1e-9)
-    assert_allclose(m.aleatoric_variance, (weights * m.member_variances).sum(axis=0), rtol=1e-9)
-
-
-@kinds
 def test_one_member_has_no_epistemic_part(kind):
     m = make(kind, (1,), k=1)
     assert m.epistemic_variance == 0 and m.uncertainty(1).epistemic == 0
@@ -238,9 +215,10 @@ def test_one_member_has_no_epistemic_part(kind):
 def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
     m = make(kind, shape)
     y = np.random.default_rng(1).normal(size=shape)
-    for rows in (slice(1, 3), np.array([3, 0])):
+    for rows in (slice(2, 3), slice(1, 3), np.array([3, 0])):
         part = m.rows(rows)
         assert_allclose(part.log_prob(y[rows]), m.log_prob(y)[rows], rtol=1e-12)
+        assert_allclose(part.cdf(y[rows]), m.cdf(y)[rows], rtol=1e-12)
         assert_allclose(part.mean, m.mean[rows], rtol=1e-12)
         assert_allclose(part.quantile([0.2, 0.7]), m.quantile([0.2, 0.7])[rows], rtol=1e-12)
     if len(shape) == 2:
@@ -333,6 +311,7 @@ def test_weights_are_repeats(kind):
 def test_samples_are_of_the_distribution(kind, shape):
     m = make(kind, shape, seed=2)
     draws = m.sample(20_000, rng=1)
+    assert draws.shape == (*shape, 20_000)
     for level in (0.05, 0.3, 0.5, 0.9):
         share = (draws <= m.quantile(level)[..., None]).mean(axis=-1)
         error = np.sqrt(level * (1 - level) / 20_000)
@@ -382,7 +361,7 @@ def test_bad_arguments_are_refused(kind):
         m.log_prob(np.zeros(3))
 
 
-@pytest.mark.parametrize("kind", PLAIN[1:], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 def test_weights_must_sum_to_1(kind):
     m = make(kind)
     levels = [LEVELS] if hasattr(m, "levels") else []
@@ -391,7 +370,7 @@ def test_weights_must_sum_to_1(kind):
             type(m)(*levels, *m._parameters, wrong)
 
 
-@pytest.mark.parametrize("kind", [student, nested], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [gaussian, student, nested], ids=lambda kind: kind.__name__)
 @shapes
 def test_against_tensorflow_probability(kind, shape):
     m = make(kind, shape)
