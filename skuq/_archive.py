@@ -36,8 +36,6 @@ from skuq._npy import npy
 from skuq._trees import MAX_TEXT, TreeDecoder, TreeEncoder, read_json
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 
-__all__ = ["from_bytes", "read", "to_bytes", "write"]
-
 FORMAT_VERSION = 1
 # Compressed parts may unpack to MAX_TEXT bytes plus this many times the length of the file.
 MAX_RATIO = 200

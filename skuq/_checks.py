@@ -9,8 +9,6 @@ import numpy as np
 
 from skuq._params import check_sample_weight
 
-__all__ = ["check_count", "check_member_weights", "check_weights", "class_codes"]
-
 
 def check_count(name: str, value: Any) -> None:
     """Raise ValueError unless `value` is a whole number of at least 1."""

@@ -2,7 +2,5 @@
 
 import numpy as np
 
-__all__ = ["LOG_SQRT_2PI"]
-
 #: Minus the log density of a standard normal at 0.
 LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)

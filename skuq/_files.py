@@ -7,8 +7,6 @@ import os
 import secrets
 from pathlib import Path
 
-__all__ = ["atomic_write"]
-
 
 def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file atomically: readers see the old one or the new one, never a part.

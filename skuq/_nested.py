@@ -11,14 +11,6 @@ from sklearn.pipeline import Pipeline
 
 from skuq._checks import class_codes
 
-__all__ = [
-    "as_predicted",
-    "class_probabilities",
-    "classifies",
-    "innermost",
-    "predict_normal",
-]
-
 
 def classifies(estimator: Any) -> bool:
     """Whether a fitted estimator is a classifier."""

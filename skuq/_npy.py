@@ -13,8 +13,6 @@ import numpy as np
 
 from skuq.exceptions import FileFormatError
 
-__all__ = ["array_of", "checked_dtype", "checked_values", "is_plain_dtype", "npy", "reshaped"]
-
 _DTYPE = re.compile(r"[<>|=]?[biufcUmM][0-9]{1,18}(\[[0-9]{0,9}[a-zA-Z]{1,3}\])?")
 # The only form of a header that NumPy writes for plain arrays.
 _NPY_HEADER = re.compile(

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-__all__ = ["PiecewiseQuantiles", "check_quantile_levels"]
-
 _LEAST_WIDTH = 1e-6  # width of a piece, in units of its level's step times the values' range
 _LEAST_RANGE = 1e-9  # range of the values, in units of their size: far above rounding
 _TAIL_NODES, _PIECE_NODES, _LEAST_NODES = 16, 64, 4  # for a tail, all pieces, each piece

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import skuq
 
-__all__ = ["SavedClass", "find_class", "find_name", "is_given_again", "saved_as", "users_part"]
-
 _Class = TypeVar("_Class", bound=type)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-__all__ = ["draw_entropy", "generator", "trial_seed"]
-
 _MAX_SEED = 2**31 - 1
 
 

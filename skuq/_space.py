@@ -16,8 +16,6 @@ import numpy as np
 
 from skuq._registry import saved_as
 
-__all__ = ["Categorical", "Integer", "Real", "Space"]
-
 # Categories with up to this many choices are one-hot encoded for a forest. For larger ones the
 # code is the position of the choice.
 _MAX_ONE_HOT = 12

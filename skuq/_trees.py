@@ -14,8 +14,6 @@ import numpy as np
 from skuq._npy import array_of, checked_dtype, checked_values, is_plain_dtype, reshaped
 from skuq.exceptions import FileFormatError, UnsavableError
 
-__all__ = ["MAX_DEPTH", "MAX_TEXT", "TreeDecoder", "TreeEncoder", "read_json"]
-
 MAX_DEPTH = 100
 MAX_TEXT = 64 * 2**20  # bytes of JSON: at worst 1.5 GB of Python objects
 _LONG = 4096  # characters of a string that gets a member of its own

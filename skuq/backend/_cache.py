@@ -8,9 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-__all__ = ["BoundedCache"]
-
-
 # A dropped program is part of reference cycles, and Python collects those too seldom: a graph
 # is a few objects to Python and megabytes to the backend.
 _DROPPED_PER_COLLECTION = 8

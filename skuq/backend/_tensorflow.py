@@ -16,8 +16,6 @@ from skuq.backend._keras import quiet_stderr
 # isort: split
 import tensorflow as tf  # after the quiet import of Keras
 
-__all__ = ["BACKEND", "Backend", "compile_forward", "compile_program", "to_host", "to_tensors"]
-
 
 class Backend(NamedTuple):
     """Operations that `keras.ops` lacks, or has only in a slow form."""

@@ -17,17 +17,6 @@ from numbers import Real
 import numpy as np
 from scipy import special
 
-__all__ = [
-    "ACQUISITIONS",
-    "Acquisition",
-    "expected_improvement",
-    "leaky_expected_improvement",
-    "mean",
-    "probability_of_improvement",
-    "uncertainty",
-    "upper_confidence_bound",
-]
-
 #: Names of acquisition functions. "lcb" equals "ucb": to minimise, the loop negates the objective.
 ACQUISITIONS = ("ei", "lei", "pi", "ucb", "lcb", "mean", "uncertainty")
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["BatchResult", "minimize_batch"]
-
 _ARMIJO = 1e-4  # share of the decrease predicted by the slope that a step must gain
 _FIRST_STEP = 0.1  # length of the first step, before the curvature is known
 _MAX_HALVINGS = 8  # of one line search; a step is then 1e-8 to 4e-3 of the first

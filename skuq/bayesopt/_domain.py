@@ -14,8 +14,6 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
-__all__ = ["Domain"]
-
 _SLACK = 1e-9  # share of a side by which rounding may carry a point over the edge
 _MANY_POINTS = 2**62
 

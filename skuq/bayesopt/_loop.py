@@ -13,8 +13,6 @@ from tqdm.auto import tqdm
 from skuq.bayesopt._results import ResultLog
 from skuq.exceptions import SearchFailedError
 
-__all__ = ["run_loop"]
-
 _logger = logging.getLogger("skuq")
 
 _HOPELESS = 10  # evaluations that may fail before the search gives up

@@ -18,8 +18,6 @@ from skuq.bayesopt._program import (
     acquisition_of,
 )
 
-__all__ = ["METHODS", "maximize_acquisition"]
-
 #: Values of `method` in `maximize_acquisition`.
 METHODS = ("auto", "lbfgs", "direct", "scipy")
 

@@ -18,8 +18,6 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-__all__ = ["ReluReadout", "maximize_readout"]
-
 _N_SCREENED = 2000  # random points, to return one if the time is up at once
 _GAP = 1e-7  # relative, between the best point found and what is proved
 

@@ -20,8 +20,6 @@ from skuq.bayesopt._results import ResultLog
 from skuq.bayesopt._settings import check_changes, check_same_domain, check_settings
 from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 
-__all__ = ["BayesianOptimizer"]
-
 _N_STEPS = 64  # steps of NOMU's protocol if the number of evaluations is not known
 _LARGE_BATCH = 20
 _ATTEMPTS = 2  # seeds that are tried if a fit fails

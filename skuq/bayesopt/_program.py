@@ -17,8 +17,6 @@ from skuq.backend import BoundedCache
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.predictive import Posterior
 
-__all__ = ["AcquisitionTask", "CompiledAcquisition", "NumpyOnlyError", "acquisition_of"]
-
 # One loop has three programs: values, gradients, gradients of a single row. Room for 8 loops.
 _programs = BoundedCache(24)
 

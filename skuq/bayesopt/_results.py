@@ -13,8 +13,6 @@ import numpy as np
 
 from skuq.bayesopt._domain import Domain
 
-__all__ = ["ResultLog", "Results"]
-
 
 @dataclass(frozen=True, eq=False)
 class Results:

@@ -14,8 +14,6 @@ from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._maximize import METHODS
 from skuq.bayesopt._surrogate import check_surrogate
 
-__all__ = ["check_changes", "check_same_domain", "check_settings"]
-
 _BOUNDS = ("ucb", "lcb")  # acquisitions that use beta
 _IN_A_PROGRAMME = (*_BOUNDS, "mean")  # acquisitions that maximizer="milp" knows
 

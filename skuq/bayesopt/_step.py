@@ -24,8 +24,6 @@ from skuq.bayesopt._milp import maximize_readout
 from skuq.bayesopt._results import Results
 from skuq.bayesopt._surrogate import posterior_of
 
-__all__ = ["Proposal", "SignedObjective", "Step", "distance_threshold"]
-
 # Distances in unit coordinates, times the root of their number: below the first, points count as
 # the same; below the second, a point is too near to a failed one.
 _SAME, _FAILED = 1e-6, 0.05

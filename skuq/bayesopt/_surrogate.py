@@ -13,8 +13,6 @@ from skuq._registry import saved_as
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import normal_indices
 
-__all__ = ["OutputwiseRegressor", "check_surrogate", "posterior_of"]
-
 
 def check_surrogate(estimator) -> None:
     """Raise TypeError if a regressor is known to give no draws once it is fitted."""

@@ -10,8 +10,6 @@ import numpy as np
 from scipy.optimize import brentq
 from sklearn.utils import check_array, check_random_state, gen_batches
 
-__all__ = ["BNNFunction", "make_bnn_function"]
-
 _HIDDEN_UNITS = (1024, 2048, 1024)
 _PRIOR_STD = {1: 0.114, 2: 0.102, 5: 0.092, 10: 0.084, 20: 0.070}  # NOMU, Table 9
 _BATCH_ROWS = 1024  # the widest layer of a batch takes 8 MB

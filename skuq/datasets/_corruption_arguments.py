@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
-__all__ = ["check_severity", "resolve_kinds"]
-
 
 def check_severity(severity: Any) -> int:
     """Return a whole number from 0 to 5, or raise ValueError."""

@@ -14,15 +14,6 @@ from numbers import Integral
 import numpy as np
 from sklearn.utils import check_array, check_random_state
 
-__all__ = [
-    "FUNCTIONS_1D",
-    "FUNCTIONS_2D",
-    "FUNCTIONS_ND",
-    "SyntheticFunction",
-    "make_function",
-    "make_scarce_regression",
-]
-
 FUNCTIONS_1D = (
     "abs",
     "step",

@@ -7,16 +7,6 @@ from scipy.ndimage import correlate, gaussian_filter
 
 from skuq.datasets._image_fields import resample, scaled, uniforms
 
-__all__ = [
-    "blur_along",
-    "defocus_blur",
-    "gaussian_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "zoom_in",
-]
-
 
 def gaussian_blur(images, rngs, severity):
     """Gaussian filter."""

@@ -10,8 +10,6 @@ from sklearn.utils import check_array, check_random_state, gen_batches
 from skuq.datasets import _image_blur, _image_digital, _image_noise, _image_weather
 from skuq.datasets._corruption_arguments import check_severity, resolve_kinds
 
-__all__ = ["TEST_CORRUPTIONS", "VALIDATION_CORRUPTIONS", "corrupt_images"]
-
 VALIDATION_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 TEST_CORRUPTIONS = (
     "gaussian_noise",
@@ -35,8 +33,8 @@ _FAMILIES = {"validation": VALIDATION_CORRUPTIONS, "test": TEST_CORRUPTIONS}
 _CORRUPTIONS = {
     name: getattr(module, name)
     for module in (_image_noise, _image_blur, _image_weather, _image_digital)
-    for name in module.__all__
-    if name in VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
+    for name in VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
+    if hasattr(module, name)
 }
 _BLOCK = 1000  # images at a time: bounds the memory that float64 copies take
 

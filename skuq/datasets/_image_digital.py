@@ -9,8 +9,6 @@ from scipy.ndimage import map_coordinates
 
 from skuq.datasets._image_fields import area_means, resample, scaled, smooth_normals, uniforms
 
-__all__ = ["contrast", "elastic_transform", "jpeg_compression", "pixelate", "saturate"]
-
 _MISSING = '{} needs {}. Install it with `pip install "skuq[images]"`.'
 
 

@@ -11,17 +11,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-__all__ = [
-    "area_means",
-    "luminance",
-    "normals",
-    "plasma",
-    "resample",
-    "scaled",
-    "smooth_normals",
-    "uniforms",
-]
-
 Rngs = Sequence[np.random.RandomState]
 
 # The constants of CIFAR-10-C are pixels of images this wide.

@@ -11,8 +11,6 @@ import numpy as np
 
 from skuq.datasets._image_fields import normals, uniforms
 
-__all__ = ["gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise"]
-
 
 def gaussian_noise(images, rngs, severity):
     """Adds a normal of constant standard deviation."""

@@ -16,8 +16,6 @@ from skuq.datasets._image_fields import (
     uniforms,
 )
 
-__all__ = ["brightness", "fog", "frost", "snow", "spatter"]
-
 _ICE = np.array([0.85, 0.93, 1.0])
 _WATER = np.array([175, 238, 238]) / 255
 _MUD = np.array([63, 42, 20]) / 255

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["InterferometerRuns", "load_interferometer"]
-
 
 class InterferometerRuns(NamedTuple):
     """Five runs of Bayesian optimisation with an RPN ensemble.

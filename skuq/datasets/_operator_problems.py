@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.utils import check_array
 
-__all__ = ["OPERATOR_PROBLEMS", "OperatorProblem", "make_operator_problem"]
-
 OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer")
 
 

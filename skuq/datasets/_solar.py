@@ -9,8 +9,6 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import minmax_scale
 
-__all__ = ["load_solar_irradiance"]
-
 _N_YEARS = 391
 _GAP_STARTS = (20, 102, 184, 266, 348)
 _GAP_ROWS = 20

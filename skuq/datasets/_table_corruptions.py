@@ -11,8 +11,6 @@ from sklearn.utils import check_random_state
 
 from skuq.datasets._corruption_arguments import check_severity, resolve_kinds
 
-__all__ = ["TABLE_CORRUPTIONS", "corrupt_table"]
-
 TABLE_CORRUPTIONS = ("noise", "missing", "scaling", "permutation")
 
 _FAMILIES = {"all": TABLE_CORRUPTIONS}

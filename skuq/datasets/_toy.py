@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import check_random_state
 
-__all__ = ["make_gapped_sine"]
-
 
 def make_gapped_sine(n_samples=400, *, random_state=None):
     """AutoDEUQ's one-dimensional task: a sine with two noise levels and a gap.

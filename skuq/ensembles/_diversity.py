@@ -21,8 +21,6 @@ from scipy.spatial.distance import pdist
 
 from skuq.ensembles._teams import check_teams, row_weights
 
-__all__ = ["MEASURES", "PairCounts", "architecture_diversity", "count_pairs", "diversity_score"]
-
 #: Cohen's kappa, Q statistics, binary disagreement (averaged over pairs); Fleiss' kappa,
 #: Kohavi-Wolpert variance, generalised diversity.
 MEASURES = ("ck", "qs", "bd", "fk", "kw", "gd")

@@ -29,8 +29,6 @@ from skuq.ensembles._teams import (
     soft_vote_accuracy,
 )
 
-__all__ = ["prune_classifiers", "select_hq", "select_hq_proba", "select_teams"]
-
 # Candidates that searches make teams of: of 20 there are 21 679 teams of up to five.
 _POOL_SIZE = 20
 # Share of the rows on which the best regressor counts as wrong: of normal errors, those

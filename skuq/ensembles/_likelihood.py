@@ -20,16 +20,6 @@ from skuq.ensembles._selection import (
 )
 from skuq.ensembles._types import Loss, Statistics
 
-__all__ = [
-    "SELECTORS",
-    "brier_statistics",
-    "choose_size",
-    "class_log_likelihood",
-    "likelihood_statistics",
-    "select_by_likelihood",
-    "select_by",
-]
-
 #: The paper's choice first, then the three it was compared with (NES, section 4).
 SELECTORS = ("forward", "replacement", "quick", "top")
 

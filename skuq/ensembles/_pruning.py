@@ -26,8 +26,6 @@ from skuq.ensembles._diversity import MEASURES, PairCounts, count_pairs
 from skuq.ensembles._selection import Selection
 from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams
 
-__all__ = ["FILTERS", "Pool", "Rules", "TeamSelection", "Threshold", "prune"]
-
 FILTERS = ("alpha", "kmeans", "mean")
 
 _MOST_SCORED = 2**20  # teams of one size, or of all sizes without the alpha filter

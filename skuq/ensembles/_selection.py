@@ -21,21 +21,6 @@ from skuq._registry import saved_as
 from skuq.ensembles._types import Loss, Statistics
 from skuq.metrics._regression import crps_normal
 
-__all__ = [
-    "MOMENT_LOSSES",
-    "Selection",
-    "check_selection",
-    "ensemble_of",
-    "normal_nll",
-    "normal_statistics",
-    "rank_candidates",
-    "select_best",
-    "select_forward",
-    "select_greedy",
-    "select_in_order",
-    "select_top",
-]
-
 _CHUNK_ENTRIES = 2**17  # numbers of one temporary array: 1 MB, which caches hold
 
 

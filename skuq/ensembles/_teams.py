@@ -18,18 +18,6 @@ from numpy.typing import ArrayLike
 from skuq._checks import check_weights
 from skuq.ensembles._types import Loss, Statistics
 
-__all__ = [
-    "all_teams",
-    "check_teams",
-    "extend_teams",
-    "hard_vote_accuracy",
-    "n_teams",
-    "negative_loss",
-    "row_weights",
-    "soft_vote_accuracy",
-    "tie_weights",
-]
-
 _CHUNK_BYTES = 2**22  # of one temporary array
 
 Strength = Callable[[np.ndarray], np.ndarray]

@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["Loss", "Statistics"]
-
 #: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
 Statistics: TypeAlias = Sequence[np.ndarray]
 #: From averages of statistics to the loss (n, n_samples, ...) of each row.

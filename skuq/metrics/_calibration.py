@@ -13,15 +13,6 @@ from scipy import special
 from skuq._checks import check_weights
 from skuq.metrics._checks import average, check_choice, check_members, check_same_shape
 
-__all__ = [
-    "calibration_error",
-    "miscalibration_area",
-    "mixture_pit_values",
-    "pit_values",
-    "quantile_calibration_curve",
-    "sharpness",
-]
-
 
 def pit_values(y_true, mean, std):
     """Probability integral transform of y under predicted normals: their cdf at y.

@@ -11,18 +11,6 @@ from sklearn.utils import check_consistent_length
 
 from skuq._checks import check_member_weights, check_weights
 
-__all__ = [
-    "average",
-    "check_arrays",
-    "check_choice",
-    "check_members",
-    "check_ordered",
-    "check_positive",
-    "check_proba",
-    "check_same_shape",
-    "group_sums",
-]
-
 # Probabilities often come in single or half precision.
 _SUM_TOLERANCE = 1e-3
 

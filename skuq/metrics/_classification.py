@@ -12,14 +12,6 @@ from sklearn.utils.validation import column_or_1d
 from skuq._checks import check_weights, class_codes
 from skuq.metrics._checks import check_choice, check_proba, group_sums
 
-__all__ = [
-    "brier_loss",
-    "classwise_ece_loss",
-    "ece_loss",
-    "predictive_entropy",
-    "reliability_curve",
-]
-
 
 def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
     """Brier score of class probabilities: squared distance to what came true.

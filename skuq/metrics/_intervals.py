@@ -8,8 +8,6 @@ from sklearn.metrics import mean_pinball_loss
 from skuq._checks import check_weights
 from skuq.metrics._checks import average, check_arrays, check_ordered, check_same_shape
 
-__all__ = ["coverage_score", "interval_loss", "mean_width", "quantile_loss"]
-
 
 def coverage_score(y_true, lower, upper, *, sample_weight=None):
     """Share of targets inside their interval, ends included.

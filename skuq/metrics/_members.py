@@ -14,14 +14,6 @@ from skuq._checks import check_member_weights, check_weights
 from skuq.metrics._checks import average, check_proba
 from skuq.metrics._classification import label_columns
 
-__all__ = [
-    "average_member_nll_loss",
-    "disagreement_score",
-    "ensemble_nll_loss",
-    "mutual_information",
-    "oracle_nll_loss",
-]
-
 _SMALLEST = np.finfo(float).eps  # of a probability in a logarithm, as in scikit-learn's log_loss
 
 

@@ -11,14 +11,6 @@ from scipy import special
 from skuq._constants import LOG_SQRT_2PI
 from skuq.metrics._checks import average, check_arrays, check_members, check_same_shape
 
-__all__ = [
-    "crps_loss",
-    "crps_mixture_loss",
-    "crps_sample_loss",
-    "gaussian_nll_loss",
-    "mixture_nll_loss",
-]
-
 
 def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
     """Negative log likelihood of y under predicted normals, with 0.5 log(2 pi).

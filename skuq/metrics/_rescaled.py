@@ -12,8 +12,6 @@ from skuq._checks import check_weights
 from skuq._constants import LOG_SQRT_2PI
 from skuq.metrics._checks import average, check_same_shape
 
-__all__ = ["coverage_width_auc", "coverage_width_curve", "nll_min_loss"]
-
 
 def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
     """Coverage and mean width of ``mean +- c std`` for all scales c that matter.

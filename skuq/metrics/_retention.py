@@ -12,8 +12,6 @@ from sklearn.metrics import roc_auc_score
 from skuq._checks import check_weights
 from skuq.metrics._checks import check_same_shape, group_sums
 
-__all__ = ["aurc_loss", "error_retention_curve", "ood_auroc_score", "retention_auc"]
-
 
 def error_retention_curve(errors, uncertainty, *, sample_weight=None):
     """Error left if the most uncertain rows were handed to someone who makes none.

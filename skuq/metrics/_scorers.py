@@ -27,8 +27,6 @@ from skuq.metrics._members import ensemble_nll_loss
 from skuq.metrics._regression import crps_loss, crps_mixture_loss, gaussian_nll_loss
 from skuq.metrics._rescaled import coverage_width_auc, nll_min_loss
 
-__all__ = ["get_scorer", "get_scorer_names", "make_scorers"]
-
 # Of a distribution known by its quantiles only: the midpoint rule over so many levels.
 _CRPS_LEVELS = (np.arange(100) + 0.5) / 100
 

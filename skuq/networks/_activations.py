@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-__all__ = ["ACTIVATIONS", "mish"]
-
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 

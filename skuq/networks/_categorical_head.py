@@ -11,8 +11,6 @@ from scipy import special
 from skuq import backend
 from skuq._registry import saved_as
 
-__all__ = ["CategoricalHead"]
-
 
 @saved_as("networks.CategoricalHead")
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from numbers import Integral
 
 from skuq.networks._genotypes import Cell, Genotype
 
-__all__ = ["CellLayers", "begin", "build_cell_network", "check_image", "end"]
-
 
 class CellLayers:
     """Keras' layers as functions of a value, all float32 and with names of their own.

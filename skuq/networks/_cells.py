@@ -16,8 +16,6 @@ from skuq.networks._cell_layers import build_cell_network
 from skuq.networks._genotypes import DARTS, DARTS_OPERATIONS, GENOTYPES, Cell, Genotype
 from skuq.networks._search_space import Decisions
 
-__all__ = ["CellSpace", "cell_hyperparameters", "cell_recipe", "check_positive"]
-
 KINDS = ("normal", "reduction")
 _SIZES = ("channels", "n_cells")
 NODES = (2, 3, 4, 5)  # intermediate ones; 0 and 1 are the cell's inputs

@@ -9,8 +9,6 @@ from skuq._registry import saved_as
 from skuq._space import Categorical, Space
 from skuq.networks._search_space import Decisions, training_hyperparameters
 
-__all__ = ["DenseSkipSpace"]
-
 WIDTHS = tuple(range(16, 257, 16))
 ACTIVATIONS = (
     "elu",

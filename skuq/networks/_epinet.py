@@ -16,8 +16,6 @@ from skuq._registry import saved_as
 from skuq.networks._operator import Dense, OperatorNetwork
 from skuq.networks._plan import Namespace, without_names
 
-__all__ = ["EpiNet", "EpistemicNetwork"]
-
 
 @saved_as("networks.EpiNet")
 @dataclass(frozen=True)

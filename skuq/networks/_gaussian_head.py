@@ -15,8 +15,6 @@ from skuq import backend
 from skuq._registry import saved_as
 from skuq.networks._likelihood_head import LikelihoodHead, log_normal, softplus
 
-__all__ = ["GaussianHead", "SquaredErrorHead"]
-
 
 @saved_as("networks.GaussianHead")
 @dataclass(frozen=True)

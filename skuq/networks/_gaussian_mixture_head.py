@@ -21,8 +21,6 @@ from skuq.networks._likelihood_head import (
     split_last,
 )
 
-__all__ = ["GaussianMixtureHead"]
-
 
 @saved_as("networks.GaussianMixtureHead")
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from numbers import Integral
 
 from skuq._registry import saved_as
 
-__all__ = ["AMOEBANET", "DARTS", "DARTS_OPERATIONS", "GENOTYPES", "OPERATIONS", "Cell", "Genotype"]
-
 #: The operations of DARTS' search space, less "zero" (NES B.1).
 DARTS_OPERATIONS = (
     "max_pool_3x3",

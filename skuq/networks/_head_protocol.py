@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["ArtificialHead", "Head", "LikelihoodHead", "MixableHead"]
-
 
 class Head(Protocol):
     """Common interface of all heads; a frozen dataclass, since programs are cached by it.

@@ -11,8 +11,6 @@ from skuq._space import Categorical, Integer, Real, Space
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._search_space import Decisions, training_hyperparameters
 
-__all__ = ["KerasTunerSpace", "space_from_keras_tuner", "space_to_keras_tuner"]
-
 
 @users_part
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ import numpy as np
 from skuq import backend
 from skuq._constants import LOG_SQRT_2PI
 
-__all__ = ["LikelihoodHead", "cast_like", "log_normal", "softplus", "split_last"]
-
 
 class LikelihoodHead:
     """Base of the heads that are trained on a likelihood.

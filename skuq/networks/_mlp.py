@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["build_mlp"]
-
 
 def build_mlp(
     input_shape: tuple,

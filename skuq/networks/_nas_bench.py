@@ -12,8 +12,6 @@ from skuq.networks._cell_layers import CellLayers, begin, check_image, end
 from skuq.networks._cells import cell_hyperparameters, cell_recipe, check_positive
 from skuq.networks._search_space import Decisions
 
-__all__ = ["NASBench201Space"]
-
 OPERATIONS = ("none", "skip_connect", "conv_1x1", "conv_3x3", "avg_pool_3x3")
 EDGES = tuple(itertools.combinations(range(4), 2))
 

@@ -20,8 +20,6 @@ import numpy as np
 
 from skuq._registry import saved_as
 
-__all__ = ["READOUTS", "NomuHead", "build_mean", "build_nomu", "entering"]
-
 # Beginnings of the names of the layers of f and of r.
 _MEAN, _SIDE = "mean_", "side_"
 

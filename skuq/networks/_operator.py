@@ -20,8 +20,6 @@ from skuq.networks._nomu import entering
 from skuq.networks._plan import Namespace
 from skuq.networks._rebuild import rebuild
 
-__all__ = ["Dense", "OperatorNetwork", "keras_base", "tile_columns"]
-
 _LOG_FACTOR = (1.0, 0.1)  # mean and standard deviation of a factor's logarithm at first
 
 

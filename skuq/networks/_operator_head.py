@@ -15,8 +15,6 @@ from skuq._registry import saved_as
 from skuq.networks._gaussian_head import GaussianHead
 from skuq.networks._plan import Namespace, tensors
 
-__all__ = ["OUTPUT_MAPS", "OperatorHead"]
-
 
 def _halves(raw):
     m = raw.shape[-1] // 2

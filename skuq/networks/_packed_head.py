@@ -17,8 +17,6 @@ from skuq._registry import saved_as
 from skuq.networks._head_protocol import MixableHead
 from skuq.networks._likelihood_head import split_last
 
-__all__ = ["PackedHead"]
-
 
 @saved_as("networks.PackedHead")
 @dataclass(frozen=True)

@@ -14,20 +14,6 @@ import numpy as np
 
 from skuq.networks._activations import ACTIVATIONS, mish
 
-__all__ = [
-    "ARRAYS",
-    "FORWARD",
-    "Namespace",
-    "NoPlan",
-    "Run",
-    "Weight",
-    "check_activation",
-    "joined",
-    "penalty",
-    "row",
-    "tensors",
-]
-
 
 class Namespace(NamedTuple):
     """Source of array functions and activations: NumPy, or Keras' operations.

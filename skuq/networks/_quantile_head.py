@@ -17,8 +17,6 @@ from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
 from skuq._registry import saved_as
 from skuq.networks._likelihood_head import cast_like, softplus, split_last
 
-__all__ = ["QuantileHead"]
-
 _LEVELS = tuple(k / 20 for k in range(1, 20))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from skuq import backend, networks
 
-__all__ = ["rebuild"]
-
 
 def rebuild(network: str):
     """Rebuild a Keras model, of which this package's layers may be part, from its JSON."""

@@ -11,8 +11,6 @@ from skuq.networks._tabular_space import TabularSpace
 from skuq.networks._width_depth import WidthDepthSpace
 from skuq.networks._with_training import table_training
 
-__all__ = ["NES_SPACES", "resolve_nes_space", "resolve_search_space"]
-
 #: The spaces of `NESClassifier` by name.
 NES_SPACES = ("dense", "width-depth", "darts", "nas-bench-201")
 

@@ -18,8 +18,6 @@ from skuq.exceptions import FileFormatError
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import make_plan
 
-__all__ = ["check_member", "check_network", "sizes"]
-
 
 def _names(text):
     return frozenset(text.split())

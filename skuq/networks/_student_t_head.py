@@ -15,8 +15,6 @@ from skuq._constants import LOG_SQRT_2PI
 from skuq._registry import saved_as
 from skuq.networks._likelihood_head import LikelihoodHead, softplus
 
-__all__ = ["StudentTHead"]
-
 
 @saved_as("networks.StudentTHead")
 @dataclass(frozen=True)

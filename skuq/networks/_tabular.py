@@ -19,8 +19,6 @@ import numpy as np
 
 from skuq import backend, networks
 
-__all__ = ["bin_edges", "build_tabular"]
-
 _FLOAT32 = {"dtype": "float32"}
 _NORMALIZATIONS = {"batch": "BatchNormalization", "layer": "LayerNormalization"}
 

@@ -16,19 +16,6 @@ from skuq.backend import keras, ops
 from skuq.networks import _tabular_operations as operations
 from skuq.networks._plan_parts import NoPlan, Run, tensors
 
-__all__ = [
-    "CategoryEmbedding",
-    "EnsembleDense",
-    "FeatureScale",
-    "FirstRowZero",
-    "NTKDense",
-    "NumericEmbedding",
-    "ParametricActivation",
-    "RandomSigns",
-    "Repeat",
-    "SameRows",
-]
-
 _registered = keras.saving.register_keras_serializable(package="skuq")
 
 

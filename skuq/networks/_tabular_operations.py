@@ -15,19 +15,6 @@ from dataclasses import dataclass
 
 from skuq.networks._plan_parts import NoPlan, Weight, check_activation, joined, penalty, row
 
-__all__ = [
-    "TABULAR_READERS",
-    "CategoryEmbedding",
-    "EnsembleDense",
-    "FeatureScale",
-    "NTKDense",
-    "ParametricActivation",
-    "PeriodicEmbedding",
-    "PiecewiseLinearEmbedding",
-    "Repeat",
-    "read_numeric_embedding",
-]
-
 
 def _columns(x, columns):
     """These columns of x, as a value for each run of neighbours among them.

@@ -13,8 +13,6 @@ from skuq._space import Categorical, Integer, Real, Space
 from skuq.networks._search_space import Decisions
 from skuq.networks._tabular import bin_edges, build_tabular
 
-__all__ = ["TabularSpace"]
-
 _STEPS = 6_000  # of a run on many rows
 _MANY = 4_000  # rows, which wider networks pay for
 _FEWEST_EPOCHS, _MOST_EPOCHS = 16, 256

@@ -10,8 +10,6 @@ from skuq._space import Categorical, Integer, Space
 from skuq.networks._mlp import build_mlp
 from skuq.networks._search_space import Decisions, training_hyperparameters
 
-__all__ = ["WidthDepthSpace"]
-
 
 @saved_as("networks.WidthDepthSpace")
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from skuq._registry import saved_as
 from skuq._space import Real, Space
 from skuq.networks._search_space import Decisions, SearchSpace
 
-__all__ = ["WithTraining", "table_training"]
-
 #: Found on training parts of pendigits and letter; see docs/methods/nes.md.
 TABLE_SETTINGS = {
     "optimizer": "adam",

@@ -14,9 +14,6 @@ from sklearn.utils import Bunch
 from skuq._npy import checked_dtype
 from skuq.exceptions import FileFormatError, UnsavableError
 
-__all__ = ["DECODERS", "State", "encode"]
-
-
 State = dict[str, Any]
 
 

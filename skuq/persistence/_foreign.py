@@ -13,8 +13,6 @@ from sklearn.base import BaseEstimator
 
 from skuq.exceptions import FileFormatError, UnsavableError
 
-__all__ = ["dump_foreign", "is_foreign", "load_foreign"]
-
 # Not on skops' list, although it is harmless: skops only makes the dtype of an array that it has
 # read. Encoders hold one, and so does every ColumnTransformer with encoders.
 _SAFE = ("numpy.dtype",)

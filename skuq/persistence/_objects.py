@@ -17,8 +17,6 @@ from skuq.persistence._codecs import DECODERS, State, encode
 from skuq.persistence._foreign import dump_foreign, is_foreign, load_foreign
 from skuq.persistence._parts import MissingPart, PartNames, description_of, is_users
 
-__all__ = ["Describer", "Restorer"]
-
 _PART, _FOREIGN = "part", "sklearn"  # stored names that are not names of classes
 
 

@@ -7,8 +7,6 @@ from typing import Any, NoReturn
 from skuq._registry import is_given_again
 from skuq.exceptions import MissingPartError
 
-__all__ = ["MissingPart", "PartNames", "description_of", "is_users"]
-
 
 class MissingPart:
     """Placeholder for a part of the user's that was not saved.

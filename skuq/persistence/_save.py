@@ -13,8 +13,6 @@ from skuq._registry import find_name
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.persistence._objects import Describer, Restorer
 
-__all__ = ["dumps", "load", "loads", "save"]
-
 _KINDS = ("estimator", "catalog")  # of what is saved by itself
 
 

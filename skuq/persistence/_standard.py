@@ -20,8 +20,6 @@ from sklearn.preprocessing import LabelEncoder, OneHotEncoder, OrdinalEncoder, S
 
 from skuq._registry import saved_as
 
-__all__: list[str] = []
-
 saved_as("sklearn.Pipeline", kind="estimator")(Pipeline)
 for _cls in (
     FrozenEstimator,

@@ -8,23 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = [
-    "BLUE",
-    "COLOURS",
-    "GREY",
-    "MARKERS",
-    "VERMILION",
-    "Display",
-    "curve_style",
-    "from_zero",
-    "legend",
-    "style",
-    "upper_fence",
-    "whole_numbers_below",
-    "with_name",
-    "with_unit",
-]
-
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000")
 LINE_STYLES = ("-", "--", "-.", ":")

@@ -15,8 +15,6 @@ from skuq.plotting._frames import (
 )
 from skuq.plotting._predictions import catalog_of
 
-__all__ = ["CatalogDisplay"]
-
 _MOST_AXES = 8  # parallel axes that still can be read
 _MOST_TICKS = 6
 

@@ -8,8 +8,6 @@ from skuq.metrics import coverage_width_auc, coverage_width_curve
 from skuq.plotting._axes import Display, curve_style, from_zero, legend, style, with_name, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
 
-__all__ = ["CoverageWidthDisplay"]
-
 
 class CoverageWidthDisplay(Display):
     """Mean width of intervals ``mean +- c * std`` against the share of targets they cover.

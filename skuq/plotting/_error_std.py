@@ -15,8 +15,6 @@ from skuq.plotting._axes import (
 )
 from skuq.plotting._predictions import check_rows, normal_of
 
-__all__ = ["ErrorStdDisplay"]
-
 
 class ErrorStdDisplay(Display):
     """Absolute errors against predicted standard deviations, and how they go in the mean.

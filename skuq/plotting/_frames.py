@@ -10,8 +10,6 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import KFold
 from sklearn.utils import check_random_state
 
-__all__ = ["Axis", "catalog_frame", "decision_importances", "decisions_of", "varied"]
-
 _RECORD = ("trial_number", "status", "score", "seconds", "n_epochs", "best_epoch", "message")
 _LOG_FROM = 30  # ratio of the ends from which an axis is logarithmic: one and a half decades
 _N_FOLDS, _N_SHUFFLES = 5, 5

@@ -12,8 +12,6 @@ from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import COLOURS, MARKERS, Display, legend, style
 from skuq.plotting._predictions import member_predictions
 
-__all__ = ["MemberDiversityDisplay"]
-
 _MOST_NUMBERS = 12  # members up to which distances are written into the matrix
 
 

@@ -9,8 +9,6 @@ from skuq.metrics import pit_values
 from skuq.plotting._axes import BLUE, GREY, Display, from_zero, legend, style
 from skuq.plotting._predictions import check_pit, pit_of_estimator
 
-__all__ = ["PITDisplay"]
-
 
 class PITDisplay(Display):
     """Histogram of where targets fall in their predictive distributions.

@@ -8,8 +8,6 @@ from skuq._nested import innermost
 from skuq.plotting._axes import BLUE, Display, legend, style, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
 
-__all__ = ["PredictionBandDisplay"]
-
 _AMBER, _AMBER_TINT, _BLUE_TINT = "#B36B00", "#F9DFB0", "#A6CEE6"
 
 

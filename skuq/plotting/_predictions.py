@@ -9,15 +9,6 @@ from skuq._nested import as_predicted, classifies, innermost, predict_normal
 from skuq.metrics import pit_values
 from skuq.metrics._checks import check_same_shape
 
-__all__ = [
-    "check_pit",
-    "check_rows",
-    "catalog_of",
-    "member_predictions",
-    "normal_of",
-    "pit_of_estimator",
-]
-
 
 def check_rows(**arrays) -> list[np.ndarray]:
     """Check finite arrays of the same shape (n_samples,); one named `std` must be positive."""

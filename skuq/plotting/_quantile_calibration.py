@@ -12,8 +12,6 @@ from skuq.metrics import (
 from skuq.plotting._axes import GREY, Display, curve_style, legend, style, with_name
 from skuq.plotting._predictions import pit_of_estimator
 
-__all__ = ["QuantileCalibrationDisplay"]
-
 
 class QuantileCalibrationDisplay(Display):
     """Share of targets below each predicted quantile, against the quantile's level.

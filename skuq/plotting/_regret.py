@@ -17,8 +17,6 @@ from skuq.plotting._axes import (
     with_unit,
 )
 
-__all__ = ["RegretDisplay"]
-
 _INTERVALS = {"median": 0.5, "mean": 0.95}
 
 

@@ -14,8 +14,6 @@ from skuq.plotting._axes import (
     with_name,
 )
 
-__all__ = ["ReliabilityDisplay"]
-
 
 class ReliabilityDisplay(Display):
     """Accuracy against confidence, the probability given to the predicted class.

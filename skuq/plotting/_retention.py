@@ -10,8 +10,6 @@ from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._axes import Display, curve_style, from_zero, legend, style, with_name, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
 
-__all__ = ["RetentionDisplay"]
-
 
 class RetentionDisplay(Display):
     """Error-retention curve: keep the most certain rows, replace the others by the truth.

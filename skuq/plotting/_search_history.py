@@ -18,8 +18,6 @@ from skuq.plotting._axes import (
 from skuq.plotting._frames import catalog_frame
 from skuq.plotting._predictions import catalog_of
 
-__all__ = ["SearchHistoryDisplay"]
-
 
 class SearchHistoryDisplay(Display):
     """Score of each trial and the best so far, by trial or by time.

@@ -8,8 +8,6 @@ import pandas as pd
 from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import BLUE, VERMILION, Display, legend, style
 
-__all__ = ["TeamDisplay"]
-
 _ONE_SIZE = BLUE
 _TITLES = {"kmeans": "K-means", "mean": "mean"}
 _LOOKS = {

@@ -16,8 +16,6 @@ from skuq.predictive._levels import check_levels, interval_levels
 from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
 
-__all__ = ["ConformalMixture", "RecalibratedMixture"]
-
 _EDGE = 1e-12  # levels nearer to 0 and 1 than this have no finite quantile in double precision
 _CHUNK = 2**13  # rows whose moments are computed at a time
 

@@ -15,16 +15,6 @@ from scipy import optimize
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._types import Factor
 
-__all__ = [
-    "fit_epistemic_scale",
-    "fit_levels",
-    "fit_readout",
-    "fit_scale",
-    "fit_temperature",
-    "tempered",
-    "weighted_quantile",
-]
-
 _SIGNIFICANT = 1.92  # nats: half of what a chi-square of one degree exceeds in one case of 20
 _SMALLEST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
 _NEGLIGIBLE = 1e-6  # share of a standard deviation that is as good as none

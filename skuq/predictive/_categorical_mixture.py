@@ -16,8 +16,6 @@ from skuq._checks import check_member_weights
 from skuq.predictive._types import FILLED_IN, RandomSource
 from skuq.predictive._uncertainty import ClassUncertainty
 
-__all__ = ["CategoricalMixture"]
-
 # The smallest normal number: subnormal ones are 0 where a library has them flushed.
 _SMALLEST = np.finfo(float).tiny
 

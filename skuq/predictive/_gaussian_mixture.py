@@ -16,8 +16,6 @@ from skuq._constants import LOG_SQRT_2PI
 from skuq.predictive._mixture import Mixture, check_locations_and_scales
 from skuq.predictive._types import FILLED_IN, Factor
 
-__all__ = ["GaussianMixture"]
-
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture(Mixture):

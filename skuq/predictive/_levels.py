@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["check_levels", "interval_levels"]
-
 
 def check_levels(probability: ArrayLike) -> np.ndarray:
     """Check a number or numbers (q,), which must lie strictly between 0 and 1."""

@@ -18,13 +18,6 @@ from skuq.predictive._levels import check_levels, interval_levels
 from skuq.predictive._types import Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
-__all__ = [
-    "Mixture",
-    "check_locations_and_scales",
-    "epistemic_factor",
-    "find_roots",
-]
-
 # Normal scores at which functions of y are averaged, and their weights. The trapezoidal rule
 # converges as fast as Gauss' for smooth functions, and faster where a slope jumps. Beyond 10
 # lies a probability of 1e-23.

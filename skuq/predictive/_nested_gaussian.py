@@ -19,8 +19,6 @@ from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._mixture import Mixture
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource
 
-__all__ = ["NestedGaussianMixture"]
-
 
 @dataclass(frozen=True, eq=False)
 class NestedGaussianMixture(Mixture):

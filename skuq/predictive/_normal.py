@@ -15,8 +15,6 @@ from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
-__all__ = ["EpistemicNormal", "check_parts"]
-
 
 def check_parts(**arrays: ArrayLike) -> list[np.ndarray]:
     """Check a location and standard deviations, all of one shape (n,) or (n, m).

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import qmc
 
-__all__ = ["Posterior", "normal_indices"]
-
 # A network's hidden layers hold some 30 numbers for each one that it gives.
 _ENTRIES_PER_CHUNK = 2**20
 _MOST_COLUMNS = 21_201  # of SciPy's Sobol sequence

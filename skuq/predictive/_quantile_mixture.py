@@ -16,8 +16,6 @@ from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
 from skuq.predictive._mixture import Mixture, find_roots
 from skuq.predictive._types import FILLED_IN, Factor
 
-__all__ = ["QuantileMixture"]
-
 
 @dataclass(frozen=True, eq=False)
 class QuantileMixture(Mixture):

@@ -16,8 +16,6 @@ from skuq._checks import check_member_weights
 from skuq.predictive._mixture import Mixture, check_locations_and_scales
 from skuq.predictive._types import FILLED_IN, Factor
 
-__all__ = ["StudentTMixture"]
-
 _HALF_LOG_PI = 0.5 * np.log(np.pi)
 
 # Takahasi and Mori (1974): the trapezoidal rule in u, where t = sinh(pi / 2 * sinh(u)).

@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike
 from skuq.predictive._mixture import Mixture
 from skuq.predictive._types import Factor, RandomSource, RowIndex
 
-__all__ = ["TransformedMixture"]
-
 
 class Transform(Protocol):
     """A strictly increasing function of each output, with finite values."""

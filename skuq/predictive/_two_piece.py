@@ -18,8 +18,6 @@ from skuq.predictive._normal import check_parts
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
-__all__ = ["TwoPieceNormal"]
-
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 

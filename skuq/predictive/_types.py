@@ -6,8 +6,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["FILLED_IN", "Factor", "RandomSource", "RowIndex"]
-
 #: Default of fields for which `__post_init__` puts an array.
 FILLED_IN: Any = None
 #: Source of random numbers, as `numpy.random.default_rng` takes it.

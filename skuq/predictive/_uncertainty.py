@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ClassUncertainty", "Uncertainty"]
-
 
 class Uncertainty(NamedTuple):
     """Mean and standard deviations, each (n_samples,) or (n_samples, n_outputs).
