@@ -22,12 +22,7 @@ from skuq.ensembles._selection import (
     normal_statistics,
     select_best,
 )
-from skuq.ensembles._teams import (
-    hard_vote_accuracy,
-    negative_loss,
-    row_weights,
-    soft_vote_accuracy,
-)
+from skuq.ensembles._teams import hard_vote_accuracy, negative_loss, row_weights, soft_vote_accuracy
 
 # Candidates that searches make teams of: of 20 there are 21 679 teams of up to five.
 _POOL_SIZE = 20

@@ -14,12 +14,7 @@ from scipy import special
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from skuq._nested import as_predicted, classifies, innermost, predict_normal
-from skuq.metrics._calibration import (
-    calibration_error,
-    miscalibration_area,
-    pit_values,
-    sharpness,
-)
+from skuq.metrics._calibration import calibration_error, miscalibration_area, pit_values, sharpness
 from skuq.metrics._checks import average
 from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss
 from skuq.metrics._intervals import coverage_score, interval_loss, mean_width, quantile_loss

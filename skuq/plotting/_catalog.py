@@ -6,13 +6,7 @@ import numpy as np
 
 from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import BLUE, Display, style, upper_fence
-from skuq.plotting._frames import (
-    Axis,
-    catalog_frame,
-    decision_importances,
-    decisions_of,
-    varied,
-)
+from skuq.plotting._frames import Axis, catalog_frame, decision_importances, decisions_of, varied
 from skuq.plotting._predictions import catalog_of
 
 _MOST_AXES = 8  # parallel axes that still can be read

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skuq.plotting._axes import (
-    GREY,
-    VERMILION,
-    Display,
-    from_zero,
-    legend,
-    style,
-    with_unit,
-)
+from skuq.plotting._axes import GREY, VERMILION, Display, from_zero, legend, style, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
 
 

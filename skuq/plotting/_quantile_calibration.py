@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skuq.metrics import (
-    miscalibration_area,
-    pit_values,
-    quantile_calibration_curve,
-)
+from skuq.metrics import miscalibration_area, pit_values, quantile_calibration_curve
 from skuq.plotting._axes import GREY, Display, curve_style, legend, style, with_name
 from skuq.plotting._predictions import pit_of_estimator
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from skuq.metrics import ece_loss, reliability_curve
-from skuq.plotting._axes import (
-    GREY,
-    Display,
-    curve_style,
-    legend,
-    style,
-    with_name,
-)
+from skuq.plotting._axes import GREY, Display, curve_style, legend, style, with_name
 
 
 class ReliabilityDisplay(Display):

@@ -10,12 +10,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skuq.predictive import (
-    ConformalMixture,
-    EpistemicNormal,
-    GaussianMixture,
-    RecalibratedMixture,
-)
+from skuq.predictive import ConformalMixture, EpistemicNormal, GaussianMixture, RecalibratedMixture
 from skuq.predictive._calibration import fit_scale
 
 LEVELS = [0.01, 0.5, 0.975]
