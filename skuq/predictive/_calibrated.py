@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from skuq.predictive._continuous import Continuous
 from skuq.predictive._gaussian_mixture import GaussianMixture
-from skuq.predictive._levels import check_levels, interval_levels
+from skuq.predictive._levels import check_levels
 from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
 
@@ -21,7 +22,7 @@ _CHUNK = 2**13  # rows whose moments are computed at a time
 
 
 @dataclass(frozen=True, eq=False)
-class _Calibrated:
+class _Calibrated(Continuous):
     """Base of calibrated mixtures: the variance has the base's proportions of parts."""
 
     base: GaussianMixture
@@ -49,24 +50,11 @@ class _Calibrated:
         """The base's share of disagreement in the variance."""
         return self._share(self.base.epistemic_variance)
 
-    @property
-    def std(self) -> np.ndarray:
-        """Square root of the variance, in units of y."""
-        return np.sqrt(self.variance)
-
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
         """Mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
         parts = self.base.uncertainty(epistemic_ddof)
         factor = np.sqrt(self.variance / self.base.variance)
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
-
-    def quantile(self, probability: ArrayLike) -> np.ndarray:
-        """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array."""
-        raise NotImplementedError
-
-    def interval(self, coverage: float = 0.9) -> np.ndarray:
-        """Central interval, of shape (n, 2[, m])."""
-        return self.quantile(interval_levels(coverage))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,13 +116,14 @@ class RecalibratedMixture(_Calibrated):
         """P(Y <= y) for each row and output."""
         return self._map(self.base.cdf(y), forward=True)
 
-    def quantile(self, probability: ArrayLike) -> np.ndarray:
-        """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array."""
-        p = check_levels(probability)
-        levels = p.reshape(-1, *[1] * (self.base.loc.ndim - 1))
-        levels = np.broadcast_to(levels, (len(levels), *self.base.loc.shape[1:]))
-        found = self.base.inverse_cdf(self._base_levels(levels))
-        return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.base.loc.shape[1:]
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m])."""
+        levels = np.broadcast_to(levels, (len(levels), *self._shape))
+        return self.base.inverse_cdf(self._base_levels(levels))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row, of all outputs together. Shape (n,)."""

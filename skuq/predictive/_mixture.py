@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import elementwise
 
-from skuq.predictive._levels import check_levels, interval_levels
+from skuq.predictive._continuous import Continuous
 from skuq.predictive._types import Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
@@ -80,7 +80,7 @@ def find_roots(
     return np.where(found.success, centre + unit * found.x, ends)
 
 
-class Mixture:
+class Mixture(Continuous):
     """Mixture of K members' distributions for every row; rows share the weights.
 
     Given the member, outputs are independent; over members they are not.
@@ -116,11 +116,6 @@ class Mixture:
     @property
     def member_variances(self) -> np.ndarray:
         """Variances of the members, of shape (K, n[, m]), in squared units of y."""
-        raise NotImplementedError
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        """(n,) or (n, m)."""
         raise NotImplementedError
 
     @property
@@ -179,16 +174,6 @@ class Mixture:
         means = self.member_means
         return self._average((means - self._average(means)) ** 2)
 
-    @property
-    def variance(self) -> np.ndarray:
-        """Aleatoric and epistemic variance together, in squared units of y."""
-        return self.aleatoric_variance + self.epistemic_variance
-
-    @property
-    def std(self) -> np.ndarray:
-        """Square root of the variance, in units of y."""
-        return np.sqrt(self.variance)
-
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
         """Mean and standard deviations by source.
 
@@ -221,48 +206,7 @@ class Mixture:
         densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
 
-    def _check_y(self, y: ArrayLike) -> np.ndarray:
-        y = np.asarray(y, dtype=float)
-        if y.shape != self._shape:
-            raise ValueError(f"y must have shape {self._shape}. Got {y.shape}.")
-        return y
-
-    def quantile(self, probability: ArrayLike) -> np.ndarray:
-        """Quantiles of the mixture, by root finding on its cdf.
-
-        Parameters
-        ----------
-        probability : float or array-like of shape (q,)
-            Strictly between 0 and 1.
-
-        Returns
-        -------
-        ndarray of shape (n[, m]) for a number, (n, q[, m]) for an array.
-
-        Raises
-        ------
-        ValueError
-            If a probability is outside (0, 1).
-        """
-        p = check_levels(probability)
-        roots = self.inverse_cdf(p.reshape(-1, *[1] * len(self._shape)))  # (q, n[, m])
-        order = np.argsort(p.ravel(), kind="stable")
-        # Exactly monotone, where the finder's tolerance would leave a crossing of 1e-16.
-        roots[order] = np.maximum.accumulate(roots[order], axis=0)
-        return roots[0] if p.ndim == 0 else np.moveaxis(roots, 0, 1)
-
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at common levels or at each one's own.
-
-        Parameters
-        ----------
-        levels : ndarray that broadcasts to (q, n[, m])
-            Strictly between 0 and 1.
-
-        Returns
-        -------
-        ndarray of shape (q, n[, m])
-        """
         levels = np.asarray(levels, dtype=float)
         levels = np.broadcast_to(levels, (len(levels), *self._shape))
         # Rows and outputs in one line, worked on by parts.
@@ -320,10 +264,6 @@ class Mixture:
     def output(self, k: int) -> Self:
         """Marginal of one of several outputs."""
         return self._with(*(parameter[..., k] for parameter in self._parameters))
-
-    def interval(self, coverage: float = 0.9) -> np.ndarray:
-        """Central interval, of shape (n, 2[, m]): equal probability outside either end."""
-        return self.quantile(interval_levels(coverage))
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples).

@@ -120,17 +120,6 @@ class EpistemicNormal(GaussianMixture):
         return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at common levels or at each one's own.
-
-        Parameters
-        ----------
-        levels : ndarray that broadcasts to (q, n[, m])
-            Strictly between 0 and 1.
-
-        Returns
-        -------
-        ndarray of shape (q, n[, m])
-        """
         return self.loc + self.scale * special.ndtri(levels)
 
     def scaled(self, factor: Factor) -> EpistemicNormal:

@@ -123,35 +123,17 @@ class TransformedMixture(Mixture):
         return self.factor**2 * self._moments[1]
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         # With the output axis that the transform needs, also for a number.
         y = np.broadcast_to(y, np.broadcast_shapes(np.shape(y), self._shape))
         return self.inner.cdf(self._forward(y))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row, of all outputs together. Shape (n,).
-
-        Parameters
-        ----------
-        y : array-like of shape (n,) or (n, m)
-        """
         y = self._check_y(y)
         slope = self.transform.log_derivative((y - self.shift) / self.factor)
         slope = (slope - np.log(self.factor)).sum(axis=tuple(range(1, y.ndim)))  # (n,)
         return self.inner.log_prob(self._forward(y)) + slope
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at common levels or at each one's own.
-
-        Parameters
-        ----------
-        levels : ndarray that broadcasts to (q, n[, m])
-            Strictly between 0 and 1.
-
-        Returns
-        -------
-        ndarray of shape (q, n[, m])
-        """
         return self._inverse(self.inner.inverse_cdf(levels))
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
@@ -160,13 +142,6 @@ class TransformedMixture(Mixture):
         return np.moveaxis(self._inverse(draws), 0, -1)
 
     def scaled(self, factor: Factor) -> TransformedMixture:
-        """Stretch the mixture about its mean.
-
-        Parameters
-        ----------
-        factor : float or ndarray of shape (m,)
-            Factor of all standard deviations; positive.
-        """
         mean = self.mean
         stretched = TransformedMixture(
             self.inner,

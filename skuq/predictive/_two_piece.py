@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from skuq.predictive._levels import check_levels, interval_levels
+from skuq.predictive._continuous import Continuous
 from skuq.predictive._normal import check_parts
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
@@ -22,7 +22,7 @@ _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 
 @dataclass(frozen=True, eq=False)
-class TwoPieceNormal:
+class TwoPieceNormal(Continuous):
     """Two halves of normals for every row, which meet at the point prediction.
 
     The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
@@ -50,7 +50,7 @@ class TwoPieceNormal:
     Notes
     -----
     `mean` is the point prediction, that is the mode, not the mean of this distribution,
-    which is `expected`; the variance is about `expected`.
+    which is `expected`; the variance, (1 - 2 / pi) (s2 - s1)^2 + s1 s2, is about `expected`.
 
     The sum of a two-piece normal and noise is no two-piece normal. That each side's variance
     grows by the noise's is a convention, exact where lower and upper agree. With it the
@@ -93,6 +93,10 @@ class TwoPieceNormal:
                 )
 
     @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.mode.shape
+
+    @property
     def _sides(self) -> tuple[np.ndarray, np.ndarray]:
         """s1 and s2, each of shape (n[, m])."""
         with np.errstate(over="ignore"):
@@ -130,16 +134,6 @@ class TwoPieceNormal:
         above = self.upper * (self.upper / (s2 + a))
         return (1 - 2 / np.pi) * self._skew**2 + below * s2 + a * above
 
-    @property
-    def variance(self) -> np.ndarray:
-        """Variance about `expected`: (1 - 2 / pi) (s2 - s1)^2 + s1 s2, in squared units of y."""
-        return self.aleatoric_variance + self.epistemic_variance
-
-    @property
-    def std(self) -> np.ndarray:
-        """Square root of the variance, in units of y."""
-        return np.sqrt(self.variance)
-
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
         """Point prediction and standard deviations by source.
 
@@ -165,57 +159,19 @@ class TwoPieceNormal:
         ----------
         y : array-like of shape (n,) or (n, m)
         """
-        y = np.asarray(y, dtype=float)
-        if y.shape != self.mode.shape:
-            raise ValueError(f"y must have shape {self.mode.shape}. Got {y.shape}.")
+        y = self._check_y(y)
         s1, s2 = self._sides
         z = (y - self.mode) / np.where(y < self.mode, s1, s2)
         density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
         return density.reshape(len(density), -1).sum(axis=1)
 
-    def quantile(self, probability: ArrayLike) -> np.ndarray:
-        """Quantiles, in closed form.
-
-        Parameters
-        ----------
-        probability : float or array-like of shape (q,)
-            Strictly between 0 and 1.
-
-        Returns
-        -------
-        ndarray of shape (n[, m]) for a number, (n, q[, m]) for an array.
-
-        Raises
-        ------
-        ValueError
-            If a probability is outside (0, 1).
-        """
-        p = check_levels(probability)
-        found = self.inverse_cdf(p.reshape(-1, *[1] * self.mode.ndim))  # (q, n[, m])
-        return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
-
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at common levels or at each one's own.
-
-        Parameters
-        ----------
-        levels : ndarray that broadcasts to (q, n[, m])
-            Strictly between 0 and 1.
-
-        Returns
-        -------
-        ndarray of shape (q, n[, m])
-        """
         s1, s2 = self._sides
         # Of the two terms one is 0: the other side's level is cut off at the mode, where
         # the standard normal has 1/2.
         below = special.ndtri(np.minimum(levels * ((s1 + s2) / (2 * s1)), 0.5))
         above = special.ndtri(np.minimum((1 - levels) * ((s1 + s2) / (2 * s2)), 0.5))
         return self.mode + s1 * below - s2 * above
-
-    def interval(self, coverage: float = 0.9) -> np.ndarray:
-        """Central interval, of shape (n, 2[, m]): equal probability outside either end."""
-        return self.quantile(interval_levels(coverage))
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples).

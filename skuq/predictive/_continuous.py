@@ -1,0 +1,91 @@
+"""What follows from the moments and the inverse cdf of any distribution of numbers.
+
+Notation: n rows, m outputs (the last axis is absent where y was 1-D).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from skuq.predictive._levels import check_levels, interval_levels
+
+
+class Continuous:
+    """Distribution of numbers for every row.
+
+    A subclass gives `aleatoric_variance`, `epistemic_variance`, `inverse_cdf` and `_shape`.
+    """
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """(n,) or (n, m)."""
+        raise NotImplementedError
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """Variance of the noise, in squared units of y."""
+        raise NotImplementedError
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """Variance beyond the noise's, in squared units of y."""
+        raise NotImplementedError
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Aleatoric and epistemic variance together, in squared units of y."""
+        return self.aleatoric_variance + self.epistemic_variance
+
+    @property
+    def std(self) -> np.ndarray:
+        """Square root of the variance, in units of y."""
+        return np.sqrt(self.variance)
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Invert the cdf of each row and output, at common levels or at each one's own.
+
+        Parameters
+        ----------
+        levels : ndarray that broadcasts to (q, n[, m])
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (q, n[, m])
+        """
+        raise NotImplementedError
+
+    def quantile(self, probability: ArrayLike) -> np.ndarray:
+        """Quantiles, by the inverse of the cdf.
+
+        Parameters
+        ----------
+        probability : float or array-like of shape (q,)
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n[, m]) for a number, (n, q[, m]) for an array.
+
+        Raises
+        ------
+        ValueError
+            If a probability is outside (0, 1).
+        """
+        p = check_levels(probability)
+        found = self.inverse_cdf(p.reshape(-1, *[1] * len(self._shape)))  # (q, n[, m])
+        order = np.argsort(p.ravel(), kind="stable")
+        # Exactly monotone, where a root finder's tolerance would leave a crossing of 1e-16.
+        found[order] = np.maximum.accumulate(found[order], axis=0)
+        return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+
+    def interval(self, coverage: float = 0.9) -> np.ndarray:
+        """Central interval, of shape (n, 2[, m]): equal probability outside either end."""
+        return self.quantile(interval_levels(coverage))
+
+    def _check_y(self, y: ArrayLike) -> np.ndarray:
+        y = np.asarray(y, dtype=float)
+        if y.shape != self._shape:
+            raise ValueError(f"y must have shape {self._shape}. Got {y.shape}.")
+        return y
