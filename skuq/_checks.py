@@ -10,10 +10,11 @@ import numpy as np
 from skuq._params import check_sample_weight
 
 
-def check_count(name: str, value: Any) -> None:
-    """Raise ValueError unless `value` is a whole number of at least 1."""
+def check_count(name: str, value: Any) -> int:
+    """Return `value` as an int; raise ValueError unless it is a whole number of at least 1."""
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
         raise ValueError(f"`{name}` must be a positive whole number. Got {value!r}.")
+    return int(value)
 
 
 def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:

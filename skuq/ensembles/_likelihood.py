@@ -6,11 +6,10 @@ the candidate gave to what was observed. So classifiers and regressors are chose
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._checks import check_count
 from skuq.ensembles._selection import (
     Selection,
     rank_candidates,
@@ -123,8 +122,7 @@ def select_by(
     """
     if method not in SELECTORS:
         raise ValueError(f"`method` must be one of {SELECTORS}. Got {method!r}.")
-    if not isinstance(n_members, Integral) or n_members < 1:
-        raise ValueError(f"`n_members` must be an integer >= 1. Got {n_members!r}.")
+    check_count("n_members", n_members)
     if use_best:
         n_members = choose_size(
             statistics, loss, n_members, method, sample_weight=sample_weight, groups=groups

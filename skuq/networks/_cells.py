@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral
 
+from skuq._checks import check_count
 from skuq._registry import saved_as
 from skuq._space import Categorical, Real, Space
 from skuq.networks._cell_layers import build_cell_network
@@ -49,11 +49,6 @@ def cell_recipe(configuration: Mapping, batch_size: int) -> dict:
         "early_stopping_patience": None,
         "keep": "last",
     }
-
-
-def check_positive(name, value):
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
 
 
 @saved_as("networks.CellSpace")
@@ -112,8 +107,8 @@ class CellSpace:
             if isinstance(value, list | tuple):
                 object.__setattr__(self, name, tuple(value))
             for one in value if isinstance(value, list | tuple) else (value,):
-                check_positive(name, one)
-        check_positive("batch_size", self.batch_size)
+                check_count(name, one)
+        check_count("batch_size", self.batch_size)
         if isinstance(self.genotype, str):
             object.__setattr__(self, "genotype", GENOTYPES.get(self.genotype, self.genotype))
         if not isinstance(self.genotype, Genotype | None):

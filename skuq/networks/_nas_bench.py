@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from skuq._checks import check_count
 from skuq._registry import saved_as
 from skuq._space import Categorical, Space
 from skuq.networks._cell_layers import CellLayers, begin, check_image, end
-from skuq.networks._cells import cell_hyperparameters, cell_recipe, check_positive
+from skuq.networks._cells import cell_hyperparameters, cell_recipe
 from skuq.networks._search_space import Decisions
 
 OPERATIONS = ("none", "skip_connect", "conv_1x1", "conv_3x3", "avg_pool_3x3")
@@ -64,7 +65,7 @@ class NASBench201Space:
 
     def __post_init__(self):
         for name in ("channels", "n_cells", "batch_size"):
-            check_positive(name, getattr(self, name))
+            check_count(name, getattr(self, name))
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """Architecture and training decisions; they do not depend on the data."""

@@ -378,6 +378,17 @@ class _Dropout:
         return x * run.dropout_mask(self.number, self.rate, x.shape), state
 
 
+def _scale_and_center(config, n):
+    """Weights of a layer that normalises n features."""
+    weights = []
+    for used, name in (("scale", "gamma"), ("center", "beta")):
+        if config.get(f"{name}_constraint") is not None:
+            raise NoPlan
+        if config[used]:
+            weights.append(Weight((n,), *penalty(config[f"{name}_regularizer"])))
+    return weights
+
+
 @dataclass(frozen=True)
 class _BatchNormalization:
     momentum: float
@@ -391,14 +402,8 @@ class _BatchNormalization:
         last = config["axis"] in (-1, 1, [-1], [1])
         if not last or config.get("synchronized") or config.get("renorm"):
             raise NoPlan
-        weights = []
-        for used, name in (("scale", "gamma"), ("center", "beta")):
-            if config.get(f"{name}_constraint") is not None:
-                raise NoPlan
-            if config[used]:
-                weights.append(Weight((n,), *penalty(config[f"{name}_regularizer"])))
         operation = cls(config["momentum"], config["epsilon"], config["center"], config["scale"])
-        return operation, weights, 2, (n,)
+        return operation, _scale_and_center(config, n), 2, (n,)
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
@@ -434,13 +439,8 @@ class _LayerNormalization:
         ((n,),) = shapes
         if config["axis"] not in (-1, 1, [-1], [1]) or config.get("rms_scaling"):
             raise NoPlan
-        weights = []
-        for used, name in (("scale", "gamma"), ("center", "beta")):
-            if config.get(f"{name}_constraint") is not None:
-                raise NoPlan
-            if config[used]:
-                weights.append(Weight((n,), *penalty(config[f"{name}_regularizer"])))
-        return cls(config["epsilon"], config["center"], config["scale"]), weights, 0, (n,)
+        operation = cls(config["epsilon"], config["center"], config["scale"])
+        return operation, _scale_and_center(config, n), 0, (n,)
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp

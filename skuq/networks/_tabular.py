@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 import numpy as np
 
 from skuq import backend, networks
+from skuq._checks import check_count
 
 _FLOAT32 = {"dtype": "float32"}
 _NORMALIZATIONS = {"batch": "BatchNormalization", "layer": "LayerNormalization"}
@@ -209,8 +209,7 @@ def _check_settings(input_shape, n_outputs, normalization, parametrization, n_co
         )
     if parametrization not in ("standard", "ntk"):
         raise ValueError(f'`parametrization` must be "standard" or "ntk". Got {parametrization!r}.')
-    if not isinstance(n_copies, Integral) or n_copies < 1:
-        raise ValueError(f"`n_copies` must be an integer >= 1. Got {n_copies!r}.")
+    check_count("n_copies", n_copies)
     if n_outputs % n_copies:
         raise ValueError(
             f"`n_outputs` must be a multiple of `n_copies`. Got {n_outputs} and {n_copies}."

@@ -12,6 +12,7 @@ from numbers import Integral
 
 import numpy as np
 
+from skuq._checks import check_count
 from skuq.backend import keras, ops
 from skuq.networks import _tabular_operations as operations
 from skuq.networks._plan_parts import NoPlan, Run, tensors
@@ -180,7 +181,7 @@ class NTKDense(_TabularLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.units = _positive("units", units)
+        self.units = check_count("units", units)
         self.activation = keras.activations.serialize(keras.activations.get(activation))
         self.use_bias = use_bias
         normal = keras.initializers.RandomNormal(stddev=1.0)
@@ -256,10 +257,10 @@ class NumericEmbedding(_TabularLayer):
             )
         self.kind = kind
         self.columns = None if columns is None else [int(column) for column in columns]
-        self.dim = _positive("dim", dim)
+        self.dim = check_count("dim", dim)
         if kind == "periodic" and dim < 2:
             raise ValueError(f"`dim` counts the column itself: it must be at least 2. Got {dim}.")
-        self.n_frequencies = _positive("n_frequencies", n_frequencies)
+        self.n_frequencies = check_count("n_frequencies", n_frequencies)
         self.scale = float(scale)
         if not 0 < self.scale < math.inf:
             raise ValueError(f"`scale` must be a positive number. Got {scale!r}.")
@@ -333,9 +334,9 @@ class CategoryEmbedding(_TabularLayer):
     def __init__(self, columns, n_codes, dims=8, **kwargs):
         super().__init__(**kwargs)
         self.columns = [int(column) for column in columns]
-        self.n_codes = [_positive("n_codes", n) for n in n_codes]
+        self.n_codes = [check_count("n_codes", n) for n in n_codes]
         dims = [dims] * len(self.columns) if isinstance(dims, Integral) else dims
-        self.dims = [_positive("dims", dim) for dim in dims]
+        self.dims = [check_count("dims", dim) for dim in dims]
         if not len(self.columns) == len(self.n_codes) == len(self.dims):
             raise ValueError(
                 "`n_codes` and `dims` must have an entry for each of `columns`. Got "
@@ -359,7 +360,7 @@ class Repeat(_TabularLayer):
 
     def __init__(self, n_copies, **kwargs):
         super().__init__(**kwargs)
-        self.n_copies = _positive("n_copies", n_copies)
+        self.n_copies = check_count("n_copies", n_copies)
 
     def _read(self, shapes):
         return operations.Repeat.read(self.get_config(), shapes)
@@ -417,7 +418,7 @@ class EnsembleDense(_TabularLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.units, self.n_copies = _positive("units", units), _positive("n_copies", n_copies)
+        self.units, self.n_copies = check_count("units", units), check_count("n_copies", n_copies)
         self.activation = keras.activations.serialize(keras.activations.get(activation))
         self.shared, self.adapters, self.use_bias = shared, adapters, use_bias
         self.ntk, self.zero = ntk, zero
@@ -458,12 +459,6 @@ class EnsembleDense(_TabularLayer):
         names = ("units", "n_copies", "activation", "shared", "adapters", "input_initializer")
         own = {name: getattr(self, name) for name in (*names, "use_bias", "ntk", "zero")}
         return {**super().get_config(), **own}
-
-
-def _positive(name, value):
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
-    return int(value)
 
 
 def _needs(edges):

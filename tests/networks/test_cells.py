@@ -123,9 +123,9 @@ def test_recipe_is_that_of_darts(space):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"channels": 0}, "`channels` must be an integer >= 1. Got 0"),
-        ({"n_cells": (5, 1.5)}, "`n_cells` must be an integer >= 1. Got 1.5"),
-        ({"batch_size": True}, "`batch_size` must be an integer >= 1. Got True"),
+        ({"channels": 0}, "`channels` must be a positive whole number. Got 0"),
+        ({"n_cells": (5, 1.5)}, "`n_cells` must be a positive whole number. Got 1.5"),
+        ({"batch_size": True}, "`batch_size` must be a positive whole number. Got True"),
         ({"genotype": "nasnet"}, "`genotype` must be None, a Genotype or one of"),
     ],
 )
