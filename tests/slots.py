@@ -33,8 +33,8 @@ def processes(evaluate, n_slots):
     return open_slots(evaluate, n_slots, 1000)  # for so many trials even one job has a process
 
 
-def search(slots, n_trials=12, proposer=None, entropy=3, **fields):
+def search(slots, n_trials=12, proposer=None, entropy=3, evaluate=None, **fields):
     """Run a search in these slots, at random by default; returns its records."""
     proposer = proposer or RandomProposer(SPACE)
-    own = Search(print, proposer, n_trials, entropy, open_slots=lambda *_: slots, **fields)
+    own = Search(evaluate, proposer, n_trials, entropy, open_slots=lambda *_: slots, **fields)
     return list(own.run().catalog)

@@ -14,20 +14,8 @@ __all__ = ["CatalogMemory"]
 class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
     """The counterpart of a `CatalogFolder` for the lifetime of the process.
 
-    Parameters
-    ----------
-    parts : dict
-        What makes it the same search, as in `CatalogFolder`.
-    objects : dict
-        Settings that are objects or functions. A folder compares their representations; here they
-        must be the same objects.
-
-    Attributes
-    ----------
-    records : list of TrialRecord
-        In the order in which they finished.
-    entropy : int or None
-        Origin of the search's random numbers; None before its first trial.
+    `objects` are settings that are objects or functions. A folder compares their representations;
+    here they must be the same objects.
     """
 
     path = None
@@ -49,12 +37,9 @@ class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
     def begin(
         self, entropy: int, space: dict[str, str], held_out: HeldOut, estimator: bytes | None
     ) -> None:
-        """Describe the search; its decisions must be those of existing trials.
+        """Describe the search.
 
-        Raises
-        ------
-        CatalogMismatchError
-            If they differ.
+        Raises CatalogMismatchError if its decisions are not those of existing trials.
         """
         if self._space is not None and self._space != space:
             names = sorted({*self._space, *space})

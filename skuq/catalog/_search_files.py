@@ -124,10 +124,7 @@ def write_estimator(folder: Path, estimator: bytes | None) -> None:
 def write_trial(folder: Path, record: TrialRecord, search_id: str, n_finished: int) -> None:
     """Write a trial; when this returns, it is safe on disk.
 
-    Raises
-    ------
-    UnsavableError
-        If its network has layers that could not be loaded again.
+    Raises UnsavableError if its network has layers that could not be loaded again.
     """
     tree = {field.name: getattr(record, field.name) for field in fields(TrialRecord)}
     if record.result is not None:
@@ -229,20 +226,10 @@ def _decode_held_out(tree: dict[str, Any]) -> HeldOut:
 def read_trials(
     folder: Path, search: SearchDescription, *, move_broken: bool = False
 ) -> list[tuple[int, TrialRecord]]:
-    """Read all trials, in the order in which they finished.
+    """Read all trials in the order in which they finished, each with how many had finished before.
 
-    Parameters
-    ----------
-    folder : Path
-    search : SearchDescription
-    move_broken : bool
-        Whether damaged files get another name, so that their trials are run again. Otherwise they
-        are skipped. Both with a warning.
-
-    Returns
-    -------
-    list of (int, TrialRecord)
-        How many trials had finished before, and the trial.
+    Damaged files are skipped with a warning. With `move_broken` they also get another name, so that
+    their trials are run again.
     """
     read = []
     for file in trial_files(folder):

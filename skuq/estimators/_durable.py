@@ -46,24 +46,10 @@ RUNNING_PARAMETERS = ("n_trials", "refit", "n_jobs", "verbose", *DURABLE_CONSTRA
 
 
 def open_store(estimator, params_not_in_fingerprint, memory, is_fitted, data):
-    """Open what keeps the trials of a search.
+    """Open what keeps the trials of a search: a folder, a `CatalogMemory`, or None.
 
-    Parameters
-    ----------
-    estimator : SearchEstimator
-    params_not_in_fingerprint : set of str
-        Parameters that change no trial.
-    memory : CatalogMemory or None
-        Trials of the fit before.
-    is_fitted : bool
-        Whether there was a fit before.
-    data : dict
-        Arrays, rows, lists of them, or None, by what they are.
-
-    Returns
-    -------
-    context manager
-        Gives a folder, a `CatalogMemory`, or None where nothing is kept.
+    `params_not_in_fingerprint` change no trial. `memory` has the trials of the fit before, if
+    `is_fitted` and it kept them. `data` are arrays, rows, lists of them, or None, by what they are.
     """
     if estimator.catalog_dir is None and not estimator.warm_start:
         return contextlib.nullcontext()
@@ -124,13 +110,8 @@ def begin_search(store, estimator, held_out):
 def load_search(cls, path, trusted):
     """Load the estimator and the trials of a folder; see `SearchEstimator.from_catalog`.
 
-    Returns
-    -------
-    estimator : cls
-        As it was before its first trial.
-    result : SearchResult
-    path : Path
-        The folder of the search.
+    Returns the estimator as it was before its first trial, the SearchResult, and the search's
+    folder.
     """
     path = find_search(path)
     estimator = loads(read_estimator(path), trusted=trusted)

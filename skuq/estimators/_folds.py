@@ -35,14 +35,8 @@ def fit_fold(estimator, X, y, sample_weight, train, test=None):
 def read_foreign_rows(estimator, X, y, sample_weight):
     """Validate the rows of an estimator of estimators.
 
-    Returns
-    -------
-    X : array-like
-        As it was given, but so that it can be indexed.
-    weight : ndarray of shape (n,)
-        Weights of at most 1, to judge by.
-    sample_weight : ndarray of shape (n,) or None
-        Weights to fit with.
+    Returns X so that it can be indexed, weights (n,) of at most 1 to judge by, and the weights to
+    fit with, or None.
     """
     (X,) = indexable(X)
     check_consistent_length(X, y)

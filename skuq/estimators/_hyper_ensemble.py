@@ -50,10 +50,10 @@ class _HyperDeepEnsemble(TrainingMethod):
         warn_of_few_rows(len(data.x_valid))
         settings = self._draw_settings()
 
-        def train_stack(settings, seeds, initial=None):
+        def train_stack(settings, seeds, start=None):
             recipes = [self.recipe(splits.validates, **setting) for setting in settings]
             return training.train_stack(
-                network, head, recipes, data, seeds, initial=initial, report=report
+                network, head, recipes, data, seeds, start=start, report=report
             )
 
         # rand_search: the settings differ, first weights do not.
@@ -127,7 +127,7 @@ class _HyperDeepEnsemble(TrainingMethod):
             [self.recipe(True, **setting, **changes) for setting in settings],
             data.all_rows(),
             [member.seed for member in members],
-            initial=[(member.weights, list(member.state)) for member in members],
+            start=[(member.weights, list(member.state)) for member in members],
             report=report,
         )
         # A member that diverges on the way stays as it was.

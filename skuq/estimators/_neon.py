@@ -270,19 +270,16 @@ class NEONRegressor(OperatorRegressor):
             self.activation,
             bool(self.factorize),
         )
-        try:
-            member = training.train_member(
-                EpistemicNetwork(job.base, job.head.n_raw, epinet),
-                job.head,
-                replace(job.recipe, n_draws=self.n_index_samples),
-                job.data,
-                trial_seed(job.entropy, 0),
-                permutation=job.row_order(),
-                report=report,
-            )
-        except FloatingPointError as error:
-            member = error
-        completed([member])
+        order = job.row_order()
+        training_job = training.TrainingJob.of_model(
+            EpistemicNetwork(job.base, job.head.n_raw, epinet),
+            job.head,
+            replace(job.recipe, n_draws=self.n_index_samples),
+            [trial_seed(job.entropy, 0)],
+            permutations=None if order is None else [order],
+        )
+        (member,) = members = training.train(training_job, job.data, report=report)
+        completed(members)
         rng = generator(job.entropy, "index")
         return IndexDraws(member, normal_indices(self.n_draws, self.n_index, rng))
 

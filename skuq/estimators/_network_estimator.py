@@ -192,16 +192,10 @@ class NetworkEstimator:
 
 @dataclass
 class Outcome:
-    """What training gave: members, their weights, and what to report.
+    """What training gave: members, their weights in the mixture, and what to report.
 
-    Attributes
-    ----------
-    members : list of Member
-    weights : ndarray of shape (n_members,)
-    parts : list of pairs of ndarray, or None
-        Rows that each member was trained and validated on, where each has its own.
-    attributes : dict
-        Fitted attributes of the estimator, by name.
+    `parts` are the rows that each member was trained and validated on, where each has its own, and
+    `attributes` fitted attributes of the estimator by name.
     """
 
     members: list
@@ -213,10 +207,7 @@ class Outcome:
 class TrainingMethod:
     """How an estimator's parameters become inputs, targets, a network and trained members.
 
-    Parameters
-    ----------
-    estimator : NetworkEstimator
-        Its parameters are read, nothing is set.
+    The estimator's parameters are read, nothing is set.
     """
 
     #: Number of members with a validation split of their own; None where they share one.
@@ -385,20 +376,10 @@ def check_units(name: str, given) -> list[int]:
 
 
 def completed(members, stacklevel: int = 5) -> list[int]:
-    """Find the members that were trained, and warn of those that diverged.
+    """Find the positions of members that were trained, and warn of those that diverged.
 
-    A member whose training loss stopped being finite is left out even if an earlier epoch
-    could be kept: one wild member ruins a mixture.
-
-    Returns
-    -------
-    list of int
-        Positions in `members`.
-
-    Raises
-    ------
-    FloatingPointError
-        If none was trained.
+    A member whose training loss stopped being finite is left out even if an earlier epoch could be
+    kept: one wild member ruins a mixture. If none was trained, this raises FloatingPointError.
     """
     kept = [k for k, member in enumerate(members) if not diverged(member)]
     if not kept:
@@ -426,10 +407,7 @@ def diverged(member) -> bool:
 def check_dropout_layers(model):
     """Return the plan of a network that drops units.
 
-    Raises
-    ------
-    ValueError
-        If it has no dropout layer, or layers that have to run through Keras.
+    Raises ValueError if it has no dropout layer, or layers that have to run through Keras.
     """
     plan = make_plan(model.to_json())
     if plan is None or not plan.n_dropouts:

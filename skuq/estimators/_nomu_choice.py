@@ -67,18 +67,8 @@ def _check_readout(model):
 def choose_readout(model, held_out, inputs, targets, stacklevel: int = 2) -> Readout:
     """Choose what the parameters of the readout leave open.
 
-    Parameters
-    ----------
-    model : NOMURegressor
-        Its parameters are read.
-    held_out : list of (NomuNetwork, Rows)
-        Networks, and rows that they were not trained on; ignored if nothing is to be chosen.
-    inputs : Inputs
-        Fitted.
-    targets : NumberTargets
-        Fitted.
-    stacklevel : int
-        Of the warning of few rows.
+    `held_out` holds pairs of a NomuNetwork and Rows that it was not trained on; they are ignored if
+    nothing is to be chosen. `stacklevel` is that of the warning of few rows.
     """
     if not is_to_choose(model):
         return Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)

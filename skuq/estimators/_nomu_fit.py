@@ -127,14 +127,7 @@ class NomuTrainer:
         )
 
     def train(self, jobs, report) -> list[NomuNetwork]:
-        """Train a network for each job, side by side where possible.
-
-        Parameters
-        ----------
-        jobs : list of Job
-        report : callable or None
-            Called with the number of epochs run.
-        """
+        """Train a network for each job, side by side where possible."""
         if not jobs:
             return []
         if self.head.with_mean or self.given is not None:
@@ -187,17 +180,17 @@ class NomuTrainer:
             targets = self.targets.transform(self.rows.y)
         data = self._data(targets, self.rows.weight * self._precision(self.rows.X))
         if means is None:
-            template, initial = self._template(), None
+            template, start = self._template(), None
         else:
-            # Templates differ in the copied weights of f only, and these are in `initial`.
-            initial = []
+            # Templates differ in the copied weights of f only, and these are in `start`.
+            start = []
             for job, mean in zip(jobs, means):
                 template = self._template(mean)
-                initial.append(training.draw_variables(template, trial_seed(job.entropy, _SIDE)))
+                start.append(training.draw_variables(template, trial_seed(job.entropy, _SIDE)))
         recipes = [self._recipe(job) for job in jobs]
         seeds = [trial_seed(job.entropy, 0) for job in jobs]
         return self._train_stacks(
-            jobs, report, template, self.head, recipes, data, seeds, initial=initial
+            jobs, report, template, self.head, recipes, data, seeds, start=start
         )
 
     def _train_side(self, job, mean, report):
@@ -215,7 +208,7 @@ class NomuTrainer:
         )[0]
 
     def _train_stacks(
-        self, jobs, report, template, head, recipes, data, seeds, *, initial=None, validates=False
+        self, jobs, report, template, head, recipes, data, seeds, *, start=None, validates=False
     ):
         """Train a member for each job; those with equally many rows and epochs in one program."""
         members: list[Any] = [None] * len(jobs)
@@ -229,7 +222,7 @@ class NomuTrainer:
                 data,
                 [seeds[k] for k in own],
                 splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in own],
-                initial=None if initial is None else [initial[k] for k in own],
+                start=None if start is None else [start[k] for k in own],
                 artificial=self.artificial,
                 report=report,
             )

@@ -20,10 +20,7 @@ __all__ = ["read_readout"]
 def read_readout(fitted) -> ReluReadout:
     """Read the weights of a `FittedNomu` of one output, in units of X and of y.
 
-    Raises
-    ------
-    ValueError
-        If a mixed integer programme cannot hold its bound.
+    Raises ValueError if a mixed integer programme cannot hold its bound.
     """
     _check(fitted)
     network, head, readout = fitted.network, fitted.network.head, fitted.readout

@@ -73,10 +73,7 @@ SEARCH_CONSTRAINTS: dict = {
 class SearchMethod:
     """How an estimator's parameters decide a search and a selection.
 
-    Parameters
-    ----------
-    estimator : SearchEstimator
-        Its parameters and fitted attributes are read, nothing is set.
+    The estimator's parameters and fitted attributes are read, nothing is set.
     """
 
     #: Parameters that decide on the ensemble alone.

@@ -136,12 +136,7 @@ class FittedCalibrated:
 def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
     """Predict the distribution of any fitted regressor that knows its uncertainty.
 
-    Raises
-    ------
-    TypeError
-        If the method cannot calibrate what it predicts.
-    ValueError
-        If it predicts NaN or inf.
+    Raises TypeError if the method cannot calibrate what it predicts, and ValueError for NaN or inf.
     """
     model, X = innermost(estimator, X)
     if hasattr(model, "predict_distribution"):
@@ -161,12 +156,9 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
 
 
 def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> CategoricalMixture:
-    """Predict the distribution of any fitted classifier over `classes`.
+    """Predict the distribution over `classes` of any fitted classifier.
 
-    Raises
-    ------
-    TypeError
-        If it predicts no probabilities.
+    Raises TypeError if it predicts no probabilities.
     """
     model, X = innermost(estimator, X)
     if hasattr(model, "predict_distribution"):

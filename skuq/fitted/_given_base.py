@@ -9,12 +9,11 @@ import functools
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.validation import check_is_fitted
 
 from skuq import backend
 from skuq._registry import saved_as
+from skuq.fitted._protocol import check_pretrained
 from skuq.networks._nomu import entering
 from skuq.tables import FunctionInputs
 
@@ -50,15 +49,8 @@ class GivenBase:
                 "A Keras model as `pretrained` must have inputs u and y of shapes "
                 f"{wanted}, or u alone. Got {shapes}."
             )
-        if not hasattr(model, "predict_on_batch") and hasattr(model, "fit"):
-            try:
-                check_is_fitted(model)
-            except NotFittedError as error:
-                raise NotFittedError(
-                    "`pretrained` is not fitted. What clones an estimator, as cross-validation and "
-                    "searches do, loses what it has learnt: wrap it in "
-                    "sklearn.frozen.FrozenEstimator."
-                ) from error
+        if not hasattr(model, "predict_on_batch"):
+            check_pretrained(model)
 
     def fit(self, X: np.ndarray) -> GivenBase:
         """Learn the scale of the last hidden layer, at the query points of the inputs."""

@@ -21,23 +21,10 @@ _TINY = 1e-300  # below it a probability counts as 0 in entropies
 
 
 def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
-    """Build one Keras model with copies of the members' weights.
+    """Build one Keras model with copies of the members' weights; see `to_keras` of the estimators.
 
-    Parameters
-    ----------
-    ensemble : FittedEnsemble
-    epistemic_ddof : int, default=0
-        As the estimators' parameter.
-
-    Returns
-    -------
-    keras.Model
-        See `to_keras` of the estimators.
-
-    Raises
-    ------
-    ValueError
-        If predictions are not a function of the members' moments that Keras can compute.
+    Raises ValueError if predictions are not a function of the members' moments that Keras can
+    compute.
     """
     _check(ensemble)
     keras, ops = backend.keras, backend.ops

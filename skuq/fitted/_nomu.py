@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
 
 from skuq._registry import saved_as
 from skuq.catalog import Member
 from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
-from skuq.fitted._protocol import refuse_keras
+from skuq.fitted._protocol import check_pretrained, refuse_keras
 from skuq.networks import GaussianHead, NomuHead
 from skuq.networks._nomu import READOUTS
 from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal
@@ -79,25 +77,11 @@ class GivenMean:
         return {layer.compute_dtype for layer in self.model._flatten_layers()} == {"float32"}
 
     def check(self, n_features: int, names: Any = None) -> None:
-        """Raise ValueError if the model is not fitted, or not for features like these.
-
-        Parameters
-        ----------
-        n_features : int
-        names : array-like of shape (n_features,), optional
-            Names of the columns of X, where they have any.
-        """
+        """Raise ValueError if the model is not fitted, or not for such features."""
         if self.is_keras:
             self._check_keras(n_features)
             return
-        try:
-            if hasattr(self.model, "fit"):  # an object that can only predict needs no fit
-                check_is_fitted(self.model)
-        except NotFittedError as error:
-            raise NotFittedError(
-                "`pretrained` is not fitted. What clones an estimator, as cross-validation and "
-                "searches do, loses what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
-            ) from error
+        check_pretrained(self.model)
         own_names = getattr(self.model, "feature_names_in_", None)
         if names is not None and own_names is not None and list(names) != list(own_names):
             raise ValueError(
@@ -207,16 +191,7 @@ class NomuNetwork:
 def predict_mean(
     member: Member, x: np.ndarray, n_outputs: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Predict the standardised mean (n, m), and the noise (n, m) or None if none was learnt.
-
-    Parameters
-    ----------
-    member : Member
-        Network of the mean.
-    x : ndarray of shape (n, d)
-        Standardised inputs.
-    n_outputs : int
-    """
+    """Predict the standardised mean (n, m), and the noise (n, m) or None if none was learnt."""
     raw = predict_members([member], x)[0]
     if raw.shape[1] == n_outputs:
         return raw, None

@@ -56,20 +56,8 @@ class OperatorDraws:
     ) -> tuple[OperatorDraws, tuple[np.ndarray, ...]]:
         """Take a fitted operator apart: what stays the same from fit to fit, and the rest.
 
-        Parameters
-        ----------
-        fitted : FittedOperator
-            Without a given base.
-        index : ndarray
-            Indices of its draws; of an ensemble, all members.
-        points : ndarray of shape (q, d_y)
-            Query points in the user's units.
-        output_shape : tuple of int
-
-        Returns
-        -------
-        function : OperatorDraws
-        arguments : tuple of ndarray
+        Without a given base. Draws are those of `index` (of an ensemble, all members) at query
+        `points` (q, d_y) in the user's units. Returns the function and its arguments.
         """
         members, inputs, targets = fitted.draws.members, fitted.inputs, fitted.targets
         network = read_network(members[0].network)

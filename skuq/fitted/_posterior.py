@@ -33,15 +33,10 @@ SMALLEST_STD = 1e-9
 
 
 def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
-    """Return the means of an ensemble's members as draws.
+    """Return the means of an ensemble's members as draws; its targets are numbers.
 
-    Parameters
-    ----------
-    ensemble : FittedEnsemble
-        Of numbers as targets.
-    n_draws : int
-        Members count by how often they are drawn. Where weights are fractions of a small
-        number, there are that many draws; `n_draws` is for other weights.
+    Members count by how often they are drawn. Where weights are fractions of a small number, there
+    are that many draws; `n_draws` is for other weights.
     """
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
     plans = _plans(members)
@@ -84,18 +79,11 @@ def _predicted_means(ensemble: Any, n_draws: int) -> Posterior:
 
 
 def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
-    """Return NOMU's prediction plus multiples of its own standard deviation, without noise.
+    """Return at least 2 draws of NOMU: its prediction plus multiples of its own standard deviation.
 
-    Each draw has one multiple for every output, the same for all rows. Where bounds are not
-    symmetric it is a level instead, and the draw is the quantile of that level, as in
+    Without noise. Each draw has one multiple for every output, the same for all rows. Where bounds
+    are not symmetric it is a level instead, and the draw is the quantile of that level, as in
     `TwoPieceNormal`.
-
-    Parameters
-    ----------
-    fitted : FittedNomu
-    n_draws : int
-        At least 2.
-    rng : numpy.random.Generator
     """
     network, inputs, targets = fitted.network, fitted.inputs, fitted.targets
     indices = normal_indices(n_draws, targets.n_outputs, rng)  # (T, m)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from skuq.tables import ForeignInputs
 from skuq.tables._inputs import Inputs
 
-__all__ = ["Fitted", "refuse_keras"]
+__all__ = ["Fitted", "check_pretrained", "refuse_keras"]
 
 
 class Fitted(Protocol):
@@ -41,3 +43,15 @@ def refuse_keras(reason: str) -> NoReturn:
         f"`to_keras` gives the mixture's moments, and {reason}. `skuq.save` keeps the "
         "estimator as it is."
     )
+
+
+def check_pretrained(model: Any) -> None:
+    """Raise NotFittedError if a given model can be fitted, and is not."""
+    try:
+        if hasattr(model, "fit"):  # an object that can only predict needs no fit
+            check_is_fitted(model)
+    except NotFittedError as error:
+        raise NotFittedError(
+            "`pretrained` is not fitted. What clones an estimator, as cross-validation and "
+            "searches do, loses what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
+        ) from error

@@ -17,7 +17,6 @@ from ._result import CandidatePredictions as CandidatePredictions
 from ._result import SearchResult as SearchResult
 from ._search import Search as Search
 from ._slots import open_slots as open_slots
-from ._stacked import run_together as run_together
 from ._strategies import STRATEGIES as STRATEGIES
 from ._strategies import make_proposer as make_proposer
 from ._strategies import pin as pin

@@ -29,14 +29,7 @@ _RESTART_SECONDS = 30
 class DaskSlots:
     """Slots that are threads of a cluster's workers.
 
-    Parameters
-    ----------
-    evaluate : callable
-        ``evaluate(configuration, seed) -> result``.
-    client : distributed.Client
-    n_slots : int
-    submit_kwargs : dict, optional
-        For ``client.submit``, for example the `resources` of a trial.
+    `submit_kwargs` are for ``client.submit``, for example the `resources` of a trial.
     """
 
     def __init__(
@@ -77,13 +70,7 @@ class DaskSlots:
             self._client.unregister_worker_plugin(self._name)
 
     def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
-        """Start a trial in a free slot.
-
-        Raises
-        ------
-        SlotsLostError
-            If the client was closed or has lost the cluster.
-        """
+        """Start a trial in a free slot, or raise SlotsLostError."""
         self._check_client()
         settings = {**self._submit_kwargs, "pure": False}
         task = self._client.submit(_run_trial, self._name, configuration, seed, **settings)
@@ -117,12 +104,8 @@ class DaskSlots:
     def result(self, slot: int, future: Future[Any]) -> Any:
         """Return what the evaluation returned, or raise what it raised.
 
-        Raises
-        ------
-        RuntimeError
-            If every worker that was given the trial died, or Dask cancelled it.
-        SlotsLostError
-            If the client was closed or has lost the cluster.
+        RuntimeError says that every worker that was given the trial died, or that Dask cancelled
+        it; SlotsLostError that the client was closed or has lost the cluster.
         """
         import distributed
 

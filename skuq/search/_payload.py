@@ -20,15 +20,7 @@ Outcome = tuple[bool, bytes, str]
 class EvaluationPayload:
     """A pickled evaluation; each process unpickles it once, when it first runs it.
 
-    Parameters
-    ----------
-    evaluate : callable
-        ``evaluate(configuration, seed) -> result``.
-
-    Raises
-    ------
-    SearchSpaceError
-        If it cannot be pickled.
+    Raises SearchSpaceError if the evaluation cannot be pickled.
     """
 
     def __init__(self, evaluate: Callable[..., Any]) -> None:

@@ -33,14 +33,7 @@ _PARENT_CHECK_SECONDS = 2.0
 
 
 class ProcessSlots:
-    """Slots that are processes, each with its share of the cores and, of several GPUs, one.
-
-    Parameters
-    ----------
-    evaluate : callable
-        ``evaluate(configuration, seed) -> result``.
-    n_slots : int
-    """
+    """Slots that are processes, each with its share of the cores and, of several GPUs, one."""
 
     def __init__(self, evaluate: Callable[..., Any], n_slots: int) -> None:
         self.n_slots = n_slots
@@ -104,10 +97,7 @@ class ProcessSlots:
     def result(self, slot: int, future: Future[Any]) -> Any:
         """Return what the evaluation returned, or raise what it raised.
 
-        Raises
-        ------
-        RuntimeError
-            If the slot's process died.
+        Raises RuntimeError if the process died.
         """
         try:
             path, resident = future.result()

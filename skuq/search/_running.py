@@ -44,18 +44,7 @@ class RunningTrial:
 
 
 class RunningTrials(dict[Future[Any], RunningTrial]):
-    """The trials that run in slots, by their futures.
-
-    Parameters
-    ----------
-    slots : Slots
-        Entered.
-    limits : Limits
-
-    Attributes
-    ----------
-    free_slots : deque of int
-    """
+    """The trials that run in entered slots, by their futures; the other slots are `free_slots`."""
 
     def __init__(self, slots: Slots, limits: Limits) -> None:
         super().__init__()

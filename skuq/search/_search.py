@@ -16,10 +16,11 @@ from skuq.search._proposers import FixedSequence, Proposer
 from skuq.search._result import SearchResult
 from skuq.search._running import RunningTrial, RunningTrials
 from skuq.search._slots import Slots, open_slots
-from skuq.search._stacked import run_together
 from skuq.search._trial_log import Store, TrialLog
 
 __all__ = ["Search"]
+
+_MAX_STACK_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Search:
     options : RunOptions, optional
     in_stacks : bool, default=False
         Whether all configurations are known beforehand: trials that can be trained side by side
-        then are.
+        then are, in stacks of at most 16. `trial_timeout` holds for a whole stack, and no slots are
+        used.
     open_slots : callable, optional
         ``open_slots(evaluate, n_jobs, n_trials)`` makes the slots that trials run in. By default
         `skuq.search.open_slots`.
@@ -76,15 +78,7 @@ class Search:
             or the proposer raised.
         """
         if configurations := self._stackable_configurations():
-            evaluate: Any = self.evaluate
-            records = run_together(
-                evaluate.together,
-                configurations,
-                self.entropy,
-                store=self.store,
-                options=self.options,
-            )
-            return SearchResult(Catalog(records, self.held_out))
+            return self._run_in_stacks(configurations)
         log = TrialLog(self.n_trials, self.store, self.options)
         n_missing = max(1, len(log.missing))
         with self.open_slots(self.evaluate, self.options.n_jobs, n_missing) as slots, log:
@@ -108,14 +102,32 @@ class Search:
         evaluate: Any = self.evaluate
         return configurations if evaluate.fit_together(configurations) else []
 
-    def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
-        """Propose the first missing trial for a free slot.
+    def _run_in_stacks(self, configurations: list[dict[str, Any]]) -> SearchResult:
+        """Train the missing trials in a few stacks of equal size, in the calling process."""
+        log = TrialLog(self.n_trials, self.store, replace(self.options, name="training"))
+        evaluate: Any = self.evaluate
+        missing = list(log.missing)
+        # Equal sizes, so that stacks share one compiled program.
+        size = -(-self.n_trials // -(-self.n_trials // _MAX_STACK_SIZE))
+        with log:
+            for first in range(0, len(missing), size):
+                if log.is_out_of_time():
+                    break
+                numbers = missing[first : first + size]
+                seeds = [trial_seed(self.entropy, k) for k in numbers]
+                try:
+                    results = evaluate.together([configurations[k] for k in numbers], seeds)
+                except TimeoutError as error:
+                    results = [error] * len(numbers)
+                log.finished.extend(
+                    _record(k, configurations[k], seed, result)
+                    for k, seed, result in zip(numbers, seeds, results)
+                )
+                log.store_finished()
+        return SearchResult(Catalog(log.history, self.held_out))
 
-        Raises
-        ------
-        SearchFailedError
-            If the proposer raised.
-        """
+    def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
+        """Propose the first missing trial, for a free slot."""
         slot, number = running.free_slots.popleft(), log.missing.popleft()
         known = [trial.configuration for trial in running.values()]
         try:
@@ -175,3 +187,13 @@ class Search:
         positions = {record.trial_number: k for k, record in enumerate(catalog)}
         refitted = {positions[number]: member for number, member in members.items()}
         return replace(result, refitted=refitted)
+
+
+def _record(number: int, configuration: dict[str, Any], seed: int, result: Any) -> TrialRecord:
+    """Make the record of a trial that was trained in a stack."""
+    if isinstance(result, Exception):
+        message = f"{type(result).__name__}: {result}"
+        return TrialRecord(number, configuration, seed, "failed", message=message)
+    return TrialRecord(
+        number, configuration, seed, score=result.score, seconds=result.seconds, result=result
+    )

@@ -22,10 +22,7 @@ _logger = logging.getLogger("skuq")
 class Store(Protocol):
     """A place for finished trials, for example a `skuq.catalog.CatalogFolder`.
 
-    Attributes
-    ----------
-    records : sequence of TrialRecord
-        Trials of earlier searches, in the order in which they finished.
+    `records` are the trials of earlier searches, in the order in which they finished.
     """
 
     records: Any
@@ -101,10 +98,7 @@ class TrialLog:
     def store_finished(self) -> None:
         """Store and report every finished trial.
 
-        Raises
-        ------
-        SearchFailedError
-            If too many trials have failed.
+        Raises SearchFailedError if too many have failed.
         """
         while self.finished:
             record = self.finished[0]

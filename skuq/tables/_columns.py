@@ -20,22 +20,10 @@ _TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", 
 
 
 def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: int = 1) -> Any:
-    """X past the door: an array of two axes, or a pandas frame.
+    """Let X past the door: an array of two axes, or a pandas frame (of pandas, polars or pyarrow).
 
-    Parameters
-    ----------
-    owner : estimator
-        Learns the number and names of the columns (`reset`), or knows them.
-    X : array-like or DataFrame of shape (n, n_features)
-        Of pandas, polars or pyarrow.
-    reset : bool, default=True
-    ensure_min_samples : int, default=1
-
-    Raises
-    ------
-    ValueError, TypeError
-        If X is empty, sparse or no table, its columns are not those that the owner knows, or
-        two have one name.
+    The owner learns the number and names of the columns (`reset`), or knows them. ValueError or
+    TypeError say that X is empty, sparse or no table, has other columns, or two of one name.
     """
     if not _is_frame(X):
         array = validate_data(
@@ -144,10 +132,7 @@ class Columns:
     def numbers(self, positions) -> np.ndarray:
         """Columns in float64, NaN where values are missing.
 
-        Raises
-        ------
-        ValueError
-            If a column has infinite numbers, or what is no number.
+        Raises ValueError if a column has infinite numbers, or what is no number.
         """
         if self._array is not None:
             whole = len(positions) == self.n

@@ -53,13 +53,9 @@ def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
 
 
 def flat_values(Y: Any) -> tuple[Any, tuple[int, ...]]:
-    """Flatten function values to (n,), (n, q) or (n, q * m), and return their shape as well.
+    """Flatten function values to (n,), (n, q) or (n, q * m).
 
-    Returns
-    -------
-    Y : array-like of shape (n,), (n, q) or (n, q * m)
-    shape : tuple
-        () for single numbers, (q,) or (q, m).
+    Returns them and their shape: () for single numbers, (q,) or (q, m).
     """
     values = np.asarray(Y)
     if values.ndim <= 2:

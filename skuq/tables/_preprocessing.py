@@ -266,15 +266,9 @@ def _places(labels, vocabularies, n):
 
 @saved_as("tables.TablePreprocessor.OneHot")
 class _OneHot:
-    """Columns of 0 and 1; one column for two categories.
+    """Columns of 0 and 1 of some categorical columns; one column for two categories.
 
     The encoders are scikit-learn's, on places in vocabularies, since text takes them long.
-
-    Parameters
-    ----------
-    columns : ndarray of int
-        Which of the categorical columns.
-    max_categories : int, optional
     """
 
     n_codes: Sequence[int] = ()
@@ -315,13 +309,7 @@ def _name(column, category, columns, vocabularies):
 
 @saved_as("tables.TablePreprocessor.Codes")
 class _Codes:
-    """Codes from 1 on; 0 for what was not seen, or only once.
-
-    Parameters
-    ----------
-    columns : ndarray of int
-        Which of the categorical columns.
-    """
+    """Codes from 1 on; 0 for what was not seen, or only once."""
 
     def __init__(self, columns):
         self.columns = columns

@@ -224,10 +224,7 @@ class TargetScaling:
 def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column of (n, d); 1 for a constant column.
 
-    Raises
-    ------
-    ValueError
-        If a variance overflows.
+    Raises ValueError if a variance overflows.
     """
     with np.errstate(over="ignore"):  # seen below, and said in words
         scaler = StandardScaler().fit(values, sample_weight=weight)

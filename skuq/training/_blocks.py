@@ -25,14 +25,9 @@ _LARGE = {False: 65_536, True: 4_096}
 
 
 class Blocks:
-    """The layout of one network's weights.
+    """The layout of one network's weights, from its variables' shapes in Keras' order.
 
-    Parameters
-    ----------
-    shapes : sequence of tuple of int
-        Of the variables, in Keras' order.
-    jit : bool
-        Whether the program runs through XLA.
+    `jit` says whether the program runs through XLA.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], jit: bool):

@@ -23,16 +23,8 @@ _tensors: WeakKeyDictionary[TrainingData, dict[str, Any]] = WeakKeyDictionary()
 def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> dict[str, Any]:
     """Give the tables of a program: rows of x, y and weight joined, padded with zeros.
 
-    Parameters
-    ----------
-    data : TrainingData
-    splits : sequence of (train rows, validation rows), optional
-        Of members with validation rows of their own.
-
-    Returns
-    -------
-    dict
-        `table`, and `valid` if there are validation rows.
+    Returns `table`, and `valid` if there are validation rows; `splits` are those of members with
+    validation rows of their own.
     """
     shared = _tensors.get(data)
     if shared is None:

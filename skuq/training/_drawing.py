@@ -23,11 +23,7 @@ __all__ = ["DrawingNetwork"]
 class DrawingNetwork:
     """Draws (.., S, N, n_raw) for the S indices of a run; without an EpiNet there is one.
 
-    Parameters
-    ----------
-    network : EpistemicNetwork
-    n_members : int, default=0
-        Number of members of a stack; 0 for one network, without a member axis.
+    `n_members` is 0 for one network, without a member axis.
     """
 
     chunk = MAX_PASS_ROWS

@@ -32,23 +32,10 @@ def train_folds(
     *,
     cancelled: Callable[[], bool] | None = None,
 ) -> list[Member]:
-    """Train one network a fold.
+    """Train one network a fold; ``make_job(seeds, **fields)`` makes the jobs.
 
-    Parameters
-    ----------
-    make_job : callable
-        ``make_job(seeds, **fields) -> TrainingJob``.
-    data : TrainingData
-        Without validation rows.
-    folds, seeds : sequence
-        One entry for each network.
-    cancelled : callable, optional
-        As in `train`.
-
-    Raises
-    ------
-    FloatingPointError
-        If one of them diverged.
+    `data` has no validation rows of its own, and `seeds` one entry for each fold. If a network
+    diverges, this raises FloatingPointError.
     """
     alone = make_job(seeds[:1])
     if make_plan(alone.network) is not None and _are_alike(data, folds):
@@ -99,16 +86,8 @@ def folded_member(
 ) -> FoldedMember:
     """Make the record of a trial of one network a fold.
 
-    Parameters
-    ----------
-    networks : sequence of Member
-        One for each fold.
-    data : TrainingData
-    folds : sequence of Fold
-        Together their validation rows are all rows, each once.
-    head : LikelihoodHead
-    held_out : ndarray of shape (n_held_out, ...), optional
-        Further inputs, which the mixture of all networks predicts.
+    The validation rows of the folds are all rows, each once. Of further inputs, `held_out`, it
+    holds what the mixture of all networks predicts.
     """
     raw = np.empty((len(data.x), head.n_raw), dtype="float32")
     for network, (_, valid) in zip(networks, folds):

@@ -80,7 +80,11 @@ class TrainingJob:
     network : str
         Configuration of a Keras model or of an `EpistemicNetwork`, as JSON.
     head : Head
-        Hashable, with `n_raw` and ``loss(y, raw)``.
+        Hashable, with `n_raw` and ``loss(y, raw)``. One whose loss has terms for inputs without
+        targets also has ``row_loss(y, raw, settings)``, ``artificial_loss(raw, settings)`` and
+        `detached`, the beginning of the names of those layers whose weights these two do not move
+        (or None). Where its `sums_rows` is true, a batch's loss is the sum over its rows, not
+        their mean.
     recipes : Recipe or sequence of Recipe
         One for each member; a single one is for all. Recipes of a stack may differ in
         learning_rate, reduce_lr_patience, reduce_lr_factor, early_stopping_patience, clip_norm,

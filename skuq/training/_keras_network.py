@@ -31,14 +31,8 @@ def numbers_per_row(model: Any) -> list[int]:
 class KerasNetwork:
     """Any Keras model; in a stack its members run one after the other.
 
-    Its random layers draw from Keras' generators, whose seeds are part of the state.
-
-    Parameters
-    ----------
-    model : keras.Model
-        Its own variables are never read.
-    n_members : int
-        Number of members in a stack; 0 for one network without a member axis.
+    The model's own variables are never read. Its random layers draw from Keras' generators, whose
+    seeds are part of the state. `n_members` is 0 for one network, without a member axis.
     """
 
     def __init__(self, model: Any, n_members: int):

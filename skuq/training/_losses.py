@@ -23,14 +23,7 @@ INDEX_STREAM = 2**20  # of random numbers: far from those of dropout layers
 
 
 class Losses:
-    """Losses of batches and of validation rows.
-
-    Parameters
-    ----------
-    key : ProgramKey
-    network : Network
-    backend : Backend
-    """
+    """Losses of batches and of validation rows."""
 
     def __init__(self, key: ProgramKey, network: Network, backend: Backend):
         self.key, self.network, self.backend = key, network, backend
@@ -41,17 +34,10 @@ class Losses:
         self._validation_loss = getattr(key.head, "validation_loss", key.head.loss)
 
     def training_run(self, step: Any, share: Any, scalars: dict[str, Any], factor: Any) -> Run:
-        """Describe the forward pass of a training step, with its random numbers.
+        """Describe the forward pass of training step `step` (from 1), with its random numbers.
 
-        Parameters
-        ----------
-        step : int32 tensor
-            Number of the step, from 1.
-        share : float32 tensor (batch_size,)
-            Each row's share in the batch's loss, 0 for padding.
-        scalars : dict
-        factor : tensor or None
-            Factor of dropout rates in this step.
+        `share` (batch_size,) is each row's share in the batch's loss, 0 for padding, and `factor`
+        that of dropout rates in this step, or None.
         """
         return Run(
             tensors(self.key.jit),

@@ -25,19 +25,9 @@ def make_member(
 ) -> Member | FloatingPointError:
     """Make the record of member k, or the error of one that diverged.
 
-    Parameters
-    ----------
-    job : TrainingJob
-    k : int
-    key : ProgramKey
-    weights : ndarray of shape (n_weights,)
-    state : tuple of ndarray
-        Of the epoch kept, as `weights`.
-    history : ndarray of shape (n_epochs, 3)
-        Training loss, validation loss and learning rate; NaN for epochs that were not run.
-    seconds : float
-    held_out : ndarray of shape (n_held_out, ...)
-        Inputs to predict.
+    `weights` and `state` are those of the epoch kept. `history` (n_epochs, 3) holds training loss,
+    validation loss and learning rate, NaN for epochs that were not run. The member predicts
+    `held_out`.
     """
     recipe = job.recipes[k]
     settings = f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})"

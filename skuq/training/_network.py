@@ -30,16 +30,9 @@ class Network(Protocol):
 
 
 def make_network(network: Plan | EpistemicNetwork | str, model: Any, n_members: int) -> Network:
-    """Make the network of a program from its description.
+    """Make the network of a program from its description, `Template.identity`.
 
-    Parameters
-    ----------
-    network : Plan, EpistemicNetwork or str
-        Template.identity; a string stands for any Keras model without a plan.
-    model : keras.Model or EpistemicNetwork
-        The template itself.
-    n_members : int
-        0 for a program of one network.
+    `model` is the template itself, and `n_members` is 0 for a program of one network.
     """
     if isinstance(network, Plan):
         return PlannedNetwork(network)

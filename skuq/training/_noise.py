@@ -18,16 +18,10 @@ __all__ = ["normal", "uniform"]
 
 
 def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
-    """Draw numbers in [0, 1), multiples of 2**-24.
+    """Draw numbers in [0, 1), multiples of 2**-24, for layer number `stream` of a step.
 
-    Parameters
-    ----------
-    key : uint32 tensor of shape () or (n_members,)
-    step : int32 tensor of shape ()
-    stream : int
-        Which layer of the step asks.
-    shape : tuple of int
-        ``(n_samples, n_units)``, after the member axis.
+    `key` has shape () or (n_members,), and `shape` is ``(n_samples, n_units)``, after the member
+    axis.
     """
     own = _mix(ops.cast(step, "uint32") + np.uint32(1))
     own = _mix(ops.bitwise_xor(key, own) + np.uint32(2654435769 * (stream + 1) % 2**32))

@@ -37,13 +37,8 @@ def start_carry(
 ) -> dict[str, Any]:
     """Make the carry before the first epoch, as arrays.
 
-    Parameters
-    ----------
-    blocks : tuple of ndarray of shape (.., *block shape)
-    state : sequence of ndarray (.., *shape)
-        The model's non-trainable variables.
-    key : ProgramKey
-    learning_rate, noise_key : array-like of shape (..)
+    `blocks` are weights (.., *block shape), `state` non-trainable variables (.., *shape),
+    `learning_rate` and `noise_key` numbers (..).
     """
     state = tuple(np.asarray(value) for value in state)
     rule = rule_of(key.optimizer, key.momentum, key.beta_2)
@@ -71,12 +66,7 @@ def start_carry(
 class TrainingProgram:
     """The function ``program.run(carry, data, plan, scalars) -> (carry, history)``.
 
-    Parameters
-    ----------
-    model : keras.Model or EpistemicNetwork
-        A template; its own variables are never read.
-    key : ProgramKey
-    backend : Backend
+    The variables of `model`, a template, are never read.
     """
 
     def __init__(self, model: Any, key: ProgramKey, backend: Backend):

@@ -13,13 +13,7 @@ __all__ = ["HostStreams"]
 
 
 class HostStreams:
-    """Generators of each member, whose positions are part of a run's state.
-
-    Parameters
-    ----------
-    job : TrainingJob
-        A paused run's `start` gives the positions.
-    """
+    """Generators of each member, whose positions are part of a run's state."""
 
     def __init__(self, job: TrainingJob):
         self._splits, self._artificial = job.splits, job.artificial

@@ -29,21 +29,10 @@ _SHARE_OF_EPOCHS = 0.6  # taken on average by a run with early stopping
 
 
 def worth_xla(network: str, n_steps: int, n_weights: int, *, stops_early: bool) -> bool:
-    """Tell whether XLA's compilation pays for itself.
+    """Tell whether XLA's compilation pays for itself, in a run of at most `n_steps` steps.
 
-    A function of the configuration alone, not of the clock: the two differ in rounding,
-    and a run must repeat.
-
-    Parameters
-    ----------
-    network : str
-        Configuration of the Keras model, as JSON.
-    n_steps : int
-        Maximum number of steps of the run.
-    n_weights : int
-        Number of weights of all members together.
-    stops_early : bool
-        Whether the recipe has early stopping.
+    A function of the configuration alone, not of the clock: the two differ in rounding, and a run
+    must repeat. `n_weights` counts the weights of all members.
     """
     if _CONVOLUTION.search(network):
         return False

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from skuq import training
 from skuq.catalog._records import Member
 from skuq.networks._head_protocol import Head
 from skuq.tables._training_data import TrainingData
-from skuq.training._job import Split, TrainingJob, TrainingState
+from skuq.training._job import TrainingJob, TrainingState
 from skuq.training._recipe import Recipe
-from skuq.training._templates import FirstValues
 
 __all__ = ["only_member", "train", "train_epochs", "train_member", "train_stack"]
 
@@ -94,13 +91,9 @@ def train_member(
     data: TrainingData,
     seed: int,
     *,
-    initial: FirstValues | None = None,
-    permutation: Callable[[int], Any] | None = None,
-    jit: bool | None = None,
     cancelled: Callable[[], bool] | None = None,
-    held_out: np.ndarray | None = None,
-    artificial: Callable[..., Any] | None = None,
     report: Callable[[int], Any] | None = None,
+    **fields: Any,
 ) -> Member:
     """Train one network from scratch: `train` of a job made of a model.
 
@@ -108,50 +101,19 @@ def train_member(
     ----------
     model : keras.Model or EpistemicNetwork
         A template; it is neither changed nor are its weights used.
-    head : object
-        Hashable, with `n_raw` and ``loss(y, raw)``. One whose loss has terms for inputs
-        without targets also has ``row_loss(y, raw, settings)``, ``artificial_loss(raw,
-        settings)`` and `detached`, the beginning of the names of those layers whose weights
-        these two do not move (or None). Where its `sums_rows` is true, a batch's loss is the
-        sum over its rows, not their mean.
-    recipe : Recipe
-    data : TrainingData
-        Without validation rows the training loss is watched in their place.
-    seed : int
-        Decides first weights, batches and dropout.
-    initial : tuple of (ndarray, list of ndarray), optional
-        First weights (flat) and state, instead of drawing them.
-    permutation : callable, optional
-        ``permutation(n_train)`` gives each epoch's order of the rows, instead of a
-        shuffle that `seed` decides.
-    jit : bool, optional
-        Compile through XLA or not; by default what is expected to end sooner.
-    cancelled : callable, optional
-        Asked between slices; when it says True, training ends with InterruptedError.
-    held_out : ndarray of shape (n_held_out, ...), optional
-        Inputs that the trained network predicts for the record, instead of `data.x_valid`.
-    artificial : callable, optional
-        ``artificial(n, rng) -> (n, ...)``: standardised inputs without targets, drawn for
-        every step where the recipe's `n_artificial` is not 0.
-    report : callable, optional
-        ``report(n_epochs)`` after each slice of a run: how many epochs it had.
+    head, recipe, seed :
+        As in `TrainingJob`, for one member.
+    data, cancelled, report :
+        As in `train`.
+    **fields : dict
+        Other fields of the `TrainingJob`; those of each member hold one entry.
 
     Raises
     ------
     FloatingPointError
         If no epoch had a finite loss.
     """
-    job = TrainingJob.of_model(
-        model,
-        head,
-        recipe,
-        [seed],
-        start=None if initial is None else [initial],
-        permutations=None if permutation is None else [permutation],
-        jit=jit,
-        held_out=held_out,
-        artificial=artificial,
-    )
+    job = TrainingJob.of_model(model, head, recipe, [seed], **fields)
     return only_member(train(job, data, cancelled=cancelled, report=report))
 
 
@@ -170,14 +132,9 @@ def train_stack(
     data: TrainingData,
     seeds: Sequence[int],
     *,
-    splits: Sequence[Split] | None = None,
-    initial: Sequence[FirstValues] | None = None,
-    permutations: Sequence[Callable[[int], Any]] | None = None,
-    jit: bool | None = None,
     cancelled: Callable[[], bool] | None = None,
-    held_out: np.ndarray | None = None,
-    artificial: Callable[..., Any] | None = None,
     report: Callable[[int], Any] | None = None,
+    **fields: Any,
 ) -> list[Member | FloatingPointError]:
     """Train K networks of one architecture as one program: `train` of a job made of a model.
 
@@ -186,25 +143,14 @@ def train_stack(
 
     Parameters
     ----------
-    model, head, data :
-        As in `train_member`.
-    recipes : Recipe or sequence of K
-        They may differ in learning_rate, reduce_lr_patience, reduce_lr_factor,
-        early_stopping_patience, clip_norm, l2, weight_decay, dropout, loss_settings and
-        rate_factors_of_layers.
-    seeds : sequence of K int
-    splits : sequence of K pairs of (train rows, validation rows or None), optional
-        Rows of ``data.x`` that each member trains and validates on, instead of all of
-        them and ``data.x_valid`` (which None keeps). All members have equally many. Rows
-        may repeat, as in a bootstrap sample.
-    initial, permutations : sequence of K, optional
-        For each member as in `train_member`.
-    jit, cancelled, held_out :
-        As in `train_member`; `held_out` is not for members with validation rows of their own.
-    artificial : callable, optional
-        As in `train_member`; each member draws by its own seed.
-    report : callable, optional
-        As in `train_member`.
+    model : keras.Model or EpistemicNetwork
+        A template; it is neither changed nor are its weights used.
+    head, recipes, seeds :
+        As in `TrainingJob`.
+    data, cancelled, report :
+        As in `train`.
+    **fields : dict
+        Other fields of the `TrainingJob`.
 
     Returns
     -------
@@ -216,17 +162,5 @@ def train_stack(
     ValueError
         If recipes differ in what a stack shares, or counts disagree.
     """
-    job = TrainingJob.of_model(
-        model,
-        head,
-        recipes,
-        seeds,
-        stacked=True,
-        splits=splits,
-        start=initial,
-        permutations=permutations,
-        jit=jit,
-        held_out=held_out,
-        artificial=artificial,
-    )
+    job = TrainingJob.of_model(model, head, recipes, seeds, stacked=True, **fields)
     return train(job, data, cancelled=cancelled, report=report)

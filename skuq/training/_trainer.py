@@ -6,8 +6,11 @@ often used only in its workers.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +26,6 @@ from skuq.training._checks import build_checked
 from skuq.training._folds import Fold, folded_member, train_folds
 from skuq.training._job import TrainingJob
 from skuq.training._recipe import Recipe, stack_conflict
-from skuq.training._time_limit import time_limit
 from skuq.training._train import only_member, train
 
 __all__ = ["MemberRefitter", "MemberTrainer"]
@@ -166,8 +168,19 @@ class MemberTrainer:
             )
             return train(job, self.data, cancelled=cancelled)
 
-    def _in_time(self) -> Any:
-        return time_limit(self.timeout, lambda: self._cancelled)
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[Callable[[], bool]]:
+        """Give the function that training asks between slices whether it should end."""
+        # The clock of this process, hence started here: a trainer is pickled.
+        deadline = math.inf if self.timeout is None else time.monotonic() + self.timeout
+        try:
+            yield lambda: self._cancelled or time.monotonic() > deadline
+        except InterruptedError:
+            if self._cancelled or time.monotonic() <= deadline:
+                raise
+            raise TimeoutError(
+                f"The trial took longer than trial_timeout={self.timeout:g} s."
+            ) from None
 
     def recipe(self, configuration: Mapping[str, Any]) -> Recipe:
         """The training recipe of a configuration."""

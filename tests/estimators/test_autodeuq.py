@@ -245,7 +245,7 @@ def test_sample_weight_is_repetition_for_full_batches():
     )
     recipe, start = Recipe(learning_rate=0.01, batch_size=1000, epochs=50), draw_variables(model, 1)
     one, two = (
-        train_member(model, GaussianHead(), recipe, data, 1, initial=start)
+        train_member(model, GaussianHead(), recipe, data, 1, start=[start])
         for data in (weighted, repeated)
     )
     assert_allclose(one.weights, two.weights, rtol=1e-4, atol=1e-4)

@@ -40,6 +40,7 @@ import skuq.training
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.bayesopt import Acquisition, maximize_acquisition
+from skuq.networks._epinet import EpistemicNetwork
 from skuq.predictive import EpistemicNormal
 from skuq.tables import FunctionTargets
 from skuq.training._drawing import DrawingNetwork
@@ -171,10 +172,10 @@ class _Trained(Exception):
 def trained(monkeypatch, model, n=2, d_u=4, q=3, d_y=2, m=1):
     """Network and recipe of a fit to n functions, without training."""
 
-    def instead(network, head, recipe, data, seed, **options):
-        raise _Trained(network, recipe, data)
+    def instead(job, data, **options):
+        raise _Trained(EpistemicNetwork.from_json(job.network), job.recipe, data)
 
-    monkeypatch.setattr(skuq.training, "train_member", instead)
+    monkeypatch.setattr(skuq.training, "train", instead)
     rng = np.random.default_rng(0)
     model.query_points = rng.uniform(size=(q, d_y))
     with pytest.raises(_Trained) as caught:
@@ -255,10 +256,10 @@ def test_relative_loss_weighs_functions_by_their_size():
 
 def test_relative_loss_serves_functions_and_not_single_numbers(monkeypatch):
     def weights(Y, **changes):
-        def instead(network, head, recipe, data, seed, **options):
+        def instead(job, data, **options):
             raise _Trained(data.weight)
 
-        monkeypatch.setattr(skuq.training, "train_member", instead)
+        monkeypatch.setattr(skuq.training, "train", instead)
         with pytest.raises(_Trained) as caught:
             small(query_points=None, **changes).fit(INPUTS, Y)
         return caught.value.args[0]
@@ -819,14 +820,6 @@ def test_a_wild_run_is_reported():
         fit_small(learning_rate=1e30, clip_norm=None, steps=50)
 
 
-def test_a_fit_that_fails_leaves_nothing_behind():
-    model = fit_small()
-    with pytest.raises(ValueError):
-        model.set_params(latent=1, decoder_units=(8, 8)).fit(INPUTS, VALUES)
-    with pytest.raises(NotFittedError):
-        model.predict(INPUTS)
-
-
 def test_there_is_no_keras_model_of_functions():
     with pytest.raises(ValueError, match="functions at query points.*`skuq.save`"):
         fit_small().fitted_.to_keras()
@@ -862,10 +855,17 @@ def test_bounded_values_reach_over_their_whole_range():
     assert draws.min() > low - 0.1 * spread and draws.max() < low + 1.1 * spread
 
 
-def test_a_fit_that_fails_leaves_no_model():
-    model = fit_small()
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(INPUTS, np.full((len(INPUTS), 2, 2), np.nan))
+@pytest.mark.parametrize(
+    ("changes", "Y", "message"),
+    [
+        ({"latent": 1, "decoder_units": (8, 8)}, VALUES, "`latent`"),
+        ({}, np.full((len(INPUTS), 2, 2), np.nan), "NaN"),
+    ],
+)
+def test_a_fit_that_fails_leaves_no_model(changes, Y, message):
+    model = fit_small().set_params(**changes)
+    with pytest.raises(ValueError, match=message):
+        model.fit(INPUTS, Y)
     with pytest.raises(NotFittedError):
         model.predict(INPUTS)
 

@@ -1,3 +1,4 @@
+import copy
 import pickle
 
 import numpy as np
@@ -544,14 +545,6 @@ def test_interrupted_stacks_keep_what_has_finished(tiny_space, iris, monkeypatch
     assert len(model.catalog_) == 10
 
 
-def test_a_refit_that_fails_leaves_nothing_of_the_first(tiny_space, iris):
-    X, y = iris
-    model = tiny(tiny_space, 2, epochs=1).fit(X, y)
-    with pytest.raises(ValueError, match="`image_shape`"):
-        model.set_params(image_shape=(9, 9)).fit(np.c_[X, X], y)
-    assert not hasattr(model, "selection_")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("space", [CellSpace(2, 2), NASBench201Space(2, 1), CellSpace((2, 4), 1)])
 @pytest.mark.parametrize("vary", ["architecture", "both"])
@@ -598,11 +591,17 @@ def test_grid_search_and_pipelines(tiny_space, iris):
 
 def test_a_failed_fit_leaves_nothing_half_done(tiny_space, iris):
     X, y = iris
-    model = tiny(tiny_space, 2, epochs=2).fit(X, y)
-    with pytest.raises(ValueError, match="at least 2 rows"):
-        model.fit(X[:2], y[:2], [1, 0])
-    with pytest.raises(Exception, match="not fitted"):
-        model.predict(X)
+    fitted = tiny(tiny_space, 2, epochs=2).fit(X, y)
+    for changes, data, message in (
+        ({}, (X[:2], y[:2], [1, 0]), "at least 2 rows"),
+        ({"image_shape": (9, 9)}, (np.c_[X, X], y), "`image_shape`"),
+    ):
+        model = copy.copy(fitted).set_params(**changes)
+        with pytest.raises(ValueError, match=message):
+            model.fit(*data)
+        assert not hasattr(model, "selection_")
+        with pytest.raises(Exception, match="not fitted"):
+            model.predict(X)
 
 
 def test_one_trial(tiny_space, iris):

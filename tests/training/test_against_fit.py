@@ -88,7 +88,7 @@ def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4
     model, head = make_model(n_outputs, regularizer), GaussianHead(n_outputs)
     initial = draw_variables(model, 3)
     member = train_member(
-        model, head, recipe, data, 1, initial=initial, permutation=np.arange, jit=jit
+        model, head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=jit
     )
     history, weights = fit_with_keras(model, head, recipe, data, initial[0])
     assert len(member.history["loss"]) == len(history["loss"])
@@ -156,7 +156,7 @@ def test_slices_do_not_change_the_run():
     member, _ = compare(recipe, data, rtol=2e-3)
     again = train_member(
         make_model(), head, recipe, data, 1,
-        initial=draw_variables(make_model(), 3), permutation=np.arange, jit=False,
+        start=[draw_variables(make_model(), 3)], permutations=[np.arange], jit=False,
     )  # fmt: skip
     assert len(member.history["loss"]) == 150  # more than one call holds
     np.testing.assert_array_equal(member.weights, again.weights)
@@ -181,7 +181,7 @@ def compare_optimizer(recipe, optimizer, data=None, rtol=1e-4, jit=False):
     data = make_data() if data is None else data
     head, initial = GaussianHead(), draw_variables(make_model(), 3)
     member = train_member(
-        make_model(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=jit
+        make_model(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=jit
     )
     history, weights = fit_with_keras(make_model(), head, recipe, data, initial[0], optimizer, [])
     assert_allclose(member.weights, weights, rtol=rtol, atol=rtol * np.abs(weights).max())
@@ -226,7 +226,7 @@ def test_equals_fit_with_l2_on_all_weights():
     data, head, initial = make_data(), GaussianHead(), draw_variables(make_model(), 3)
     recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, l2=0.01, **PLAIN)
     member = train_member(
-        make_model(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=False
+        make_model(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=False
     )
     penalised = make_model()
     for layer in penalised.layers:
@@ -268,7 +268,7 @@ def test_equals_fit_with_batch_normalisation(jit):
     recipe = Recipe("adam", 0.01, batch_size=16, epochs=8)
     initial = draw_variables(build(), 3)
     member = train_member(
-        build(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=jit
+        build(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=jit
     )
     history, weights = fit_with_keras(build(), head, recipe, data, initial[0])
     assert_allclose(member.history["val_loss"], history["val_loss"], rtol=1e-3)
@@ -283,7 +283,7 @@ def test_adversarial_training_is_the_papers_algorithm():
     epsilon, rate = 0.05, 0.1
     recipe = Recipe("sgd", rate, batch_size=500, epochs=1, adversarial_epsilon=epsilon, **PLAIN)
     member = train_member(
-        make_model(), head, recipe, data, 1, initial=initial, permutation=np.arange, jit=False
+        make_model(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=False
     )
     model = make_model()
     for variable, value in zip(model.trainable_variables, split_flat(model, initial[0])):

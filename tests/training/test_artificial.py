@@ -101,7 +101,7 @@ def test_a_run_is_that_of_a_loop_with_keras_optimiser(connect_gradient, l2, jit)
     recorder = Recorder()
     head = NomuHead(stable=False, detached=None if connect_gradient else NomuHead.detached)
     member = train_member(
-        model, head, recipe(), data(), 1, initial=initial, artificial=recorder, jit=jit
+        model, head, recipe(), data(), 1, start=[initial], artificial=recorder, jit=jit
     )
     expected = keras_loop(
         data(), initial[0], recorder.drawn, connect_gradient=connect_gradient, l2=l2
@@ -118,8 +118,8 @@ def test_batches_have_the_sum_over_their_rows_and_all_of_the_artificial_term():
         recipe(batch_size=4),
         table,
         1,
-        initial=initial,
-        permutation=np.arange,
+        start=[initial],
+        permutations=[np.arange],
         artificial=recorder,
     )
     batches = np.split(np.arange(12), 3)

@@ -259,7 +259,7 @@ def test_given_starts_and_orders_are_used(data):
     options = {"jit": False, "permutations": [functools.partial(np.arange)], "start": [first]}
     (one,) = train(TrainingJob.of_model(model, HEAD, recipe, [1], **options), data)
     expected = train_member(
-        model, HEAD, recipe, data, 1, initial=first, permutation=np.arange, jit=False
+        model, HEAD, recipe, data, 1, start=[first], permutations=[np.arange], jit=False
     )
     assert_array_equal(one.weights, expected.weights)
     drawn = train_member(model, HEAD, recipe, data, 1, jit=False)

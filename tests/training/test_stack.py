@@ -136,7 +136,7 @@ def test_a_diverging_member_does_not_disturb_the_others():
     model = plain()
     initial = [draw_variables(model, seed) for seed in _first_seeds([1, 2, 3])]
     initial[1][0][:] = np.nan
-    stack = train_stack(model, HEAD, recipes, make_data(), [1, 2, 3], initial=initial)
+    stack = train_stack(model, HEAD, recipes, make_data(), [1, 2, 3], start=initial)
     assert isinstance(stack[1], FloatingPointError)
     assert "learning_rate=0.5" in str(stack[1])
     alone = [train_member(plain(), HEAD, recipes[k], make_data(), k + 1) for k in (0, 2)]

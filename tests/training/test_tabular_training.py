@@ -133,7 +133,7 @@ def test_folds_share_a_program_and_have_edges_of_their_own():
     model = build(0)
     initial = [draw_variables(model, seed) for seed in (1, 2)]
     initial[1][1][0] = initial[1][1][0] + 1
-    stack = train_stack(model, HEAD, Recipe(epochs=2), make_data(), [1, 2], initial=initial)
+    stack = train_stack(model, HEAD, Recipe(epochs=2), make_data(), [1, 2], start=initial)
     assert_array_equal(stack[1].state[0] - stack[0].state[0], np.ones((4, 5)))
 
 
@@ -188,7 +188,7 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     model, data = realmlp(dropout=None), make_data()
     flat, state = draw_variables(model, 3)
     member = train_member(
-        model, HEAD, recipe, data, 1, initial=(flat, state), permutation=np.arange, jit=False
+        model, HEAD, recipe, data, 1, start=[(flat, state)], permutations=[np.arange], jit=False
     )
     factors = []
     for variable in model.trainable_variables:
@@ -211,13 +211,13 @@ def test_factors_differ_within_a_stack_and_share_its_program():
     ]
     model, seeds = small(), [1, 2, 3]
     initial = [draw_variables(model, seed) for seed in seeds]
-    stack = train_stack(model, HEAD, recipes, make_data(), seeds, initial=initial)
+    stack = train_stack(model, HEAD, recipes, make_data(), seeds, start=initial)
     n_made = programs.n_made
-    again = train_stack(model, HEAD, recipes[::-1], make_data(), seeds[::-1], initial=initial[::-1])
+    again = train_stack(model, HEAD, recipes[::-1], make_data(), seeds[::-1], start=initial[::-1])
     assert programs.n_made == n_made
     assert_equal_runs(stack, again[::-1], rtol=1e-5)
     alone = [
-        train_member(model, HEAD, recipe, make_data(), seed, initial=first)
+        train_member(model, HEAD, recipe, make_data(), seed, start=[first])
         for recipe, seed, first in zip(recipes, seeds, initial)
     ]
     assert_equal_runs(stack, alone)
@@ -240,7 +240,7 @@ def test_dropout_falls_in_the_second_half():
                 "sgd", 1e-30, batch_size=500, epochs=4, dropout=dropout,
                 dropout_schedule=schedule, **PLAIN,
             )  # fmt: skip
-            member = train_member(model, HEAD, recipe, data, 1, initial=(flat, state))
+            member = train_member(model, HEAD, recipe, data, 1, start=[(flat, state)])
             losses[dropout, schedule] = member.history["loss"]
         constant, falling = losses[dropout, "constant"], losses[dropout, "flat-cosine"]
         assert_allclose(falling[:3], constant[:3], rtol=1e-6)
