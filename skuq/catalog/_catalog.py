@@ -15,8 +15,6 @@ from skuq._registry import saved_as
 from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
 from skuq.catalog._search_files import read_records
 
-__all__ = ["Catalog"]
-
 
 @saved_as("catalog.Catalog", kind="catalog")
 class Catalog(Sequence[TrialRecord]):

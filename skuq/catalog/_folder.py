@@ -29,8 +29,6 @@ from skuq.catalog._search_files import (
 )
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError
 
-__all__ = ["CatalogFolder"]
-
 _LOCK, _HOLDER = "lock", "lock-holder.json"
 
 

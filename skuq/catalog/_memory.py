@@ -8,8 +8,6 @@ from typing import Any
 from skuq.catalog._records import HeldOut, TrialRecord
 from skuq.exceptions import CatalogMismatchError
 
-__all__ = ["CatalogMemory"]
-
 
 class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
     """The counterpart of a `CatalogFolder` for the lifetime of the process.

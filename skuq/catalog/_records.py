@@ -10,8 +10,6 @@ import numpy as np
 from skuq._registry import saved_as
 from skuq.networks._safe import check_member
 
-__all__ = ["FoldedMember", "HeldOut", "Member", "TrialRecord"]
-
 
 @saved_as("catalog.Member", check=check_member)
 @dataclass(frozen=True, eq=False)

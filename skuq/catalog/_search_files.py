@@ -21,21 +21,6 @@ from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 from skuq.networks._safe import check_member
 
-__all__ = [
-    "SearchDescription",
-    "find_search",
-    "has_search",
-    "move_aside",
-    "read_estimator",
-    "read_records",
-    "read_search",
-    "read_trials",
-    "trial_files",
-    "write_estimator",
-    "write_search",
-    "write_trial",
-]
-
 _SEARCH = "search.skuq"  # written last: where it is, all else is there too
 _ESTIMATOR = "estimator.skuq"
 

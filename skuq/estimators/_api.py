@@ -24,13 +24,6 @@ from skuq._checks import check_count, class_codes
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
 
-__all__ = [
-    "UncertaintyClassifier",
-    "UncertaintyRegressor",
-    "forget_fit",
-    "to_keras",
-]
-
 
 def forget_fit(estimator: Any) -> None:
     """Delete all fitted attributes: a fit that fails must not leave half of another."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_array
 
-__all__ = ["ArtificialInputs"]
-
 
 class ArtificialInputs:
     """Draws inputs in standardised units; ``inputs(n, rng) -> (n, n_features)``.

@@ -30,8 +30,6 @@ from skuq.networks import resolve_search_space
 from skuq.search import STRATEGIES, make_proposer, pin
 from skuq.tables._targets import TARGET_CONSTRAINTS
 
-__all__ = ["AutoDEUQClassifier", "AutoDEUQRegressor"]
-
 _CONSTRAINTS: dict = {
     **SEARCH_CONSTRAINTS,
     "min_members": [Interval(Integral, 1, None, closed="left")],

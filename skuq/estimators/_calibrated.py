@@ -26,8 +26,6 @@ from skuq.fitted import Calibration, FittedCalibrated, Temperature
 from skuq.fitted._calibrated import classifier_distribution, regressor_distribution
 from skuq.predictive._calibration import fit_levels, fit_scale, fit_temperature
 
-__all__ = ["CalibratedUncertaintyClassifier", "CalibratedUncertaintyRegressor"]
-
 _CONSTRAINTS: dict = {
     "estimator": [HasMethods(["fit", "predict"])],
     "cv": ["cv_object", StrOptions({"prefit"})],

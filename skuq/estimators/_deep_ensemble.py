@@ -25,8 +25,6 @@ from skuq.tables import ClassTargets, NumberTargets, TableInputs
 from skuq.tables._targets import HEADS
 from skuq.training._recipe import SCHEDULES
 
-__all__ = ["DeepEnsembleClassifier", "DeepEnsembleRegressor"]
-
 #: What "auto" stands for with networks other than "tabular".
 _PLAIN = {
     "learning_rate": 0.01,

@@ -23,15 +23,6 @@ from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import SearchResult
 
-__all__ = [
-    "DURABLE_CONSTRAINTS",
-    "RUNNING_PARAMETERS",
-    "begin_search",
-    "load_search",
-    "open_store",
-    "set_params_after_search",
-]
-
 #: Constraints of the parameters that say where a search is kept and when it ends.
 DURABLE_CONSTRAINTS: dict = {
     "catalog_dir": [str, os.PathLike, None],

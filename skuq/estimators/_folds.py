@@ -11,8 +11,6 @@ from skuq._checks import check_weights
 from skuq._params import check_sample_weight, safe_split
 from skuq.tables import ForeignInputs
 
-__all__ = ["check_takes_weights", "fit_fold", "inherit_tags", "read_foreign_rows"]
-
 
 def check_takes_weights(estimator, name: str) -> None:
     """Raise TypeError if an estimator that is to be fitted takes no `sample_weight`."""

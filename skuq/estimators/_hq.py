@@ -42,8 +42,6 @@ from skuq.fitted import FittedTeam
 from skuq.fitted._team import predict_votes
 from skuq.tables._splits import out_of_fold_splits
 
-__all__ = ["HQEnsembleSelector"]
-
 
 @saved_as("estimators.HQEnsembleSelector", kind="estimator")
 class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseComposition):

@@ -25,8 +25,6 @@ from skuq.estimators._network_estimator import (
 from skuq.networks import CategoricalHead, GaussianHead
 from skuq.tables._rows import warn_of_few_rows
 
-__all__ = ["HyperDeepEnsembleClassifier", "HyperDeepEnsembleRegressor"]
-
 _CONSTRAINTS: dict = {
     **NETWORK_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],

@@ -21,8 +21,6 @@ from skuq.estimators._network_estimator import (
 )
 from skuq.fitted import DropoutPasses
 
-__all__ = ["MCDropoutClassifier", "MCDropoutRegressor"]
-
 _CONSTRAINTS: dict = {
     **NETWORK_CONSTRAINTS,
     "n_passes": [Interval(Integral, 1, None, closed="left")],

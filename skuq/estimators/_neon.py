@@ -18,8 +18,6 @@ from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._rebuild import rebuild
 from skuq.predictive._posterior import normal_indices
 
-__all__ = ["NEONRegressor"]
-
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
 class NEONRegressor(OperatorRegressor):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["paper_settings"]
-
 _SETTINGS: dict[str, dict] = {
     "pollutants": {
         "encoder_units": (64, 64),

@@ -14,8 +14,6 @@ from skuq.estimators._nes_method import (
 from skuq.estimators._search_estimator import SearchEstimator
 from skuq.tables._targets import TARGET_CONSTRAINTS
 
-__all__ = ["NESClassifier", "NESRegressor"]
-
 
 @saved_as("estimators.NESClassifier", kind="estimator")
 class NESClassifier(SearchEstimator, UncertaintyClassifier):

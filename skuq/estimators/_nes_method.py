@@ -27,13 +27,6 @@ from skuq.search import (
 from skuq.tables import ImageInputs
 from skuq.training import Recipe
 
-__all__ = [
-    "NES_CONSTRAINTS",
-    "NeuralEnsembleSearch",
-    "baseline",
-    "best_configuration",
-]
-
 _IMAGE_EPOCHS = 100  # the paper's
 _TABLE_EPOCHS = 30, 100
 _ENOUGH_STEPS = 500  # of an optimiser: of the smallest tables these take more epochs

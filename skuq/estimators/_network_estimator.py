@@ -39,19 +39,6 @@ from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 from skuq.tables._targets import TARGET_CONSTRAINTS
 from skuq.training import Recipe, build_checked, predict_members
 
-__all__ = [
-    "NETWORK_CONSTRAINTS",
-    "REGRESSION_CONSTRAINTS",
-    "NetworkEstimator",
-    "Outcome",
-    "TrainingMethod",
-    "check_dropout_layers",
-    "check_units",
-    "completed",
-    "diverged",
-    "progress",
-]
-
 #: Constraints of the parameters that all ensembles of one architecture have.
 NETWORK_CONSTRAINTS: dict = {
     "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],

@@ -35,8 +35,6 @@ from skuq.tables import (
 )
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 
-__all__ = ["NOMURegressor"]
-
 _MIN_ROWS_TO_STOP_EARLY = 100
 _MIN_ROWS_FOR_SHARE, _FOLDS = 500, 5  # with cv="auto": below so many rows, so many folds
 #: Parameters in which models trained side by side may differ.

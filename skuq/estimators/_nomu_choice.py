@@ -13,8 +13,6 @@ from skuq.fitted._nomu import Readout, both_sides
 from skuq.networks._nomu import READOUTS
 from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
 
-__all__ = ["check_parameters", "choose_readout", "is_to_choose"]
-
 # Candidates of the paper's UCI study, in units of the standardised y.
 _L_MINS = np.geomspace(0.005, 0.8, 100)
 _L_MAXS = np.geomspace(0.8, 10.0, 80)

@@ -19,8 +19,6 @@ from skuq.networks import GaussianHead, NomuHead, build_mean, build_nomu
 from skuq.tables import TrainingData
 from skuq.tables._splits import standardise_rows
 
-__all__ = ["Job", "NomuTrainer", "precision"]
-
 _FULL_BATCH = 2**30
 _DEFAULT_EPOCHS, _MIN_STEPS = 400, 2000
 _MIN_PATIENCE = 10  # epochs

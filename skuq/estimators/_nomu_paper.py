@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["paper_settings"]
-
 # Section 4.1.1 and appendix B.2.2; data lie in [-1, 1], so nothing is standardised.
 _TOY = {
     "hidden_units": (1024, 1024, 1024),

@@ -14,8 +14,6 @@ import numpy as np
 from skuq.bayesopt._milp import ReluReadout
 from skuq.networks._plan import Namespace, Run, make_plan
 
-__all__ = ["read_readout"]
-
 
 def read_readout(fitted) -> ReluReadout:
     """Read the weights of a `FittedNomu` of one output, in units of X and of y.

@@ -26,8 +26,6 @@ from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
 
-__all__ = ["OPERATOR_CONSTRAINTS", "OperatorRegressor", "OperatorTraining"]
-
 #: Constraints of the parameters that all regressors of functions have.
 OPERATOR_CONSTRAINTS: dict = {
     "query_points": ["array-like", None],

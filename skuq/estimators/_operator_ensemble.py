@@ -15,8 +15,6 @@ from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.fitted._operator import MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
 
-__all__ = ["OperatorEnsembleRegressor"]
-
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
 class OperatorEnsembleRegressor(OperatorRegressor):

@@ -48,8 +48,6 @@ from skuq.tables._rows import warn_of_few_rows
 from skuq.tables._splits import standardise_rows
 from skuq.training import MemberRefitter, MemberTrainer, predict_members
 
-__all__ = ["SEARCH_CONSTRAINTS", "SearchEstimator", "SearchMethod"]
-
 #: Constraints of the parameters that all searches have.
 SEARCH_CONSTRAINTS: dict = {
     "n_trials": [Interval(Integral, 1, None, closed="left")],

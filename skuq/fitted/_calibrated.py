@@ -21,14 +21,6 @@ from skuq.predictive import (
 from skuq.predictive._calibration import tempered
 from skuq.tables import ForeignInputs
 
-__all__ = [
-    "Calibration",
-    "FittedCalibrated",
-    "Temperature",
-    "classifier_distribution",
-    "regressor_distribution",
-]
-
 _SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
 
 

@@ -17,8 +17,6 @@ from skuq.tables import ImageInputs, TableInputs
 from skuq.tables._targets import Targets
 from skuq.training import predict_members
 
-__all__ = ["DropoutPasses", "FittedEnsemble"]
-
 
 @saved_as("fitted.DropoutPasses")
 @dataclass(frozen=True)

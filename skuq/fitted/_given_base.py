@@ -17,8 +17,6 @@ from skuq.fitted._protocol import check_pretrained
 from skuq.networks._nomu import entering
 from skuq.tables import FunctionInputs
 
-__all__ = ["GivenBase"]
-
 
 @saved_as("fitted.FittedOperator.GivenBase")
 class GivenBase:

@@ -15,8 +15,6 @@ from skuq.networks import CategoricalHead, PackedHead, QuantileHead
 from skuq.predictive._mixture import epistemic_factor
 from skuq.tables import NumberTargets
 
-__all__ = ["ensemble_to_keras"]
-
 _TINY = 1e-300  # below it a probability counts as 0 in entropies
 
 

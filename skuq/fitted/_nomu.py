@@ -22,17 +22,6 @@ from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal
 from skuq.tables import NumberTargets, TableInputs
 from skuq.training import predict_members
 
-__all__ = [
-    "FittedNomu",
-    "GivenMean",
-    "KnownNoise",
-    "NomuNetwork",
-    "RawPrediction",
-    "Readout",
-    "both_sides",
-    "predict_mean",
-]
-
 
 class RawPrediction(NamedTuple):
     """Prediction of networks before calibration.

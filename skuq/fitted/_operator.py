@@ -22,8 +22,6 @@ from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
 from skuq.predictive._posterior import normal_indices
 from skuq.tables import FunctionInputs, FunctionTargets
 
-__all__ = ["FittedOperator", "IndexDraws", "MemberDraws"]
-
 
 @saved_as("fitted.FittedOperator.IndexDraws")
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,6 @@ from skuq.tables._scaling import hard_clip
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
 
-__all__ = ["OperatorDraws"]
-
 
 @functools.lru_cache(maxsize=32)
 def _runnable(network: EpistemicNetwork, n_members: int) -> DrawingNetwork:

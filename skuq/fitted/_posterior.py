@@ -26,8 +26,6 @@ from skuq.predictive._posterior import Posterior, normal_indices
 from skuq.tables import ImageScaling
 from skuq.tables._scaling import hard_clip
 
-__all__ = ["SMALLEST_STD", "member_posterior", "nomu_posterior"]
-
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 SMALLEST_STD = 1e-9
 

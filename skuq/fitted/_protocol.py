@@ -11,8 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 from skuq.tables import ForeignInputs
 from skuq.tables._inputs import Inputs
 
-__all__ = ["Fitted", "check_pretrained", "refuse_keras"]
-
 
 class Fitted(Protocol):
     """A fitted model: what is pickled, saved and predicted with."""

@@ -14,8 +14,6 @@ from skuq.fitted._protocol import refuse_keras
 from skuq.predictive import CategoricalMixture
 from skuq.tables import ForeignInputs
 
-__all__ = ["FittedTeam", "predict_votes"]
-
 
 @saved_as("fitted.FittedTeam")
 @dataclass(frozen=True, eq=False)

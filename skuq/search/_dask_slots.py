@@ -20,8 +20,6 @@ from typing import Any, Self
 from skuq.exceptions import SlotsLostError
 from skuq.search._payload import EvaluationPayload, Outcome, unpack_outcome
 
-__all__ = ["DaskSlots"]
-
 _CLEAN_UP_SECONDS = 10  # maximum time that the end of a search waits for the cluster
 _RESTART_SECONDS = 30
 

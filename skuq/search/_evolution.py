@@ -11,8 +11,6 @@ import numpy as np
 from skuq._space import Space
 from skuq.catalog._records import TrialRecord
 
-__all__ = ["AgeingEvolution"]
-
 
 @dataclass(frozen=True)
 class AgeingEvolution:

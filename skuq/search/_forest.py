@@ -13,8 +13,6 @@ from sklearn.ensemble import RandomForestRegressor
 from skuq._space import Space
 from skuq.catalog._records import TrialRecord
 
-__all__ = ["ForestOptimizer", "ForestSurrogate"]
-
 
 class ForestSurrogate:
     """A random forest that predicts a standard deviation by the law of total variance.

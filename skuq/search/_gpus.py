@@ -7,8 +7,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["gpu_of_slot"]
-
 _DEVICES = Path("/dev")  # NVIDIA's driver has a file for each GPU here
 
 

@@ -18,8 +18,6 @@ from skuq.networks._keras_tuner import space_from_keras_tuner, space_to_keras_tu
 from skuq.networks._search_space import Decisions, training_hyperparameters
 from skuq.search._strategies import make_proposer
 
-__all__ = ["AgEBOOracle", "OracleProposer"]
-
 # Keras-Tuner ends a search after a few failures in a row; skuq records them and goes on.
 _UNLIMITED = 10**9
 _STATUS = keras_tuner.engine.trial.TrialStatus

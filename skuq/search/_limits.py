@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SearchFailedError
 
-__all__ = ["Limits", "RunOptions"]
-
 # If all of the first trials fail, the cause is the search and not the trials.
 _N_FIRST_TRIALS = 10
 

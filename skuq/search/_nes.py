@@ -12,8 +12,6 @@ from skuq._space import Space
 from skuq.catalog._records import TrialRecord
 from skuq.ensembles._likelihood import select_by
 
-__all__ = ["EnsembleEvolution", "Mutation", "ensemble_population"]
-
 _MAX_MUTATIONS = 1000  # attempts to change a decision that may change
 
 

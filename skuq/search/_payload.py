@@ -11,8 +11,6 @@ import cloudpickle
 
 from skuq.exceptions import SearchSpaceError
 
-__all__ = ["EvaluationPayload", "Outcome", "unpack_outcome"]
-
 #: Whether the evaluation returned, its pickled result or error, and the error's message.
 Outcome = tuple[bool, bytes, str]
 

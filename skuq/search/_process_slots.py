@@ -22,8 +22,6 @@ from joblib.externals.loky.process_executor import ProcessPoolExecutor
 from skuq.search._gpus import gpu_of_slot
 from skuq.search._payload import EvaluationPayload, unpack_outcome
 
-__all__ = ["MAX_BYTES", "ProcessSlots", "resident_bytes"]
-
 MAX_BYTES = 1.5e9  # resident memory of one process
 _MAX_TRIALS = 150  # of one process: about 6 MB stay for each compiled program
 _IDLE_SECONDS = 300  # time that a warm process waits for the next search

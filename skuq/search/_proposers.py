@@ -15,8 +15,6 @@ import numpy as np
 from skuq._space import Space
 from skuq.catalog._records import TrialRecord
 
-__all__ = ["Fixed", "FixedSequence", "Joint", "Proposer", "RandomProposer"]
-
 
 class Proposer(Protocol):
     """Anything that proposes the next configuration of a search.

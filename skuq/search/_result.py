@@ -10,8 +10,6 @@ import numpy as np
 
 from skuq.catalog import Catalog, Member
 
-__all__ = ["CandidatePredictions", "SearchResult"]
-
 
 class CandidatePredictions(NamedTuple):
     """Predictions of all completed trials for rows that ensembles are selected on.

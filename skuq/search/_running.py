@@ -15,8 +15,6 @@ from skuq.exceptions import SlotsLostError
 from skuq.search._limits import Limits
 from skuq.search._slots import Slots
 
-__all__ = ["RunningTrial", "RunningTrials"]
-
 
 @dataclass
 class RunningTrial:

@@ -18,8 +18,6 @@ from skuq.search._running import RunningTrial, RunningTrials
 from skuq.search._slots import Slots, open_slots
 from skuq.search._trial_log import Store, TrialLog
 
-__all__ = ["Search"]
-
 _MAX_STACK_SIZE = 16
 
 

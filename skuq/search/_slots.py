@@ -19,8 +19,6 @@ from skuq.search._dask_slots import DaskSlots
 from skuq.search._process_slots import MAX_BYTES as _MAX_BYTES
 from skuq.search._process_slots import ProcessSlots, resident_bytes
 
-__all__ = ["InlineSlots", "Slots", "ThreadSlots", "open_slots"]
-
 # From this many trials on, even one job runs in a process: the caller's memory stays flat.
 _MANY_TRIALS = 50
 

@@ -10,8 +10,6 @@ from skuq.search._evolution import AgeingEvolution
 from skuq.search._forest import ForestOptimizer
 from skuq.search._proposers import Fixed, Joint, Proposer, RandomProposer
 
-__all__ = ["STRATEGIES", "make_proposer", "pin", "population_sizes"]
-
 #: Names as in the paper: Fig. 1 (agebo, age, bo, init) and Fig. 2 (the mixed ones).
 STRATEGIES = ("agebo", "age", "bo", "init", "rs-mixed", "age-mixed", "bo-mixed")
 

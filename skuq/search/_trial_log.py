@@ -14,8 +14,6 @@ from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SlotsLostError
 from skuq.search._limits import RunOptions
 
-__all__ = ["Store", "TrialLog"]
-
 _logger = logging.getLogger("skuq")
 
 

@@ -11,8 +11,6 @@ import pandas as pd
 from pandas.api.types import infer_dtype, is_complex_dtype, is_numeric_dtype
 from sklearn.utils.validation import check_array, validate_data
 
-__all__ = ["CATEGORY", "EMPTY", "NUMBER", "Columns", "Labels", "read_table"]
-
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
 # What pandas calls the values of a column of objects.
 _NUMBERS = {"boolean", "integer", "floating", "decimal"}

@@ -20,8 +20,6 @@ from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._rows import Rows
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling
 
-__all__ = ["FunctionInputs", "FunctionTargets", "check_queries", "flat_values", "pair_rows"]
-
 # A function far smaller than others would have all the weight of a relative error.
 _LEAST_SHARE = 1e-2  # of the mean squared size
 _MARGIN = 0.05  # of the range of bounded values: networks reach its ends only in the limit

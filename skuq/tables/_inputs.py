@@ -25,15 +25,6 @@ from skuq.tables._columns import read_table
 from skuq.tables._preprocessing import TablePreprocessor
 from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
 
-__all__ = [
-    "PREPROCESS_CONSTRAINTS",
-    "ForeignInputs",
-    "ImageInputs",
-    "Inputs",
-    "TableInputs",
-    "add_input_tags",
-]
-
 #: Constraint of the parameter `preprocess`.
 PREPROCESS_CONSTRAINTS: dict[str, list[Any]] = {
     "preprocess": [StrOptions({"auto"}), HasMethods(["fit", "transform"]), None],

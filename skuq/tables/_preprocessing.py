@@ -17,8 +17,6 @@ from skuq._params import Interval, StrOptions, check_feature_names_in, fit_conte
 from skuq._registry import saved_as
 from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
 
-__all__ = ["TablePreprocessor"]
-
 # Once is too rarely to learn from; and what the rare ones teach serves those never seen.
 _FREQUENT = 2
 

@@ -12,14 +12,6 @@ from skuq._checks import check_weights
 from skuq.exceptions import SmallValidationWarning
 from skuq.tables._inputs import Inputs
 
-__all__ = [
-    "Rows",
-    "check_groups",
-    "read_rows",
-    "read_validation_rows",
-    "warn_of_few_rows",
-]
-
 _ENOUGH_VALIDATION_ROWS = 100
 
 

@@ -10,17 +10,6 @@ from sklearn.preprocessing import StandardScaler
 
 from skuq._registry import saved_as
 
-__all__ = [
-    "FARTHEST",
-    "ImageScaling",
-    "NoScaling",
-    "RobustScaling",
-    "Scaling",
-    "TargetScaling",
-    "hard_clip",
-    "smooth_clip",
-]
-
 # Networks extrapolate with powers of their input; farther out than this, and outputs
 # would leave the range of float64.
 FARTHEST = 1e6

@@ -23,8 +23,6 @@ from skuq.tables._rows import Rows
 from skuq.tables._targets import Targets
 from skuq.tables._training_data import TrainingData
 
-__all__ = ["Splits", "make_splits", "out_of_fold_splits", "split_rows"]
-
 
 @dataclass(frozen=True, eq=False)
 class Splits:

@@ -16,8 +16,6 @@ from scipy.optimize import elementwise
 
 from skuq._registry import saved_as
 
-__all__ = ["TargetTransform"]
-
 # Of the normal scores: rows that an interval between two of them holds, and most of these.
 _ROWS_EACH, _MOST_INTERVALS = 10, 100
 _CLOSEST = 1e-6  # knots, of the range that holds most values

@@ -40,8 +40,6 @@ from skuq.tables._rows import Rows
 from skuq.tables._scaling import TargetScaling
 from skuq.tables._target_transforms import TargetTransform
 
-__all__ = ["TARGET_CONSTRAINTS", "ClassTargets", "NumberTargets", "Targets"]
-
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
     "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],

@@ -13,8 +13,6 @@ from skuq.training._program_key import ProgramKey, padded_rows, table_rows
 from skuq.training._recipe import Recipe
 from skuq.training._templates import Template
 
-__all__ = ["Sizes", "batch_shares", "program_key", "scalars_of", "schedules_of"]
-
 _NEVER = np.iinfo("int32").max
 
 

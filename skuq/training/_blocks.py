@@ -17,8 +17,6 @@ import numpy as np
 
 from skuq.backend import ops
 
-__all__ = ["Blocks"]
-
 # An operation of a plain graph costs some microseconds each step, a loop of an XLA program
 # next to nothing: there, smaller matrices are worth a block (benchmarks/engine.py).
 _LARGE = {False: 65_536, True: 4_096}

@@ -10,8 +10,6 @@ from skuq.exceptions import SearchSpaceError
 from skuq.networks._plan import make_plan
 from skuq.networks._rebuild import rebuild
 
-__all__ = ["build_checked"]
-
 
 def build_checked(
     build: Callable[..., Any], input_shape: tuple[int, ...], n_raw: int, source: str

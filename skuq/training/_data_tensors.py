@@ -14,8 +14,6 @@ from skuq.tables._training_data import TrainingData
 from skuq.training._job import Split
 from skuq.training._program_key import padded_rows, table_rows
 
-__all__ = ["data_tensors"]
-
 # They live as long as their data.
 _tensors: WeakKeyDictionary[TrainingData, dict[str, Any]] = WeakKeyDictionary()
 

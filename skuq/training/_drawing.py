@@ -17,8 +17,6 @@ from skuq.networks._rebuild import rebuild
 from skuq.training._keras_network import MAX_PASS_ROWS, KerasNetwork
 from skuq.training._weights import draw_variables
 
-__all__ = ["DrawingNetwork"]
-
 
 class DrawingNetwork:
     """Draws (.., S, N, n_raw) for the S indices of a run; without an EpiNet there is one.

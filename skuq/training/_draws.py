@@ -18,8 +18,6 @@ from skuq.networks._plan import ARRAYS, Run
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._predict import predict_members
 
-__all__ = ["predict_draws", "read_network"]
-
 _CHUNK_ENTRIES = 2**19  # numbers of one layer held at a time: 4 MB
 # By member: its network and its variables in float64.
 _parts: WeakKeyDictionary[Member, tuple[DrawingNetwork, list[Any], list[Any]]] = WeakKeyDictionary()

@@ -23,8 +23,6 @@ from skuq.training._streams import HostStreams
 from skuq.training._templates import Template, template_of
 from skuq.training._tiers import worth_xla
 
-__all__ = ["TrainingRun", "programs"]
-
 #: Every compiled training program of this process.
 programs = BoundedCache(max_size=16)
 

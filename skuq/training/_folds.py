@@ -15,8 +15,6 @@ from skuq.training._job import TrainingJob
 from skuq.training._predict import predict_members
 from skuq.training._train import only_member, train
 
-__all__ = ["Fold", "folded_member", "train_folds"]
-
 _LARGEST_STACK = 16  # folds of one program
 _LARGEST_SPREAD = 0.1  # of the mean weights of stacked folds: losses are not divided by them
 

@@ -13,8 +13,6 @@ from skuq.training._recipe import Recipe, stack_conflict
 from skuq.training._templates import FirstValues, template_of_model
 from skuq.training._weights import draw_variables
 
-__all__ = ["SeedWords", "TrainingJob", "TrainingState", "seed_words"]
-
 #: ``(train rows, validation rows or None)`` of one member.
 Split = tuple[np.ndarray, np.ndarray | None]
 

@@ -8,8 +8,6 @@ from typing import Any
 from skuq import backend
 from skuq.networks._plan import Run
 
-__all__ = ["MAX_PASS_ROWS", "KerasNetwork", "numbers_per_row"]
-
 MAX_PASS_ROWS = 8192  # rows of one pass without gradients ..
 _MAX_PASS_ENTRIES = 2**23  # .. and numbers that one layer may give in it: 32 MB
 

@@ -17,8 +17,6 @@ from skuq.training._network import Network
 from skuq.training._noise import normal, uniform
 from skuq.training._program_key import ProgramKey
 
-__all__ = ["INDEX_STREAM", "Losses"]
-
 INDEX_STREAM = 2**20  # of random numbers: far from those of dropout layers
 
 

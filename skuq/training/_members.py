@@ -10,8 +10,6 @@ from skuq.training._job import TrainingJob
 from skuq.training._predict import predict_members
 from skuq.training._program_key import ProgramKey
 
-__all__ = ["make_member"]
-
 
 def make_member(
     job: TrainingJob,

@@ -16,8 +16,6 @@ from skuq.networks._plan import Plan, Run
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._keras_network import MAX_PASS_ROWS, KerasNetwork
 
-__all__ = ["Network", "PlannedNetwork", "make_network"]
-
 
 class Network(Protocol):
     """A pure function of weights, with the shapes of these."""

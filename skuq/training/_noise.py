@@ -14,8 +14,6 @@ import numpy as np
 
 from skuq.backend import ops
 
-__all__ = ["normal", "uniform"]
-
 
 def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
     """Draw numbers in [0, 1), multiples of 2**-24, for layer number `stream` of a step.

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 from skuq.backend import ops
 
-__all__ = ["RULES", "Rule", "rule_of"]
-
 _EPSILON = 1e-7
 _BETA_1, _BETA_2 = 0.9, 0.999
 

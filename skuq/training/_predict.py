@@ -23,8 +23,6 @@ from skuq.networks._plan import Run, make_plan, without_names
 from skuq.networks._rebuild import rebuild
 from skuq.training._keras_network import numbers_per_row
 
-__all__ = ["predict_members"]
-
 _CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which a core's cache holds
 _KERAS_CHUNK_ENTRIES = 2**26  # numbers of all layers: 256 MB in float32
 # By member: its variables in float64.

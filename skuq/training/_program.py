@@ -23,8 +23,6 @@ from skuq.training._network import make_network
 from skuq.training._optimizers import rule_of
 from skuq.training._program_key import ProgramKey
 
-__all__ = ["TrainingProgram", "start_carry"]
-
 _PLATEAU_MIN_DELTA = 1e-4  # Keras' ReduceLROnPlateau; EarlyStopping has 0
 
 

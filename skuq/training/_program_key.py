@@ -9,8 +9,6 @@ from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._head_protocol import Head
 from skuq.networks._plan import Plan
 
-__all__ = ["ProgramKey", "padded_rows", "table_rows"]
-
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
 _MAX_EPOCHS_PER_CALL = 64
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from skuq.networks._search_space import OPTIMIZERS
 
-__all__ = ["Recipe", "stack_conflict"]
-
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 _REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")
 _BETA_2 = 0.999  # Keras' default

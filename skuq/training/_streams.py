@@ -9,8 +9,6 @@ import numpy as np
 from skuq.training._job import TrainingJob, TrainingState, seed_words
 from skuq.training._program_key import ProgramKey
 
-__all__ = ["HostStreams"]
-
 
 class HostStreams:
     """Generators of each member, whose positions are part of a run's state."""

@@ -19,8 +19,6 @@ from skuq.networks._rebuild import rebuild
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._weights import draw_variables, holds_values
 
-__all__ = ["FirstValues", "Template", "template_of", "template_of_model"]
-
 #: Flat trainable weights (n_weights,) and the non-trainable variables.
 FirstValues = tuple[np.ndarray, list[np.ndarray]]
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["worth_xla"]
-
 _OWN_LAYER = re.compile(r'"registered_name": "skuq>')
 _CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
 

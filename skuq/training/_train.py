@@ -12,8 +12,6 @@ from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob, TrainingState
 from skuq.training._recipe import Recipe
 
-__all__ = ["only_member", "train", "train_epochs", "train_member", "train_stack"]
-
 
 def train(
     job: TrainingJob,

@@ -28,8 +28,6 @@ from skuq.training._job import TrainingJob
 from skuq.training._recipe import Recipe, stack_conflict
 from skuq.training._train import only_member, train
 
-__all__ = ["MemberRefitter", "MemberTrainer"]
-
 
 class MemberTrainer:
     """``(configuration, seed) -> Member``; can be pickled and sent to a worker once.

@@ -16,8 +16,6 @@ from skuq import backend
 from skuq.catalog._records import Member
 from skuq.networks._rebuild import rebuild
 
-__all__ = ["draw_variables", "holds_values", "keras_model"]
-
 _SEED_STATE = "seed_generator_state"
 
 
