@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from skuq._space import Space
-from skuq.catalog._records import TrialRecord
+from skuq.search._proposers import History, Running
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,7 @@ class AgeingEvolution:
     population_size: int = 100
     sample_size: int = 10
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
         population = [r for r in history if r.completed][-self.population_size :]
         if len(population) < self.population_size:
             return self.space.sample(rng)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.ensemble import RandomForestRegressor
 
 from skuq._space import Space
-from skuq.catalog._records import TrialRecord
+from skuq.search._proposers import History, Running
 
 
 class ForestSurrogate:
@@ -85,12 +84,7 @@ class ForestOptimizer:
     n_candidates: int = 10_000
     max_score: float = 1e3
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
         completed = [record for record in history if record.completed]
         if len(completed) < self.n_initial or not len(self.space):
             return self.space.sample(rng)

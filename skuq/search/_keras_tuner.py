@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from skuq.backend import keras_tuner
 from skuq.catalog._records import TrialRecord
 from skuq.networks._keras_tuner import space_from_keras_tuner, space_to_keras_tuner
 from skuq.networks._search_space import Decisions, training_hyperparameters
+from skuq.search._proposers import History, Running
 from skuq.search._strategies import make_proposer
 
 # Keras-Tuner ends a search after a few failures in a row; skuq records them and goes on.
@@ -158,12 +159,7 @@ class OracleProposer:
         oracle._set_project_dir(self._folder.name, "search")
         oracle.update_space(space_to_keras_tuner(self._space))
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
         """Tell the oracle what has finished, then take its next trial."""
         self.tell(history)
         # The loop asks for the lowest number without a trial.

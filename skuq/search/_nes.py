@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from skuq._space import Space
-from skuq.catalog._records import TrialRecord
 from skuq.ensembles._likelihood import select_by
+from skuq.search._proposers import History, Running
 
 _MAX_MUTATIONS = 1000  # attempts to change a decision that may change
 
@@ -99,12 +99,7 @@ class EnsembleEvolution:
     population_size: int = 50
     n_parents: int = 10
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
         population = [r for r in history if r.completed][-self.population_size :]
         if len(population) < self.population_size:
             return self.sample(rng)

@@ -15,6 +15,11 @@ import numpy as np
 from skuq._space import Space
 from skuq.catalog._records import TrialRecord
 
+#: Finished trials, in the order in which they finished. Scores are minimised.
+History = Sequence[TrialRecord]
+#: Configurations that are being evaluated.
+Running = Sequence[Mapping[str, Any]]
+
 
 class Proposer(Protocol):
     """Anything that proposes the next configuration of a search.
@@ -23,23 +28,8 @@ class Proposer(Protocol):
     when the search has ended.
     """
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
-        """Propose a configuration.
-
-        Parameters
-        ----------
-        history : sequence of TrialRecord
-            Finished trials, in the order in which they finished. Scores are minimised.
-        running : sequence of dict
-            Configurations that are being evaluated.
-        rng : numpy.random.Generator
-            Belongs to this proposal alone.
-        """
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
+        """Propose a configuration; the generator belongs to this proposal alone."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +38,7 @@ class RandomProposer:
 
     space: Space
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
         return self.space.sample(rng)
 
 
@@ -63,12 +48,7 @@ class Fixed:
 
     configuration: Mapping[str, Any]
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
         return dict(self.configuration)
 
 
@@ -78,12 +58,7 @@ class FixedSequence:
 
     configurations: Sequence[Mapping[str, Any]]
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
         return dict(self.configurations[len(history) + len(running)])
 
 
@@ -98,12 +73,7 @@ class Joint:
     first: Proposer
     second: Proposer
 
-    def ask(
-        self,
-        history: Sequence[TrialRecord],
-        running: Sequence[Mapping[str, Any]],
-        rng: np.random.Generator,
-    ) -> dict[str, Any]:
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
         first_rng, second_rng = rng.spawn(2)
         return {
             **self.first.ask(history, running, first_rng),

@@ -11,7 +11,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from skuq.training._recipe import Recipe, stack_conflict
 from skuq.training._train import only_member, train
 
 
+@dataclass(eq=False, repr=False)
 class MemberTrainer:
     """``(configuration, seed) -> Member``; can be pickled and sent to a worker once.
 
@@ -54,26 +55,16 @@ class MemberTrainer:
         clock about once a second; compilation does not.
     """
 
-    def __init__(
-        self,
-        search_space: SearchSpace,
-        data: TrainingData,
-        head: Any,
-        epochs: int,
-        held_out: np.ndarray | None = None,
-        folds: Sequence[Fold] | None = None,
-        timeout: float | None = None,
-    ):
-        self.search_space = search_space
-        self.data = data
-        self.head = head
-        self.epochs = epochs
-        self.held_out = held_out
-        self.folds = folds
-        self.timeout = timeout
-        self._cancelled = False
+    search_space: SearchSpace
+    data: TrainingData
+    head: Any
+    epochs: int
+    held_out: np.ndarray | None = None
+    folds: Sequence[Fold] | None = None
+    timeout: float | None = None
 
     needs_backend = True  # a worker process should import it before all else
+    _cancelled = False
 
     def cancel(self) -> None:
         """Let trainings that run in other threads end at their next slice."""

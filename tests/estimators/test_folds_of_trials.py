@@ -21,7 +21,7 @@ from skuq.exceptions import SlotsLostError, SmallValidationWarning
 from skuq.networks import CategoricalHead, GaussianHead
 from skuq.plotting import MemberDiversityDisplay
 from skuq.tables import Rows, make_splits
-from skuq.training import MemberRefitter, MemberTrainer, _folds, predict_members
+from skuq.training import MemberRefitter, MemberTrainer, predict_members
 
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -148,16 +148,16 @@ def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkey
 @pytest.mark.parametrize("heavy", [1.0, 20.0])
 def test_folds_of_other_weight_are_trained_alone(tiny_space, rows, monkeypatch, heavy):
     # A stack does not divide each fold's losses by its own weights.
-    stacks, train_stacked = [], _folds._train_stacked
+    stacked, run = [], skuq.training.TrainingRun
 
-    def counted(*args):
-        stacks.append(args)
-        return train_stacked(*args)
+    def watched(job, data):
+        stacked.append(job.stacked)
+        return run(job, data)
 
-    monkeypatch.setattr(_folds, "_train_stacked", counted)
+    monkeypatch.setattr(skuq.training, "TrainingRun", watched)
     weight = np.r_[np.ones(40), np.full(20, heavy)]
     regressor(tiny_space, n_trials=1, cv=KFold(3)).fit(*rows, sample_weight=weight)
-    assert len(stacks) == (heavy == 1)
+    assert stacked == ([True] if heavy == 1 else [False] * 3)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from skuq import NOMURegressor
 from skuq._seeds import generator
 from skuq.backend import keras
 from skuq.estimators._artificial import ArtificialInputs
-from skuq.estimators._nomu_fit import NomuTrainer, precision
+from skuq.estimators._nomu_fit import precision
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._plan import make_plan
 from skuq.predictive import TwoPieceNormal
@@ -655,19 +655,19 @@ def test_a_fit_that_fails_leaves_nothing_fitted(table):
 
 @pytest.mark.parametrize("error", [FloatingPointError, KeyboardInterrupt])
 def test_a_refit_that_fails_leaves_nothing_fitted(error, table, monkeypatch):
-    train, calls = NomuTrainer.train, []
+    train, sizes = skuq.training.train_stack, []
 
-    def failing(self, jobs, report):
-        calls.append(jobs)
-        if len(calls) == 2:
+    def failing(*arguments, splits, **options):
+        sizes.append(len(splits[0][0]))
+        if sizes[-1] == len(table[0]):  # all rows
             raise error
-        return train(self, jobs, report)
+        return train(*arguments, splits=splits, **options)
 
-    monkeypatch.setattr(NomuTrainer, "train", failing)
+    monkeypatch.setattr(skuq.training, "train_stack", failing)
     model = choosing(epochs=2)
     with pytest.raises(error):
         model.fit(*table)
-    assert len(calls) == 2
+    assert len(sizes) > 1
     with pytest.raises(NotFittedError):
         model.predict(table[0])
 
@@ -1102,15 +1102,16 @@ def test_f_stops_after_an_eighth_of_the_epochs_without_gain():
 
 
 def test_the_last_training_of_f_is_as_long_as_was_best(long_table, monkeypatch):
-    train, networks = NomuTrainer.train, []
+    train, best = skuq.training.train_stack, []
 
-    def recording(self, jobs, report):
-        networks.append(train(self, jobs, report))
-        return networks[-1]
+    def recording(*arguments, splits, **options):
+        members = train(*arguments, splits=splits, **options)
+        if splits[0][1] is not None:  # f, which watches rows held out
+            best.extend(member.best_epoch + 1 for member in members)
+        return members
 
-    monkeypatch.setattr(NomuTrainer, "train", recording)
+    monkeypatch.setattr(skuq.training, "train_stack", recording)
     model = NOMURegressor(**EARLY, cv=3).fit(*long_table)
-    best = [network.mean_member.best_epoch + 1 for network in networks[0]]
     assert len(best) == 3
     assert len(model.mean_member_.history["loss"]) == round(np.mean(best))
     assert len(model.member_.history["loss"]) == 60
