@@ -2,8 +2,6 @@ import dataclasses
 import itertools
 import json
 import math
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -132,15 +130,6 @@ def test_recipe_is_that_of_darts(space):
 def test_space_names_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
         CellSpace(**arguments)
-
-
-def test_no_backend_is_loaded_before_building():
-    code = (
-        "import numpy as np, sys; from skuq.networks import CellSpace, DARTS; s = CellSpace();"
-        "a = s.decisions().architecture; s.mutate(a.default(), np.random.default_rng(0));"
-        "s.recipe({}); sys.exit('tensorflow' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 # Genotypes
