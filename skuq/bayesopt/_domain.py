@@ -21,18 +21,8 @@ _MANY_POINTS = 2**62
 class Domain:
     """A box of d columns, and its encoding for a surrogate.
 
-    Parameters
-    ----------
-    bounds : array-like of shape (d, 2)
-    integer : sequence of int, optional
-        Numbers of the columns that hold whole numbers.
-    categories : sequence of int, optional
-        Numbers of the columns that hold unordered codes, 0 to K - 1.
-
-    Raises
-    ------
-    ValueError
-        If the bounds are no box, or do not fit these columns.
+    `integer` are numbers of the columns that hold whole numbers, `categories` of those that hold
+    unordered codes, 0 to K - 1. Raise ValueError if the bounds do not fit these columns.
     """
 
     def __init__(self, bounds, integer=None, categories=None):

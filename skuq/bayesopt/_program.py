@@ -32,18 +32,7 @@ class NumpyOnlyError(Exception):
 
 
 class AcquisitionTask(NamedTuple):
-    """An acquisition function to maximise over a box.
-
-    Attributes
-    ----------
-    posterior : Posterior
-    acquisition : Acquisition
-    objective : callable or None
-    bounds : ndarray of shape (d, 2)
-    best, beta : float
-    q : int
-        Number of points of a batch.
-    """
+    """An acquisition function to maximise over a box (d, 2), by batches of q points."""
 
     posterior: Posterior
     acquisition: Acquisition

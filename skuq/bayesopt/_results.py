@@ -18,15 +18,8 @@ from skuq.bayesopt._domain import Domain
 class Results:
     """Results that a step fits its surrogate to.
 
-    Attributes
-    ----------
-    X : ndarray of shape (n, d)
-        Points with usable outputs.
-    outputs : ndarray of shape (n, *output_shape)
-    values : ndarray of shape (n,)
-        Values of the objective, with the sign that makes more better.
-    failed : ndarray of shape (m, d)
-        Points without usable outputs.
+    Points with usable outputs `X` (n, d), their outputs (n, *output_shape) and values (n,) of the
+    objective, with the sign that makes more better; `failed` (m, d) are points without outputs.
     """
 
     X: np.ndarray

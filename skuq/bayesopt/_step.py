@@ -72,18 +72,8 @@ def distance_threshold(t: float) -> float:
 class Step:
     """A surrogate fitted to results, and its proposals.
 
-    Parameters
-    ----------
-    estimator : object
-        Surrogate; a seeded clone is fitted.
-    domain : Domain
-    results : Results
-    acquisition : Acquisition
-    objective : SignedObjective
-    maximizer : {"auto", "lbfgs", "scipy", "direct", "milp"}
-    n_restarts, n_draws : int
-    entropy : int
-        Seed. Together with the number of results it determines all random numbers.
+    A seeded clone of `estimator` is fitted. `entropy` is the seed: together with the number of
+    results it determines all random numbers.
     """
 
     def __init__(

@@ -37,17 +37,9 @@ _MOST_LISTED = 100_000  # up to here `teams_` names the teams that were never sc
 class Pool:
     """What pruning knows of the models.
 
-    Attributes
-    ----------
-    wrong : ndarray of bool of shape (M, N)
-        Where each model errs.
-    weight : ndarray of shape (N,)
-    strength : callable
-        Teams (n_teams, S) to how strong each is (n_teams,); more is better.
-    model_strength : ndarray of shape (M,)
-        The same of single models.
-    labels : ndarray of int of shape (M, N) or None
-        Ratings for the kappas; None for being right or wrong.
+    `wrong` (M, N) says where each model errs, with weights (N,) of rows. `strength` maps teams
+    (n_teams, S) to how strong each is (n_teams,), more is better, and `model_strength` (M,) is the
+    same of single models. `labels` (M, N) are ratings for the kappas, None for right or wrong.
     """
 
     wrong: np.ndarray

@@ -335,13 +335,7 @@ def ensemble_of(
 
 
 def check_selection(chosen: Any, n_candidates: int) -> None:
-    """Check a selection that a user's function has returned.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is no `Selection`, or has no valid indices or weights.
-    """
+    """Check a selection that a user's function has returned: distinct indices and valid weights."""
     if not isinstance(chosen, Selection):
         raise TypeError(
             f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."
