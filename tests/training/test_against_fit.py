@@ -107,7 +107,7 @@ def test_equals_fit_for_each_optimizer(optimizer, jit):
 
 
 @pytest.mark.parametrize(
-    "rate, reduce_lr_patience, early_stopping_patience", slow_after(1, [(0.1, 2, 4), (0.05, 3, 8)])
+    "rate, reduce_lr_patience, early_stopping_patience", slow_after(1, [(0.1, 1, 4), (0.05, 3, 8)])
 )
 def test_equals_fit_through_plateaus_and_early_stopping(
     rate, reduce_lr_patience, early_stopping_patience
