@@ -206,13 +206,7 @@ class MemberRefitter:
 
     def __init__(self, trainer: MemberTrainer, trials: Sequence[TrialRecord]):
         self._trials = {record.trial_number: record for record in trials}
-        self._trainer = MemberTrainer(
-            trainer.search_space,
-            trainer.data.all_rows(),
-            trainer.head,
-            trainer.epochs,
-            timeout=trainer.timeout,
-        )
+        self._trainer = replace(trainer, data=trainer.data.all_rows(), held_out=None, folds=None)
 
     def cancel(self) -> None:
         """Let trainings that run in other threads end at their next slice."""
