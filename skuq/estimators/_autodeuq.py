@@ -18,11 +18,7 @@ from skuq.ensembles import (
     select_hq_proba,
     select_top,
 )
-from skuq.ensembles._likelihood import (
-    brier_statistics,
-    class_log_likelihood,
-    likelihood_statistics,
-)
+from skuq.ensembles._likelihood import brier_statistics, class_log_likelihood, likelihood_statistics
 from skuq.ensembles._selection import MOMENT_LOSSES, select_best
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._search_estimator import SEARCH_CONSTRAINTS, SearchEstimator, SearchMethod

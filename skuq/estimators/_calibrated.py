@@ -16,12 +16,7 @@ from skuq._checks import class_codes
 from skuq._params import HasMethods, StrOptions, fit_context, safe_split
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, forget_fit
-from skuq.estimators._folds import (
-    check_takes_weights,
-    fit_fold,
-    inherit_tags,
-    read_foreign_rows,
-)
+from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.fitted import Calibration, FittedCalibrated, Temperature
 from skuq.fitted._calibrated import classifier_distribution, regressor_distribution
 from skuq.predictive._calibration import fit_levels, fit_scale, fit_temperature

@@ -11,20 +11,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    check_is_fitted,
-    column_or_1d,
-)
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from tqdm.auto import tqdm
 
 from skuq._checks import class_codes
-from skuq._params import (
-    BaseComposition,
-    Interval,
-    Options,
-    StrOptions,
-    fit_context,
-)
+from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
 from skuq._registry import saved_as
 from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._diversity import MEASURES
@@ -32,12 +23,7 @@ from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import tie_weights
 from skuq.estimators._api import UncertaintyClassifier, forget_fit
-from skuq.estimators._folds import (
-    check_takes_weights,
-    fit_fold,
-    inherit_tags,
-    read_foreign_rows,
-)
+from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.fitted import FittedTeam
 from skuq.fitted._team import predict_votes
 from skuq.tables._splits import out_of_fold_splits

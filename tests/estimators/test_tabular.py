@@ -16,12 +16,7 @@ from skuq import (
     NESClassifier,
 )
 from skuq.networks import TabularSpace
-from skuq.predictive import (
-    GaussianMixture,
-    NestedGaussianMixture,
-    QuantileMixture,
-    StudentTMixture,
-)
+from skuq.predictive import GaussianMixture, NestedGaussianMixture, QuantileMixture, StudentTMixture
 from skuq.tables import RobustScaling
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}

@@ -6,13 +6,7 @@ from skuq._seeds import generator
 from skuq._space import Categorical, Real, Space
 from skuq.catalog import TrialRecord
 from skuq.networks import DenseSkipSpace
-from skuq.search import (
-    STRATEGIES,
-    AgeingEvolution,
-    ForestOptimizer,
-    ForestSurrogate,
-    make_proposer,
-)
+from skuq.search import STRATEGIES, AgeingEvolution, ForestOptimizer, ForestSurrogate, make_proposer
 from skuq.search._strategies import population_sizes
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
