@@ -6,6 +6,7 @@ with any leading axes, which broadcast: rows, or members and rows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from skuq import backend
 from skuq._registry import saved_as
 from skuq.networks._likelihood_head import LikelihoodHead, log_normal, softplus
 
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 @saved_as("networks.GaussianHead")
 @dataclass(frozen=True)
@@ -31,8 +34,12 @@ class GaussianHead(LikelihoodHead):
     min_scale : float, default=1e-3
         Smallest standard deviation, in units of the standardised y. It keeps the
         likelihood bounded when a network fits its training rows exactly.
+    score : {"log", "crps"}, default="log"
+        What networks are trained on: the negative log likelihood, or the continuous ranked
+        probability score, which is in units of y. A row that is badly fitted counts in
+        proportion to its error there, not to the error's square over the variance.
     beta : float, default=0.0
-        Weighs each output's loss by ``scale**(2 * beta)``, without a gradient through this
+        With ``score="log"``, weighs each output's loss by ``scale**(2 * beta)``, without a gradient through this
         factor; in [0, 1]. 0 is the likelihood; with 1 the mean learns as from the squared
         error. In between (the paper recommends 0.5) rows that fit well do not drown the
         others. `log_likelihood` and `validation_loss` remain those of the normal.
@@ -40,22 +47,30 @@ class GaussianHead(LikelihoodHead):
     Raises
     ------
     ValueError
-        If beta is outside [0, 1].
+        If beta is outside [0, 1], or set with ``score="crps"``, or there is no such score.
 
     References
     ----------
     Nix and Weigend (1994); Lakshminarayanan et al. (2017), section 2.4; AutoDEUQ, Eq. 1.
     Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation with
-    Probabilistic Neural Networks", Eq. 5 (beta).
+    Probabilistic Neural Networks", Eq. 5 (beta). Gneiting and Raftery (2007), "Strictly Proper
+    Scoring Rules, Prediction, and Estimation", Eq. 21 (CRPS); Grimit et al. (2006), "The
+    Continuous Ranked Probability Score for Circular Variables and its Application to Mesoscale
+    Forecast Ensemble Verification", Eq. 5 (CRPS of mixtures).
     """
 
     n_outputs: int = 1
     min_scale: float = 1e-3
     beta: float = 0.0
+    score: str = "log"
 
     def __post_init__(self):
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta must lie in [0, 1]. Got {self.beta}.")
+        if self.score not in ("log", "crps"):
+            raise ValueError(f'score must be "log" or "crps". Got {self.score!r}.')
+        if self.beta and self.score != "log":
+            raise ValueError(f'beta is for score="log". Got beta={self.beta}.')
 
     @property
     def n_raw(self) -> int:
@@ -84,9 +99,10 @@ class GaussianHead(LikelihoodHead):
         return log_normal(y, *self.distribution(raw, xp), xp)
 
     def loss(self, y, raw):
-        """Negative log likelihood (Eq. 1, with its constant) of each row, mean over outputs.
+        """Negative log likelihood (Eq. 1, with its constant) or CRPS of each row.
 
-        Tensors: y (.., n_outputs), raw (.., n_raw); returns (..,). `beta` weighs the outputs.
+        The mean over outputs, which `beta` weighs. Tensors: y (.., n_outputs), raw (.., n_raw);
+        returns (..,).
         """
         if not self.beta:
             return self.validation_loss(y, raw)
@@ -94,6 +110,36 @@ class GaussianHead(LikelihoodHead):
         _, scale = self.distribution(raw, ops)
         factor = ops.stop_gradient(ops.power(scale, 2 * self.beta))
         return -ops.mean(factor * self.log_densities(y, raw, ops), axis=-1)
+
+    def validation_loss(self, y, raw):
+        """Negative log likelihood or CRPS of each row, mean over outputs; `beta` is not used."""
+        if self.score == "log":
+            return super().validation_loss(y, raw)
+        mean, scale = self.distribution(raw, backend.ops)
+        scores = _mean_distance(y - mean, scale) - scale / math.sqrt(math.pi)
+        return backend.ops.mean(scores, axis=-1)
+
+    def mixture_loss(self, y, copies):
+        """`validation_loss` of an equal mixture: y (.., n_outputs), copies (.., C, n_raw)."""
+        if self.score == "log":
+            return super().mixture_loss(y, copies)
+        ops = backend.ops
+        mean, scale = self.distribution(copies, ops)  # (.., C, m)
+        to_y = ops.mean(_mean_distance(y[..., None, :] - mean, scale), axis=-2)
+        n_copies, variance = copies.shape[-2], ops.square(scale)
+
+        def to_copy(k):  # all pairs at once would be large
+            std = ops.sqrt(variance + variance[..., k, None, :])
+            return _mean_distance(mean - mean[..., k, None, :], std)
+
+        between = sum(to_copy(k) for k in range(n_copies))
+        return ops.mean(to_y - 0.5 * ops.mean(between, axis=-2) / n_copies, axis=-1)
+
+
+def _mean_distance(mean, std):
+    """Compute E|X| of normals X (tensors)."""
+    ops, z = backend.ops, mean / std
+    return std * (z * ops.erf(_SQRT_HALF * z) + _SQRT_2_OVER_PI * ops.exp(-0.5 * ops.square(z)))
 
 
 @saved_as("networks.SquaredErrorHead")

@@ -49,6 +49,7 @@ TARGET_CONSTRAINTS: dict[str, list[Any]] = {
 HEADS: dict[str, Any] = {
     "nll": GaussianHead,
     "beta-nll": lambda n_outputs: GaussianHead(n_outputs, beta=0.5),
+    "crps": lambda n_outputs: GaussianHead(n_outputs, score="crps"),
     "mse": SquaredErrorHead,
     "student-t": StudentTHead,
     "gaussian-mixture": GaussianMixtureHead,
