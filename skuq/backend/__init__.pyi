@@ -7,6 +7,7 @@ from ._tensorflow import BACKEND as BACKEND
 from ._tensorflow import Backend as Backend
 from ._tensorflow import compile_forward as compile_forward
 from ._tensorflow import compile_program as compile_program
+from ._tensorflow import n_programs_at_once as n_programs_at_once
 from ._tensorflow import to_host as to_host
 from ._tensorflow import to_tensors as to_tensors
 from ._tfp import tfd as tfd

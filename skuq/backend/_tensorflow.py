@@ -6,9 +6,11 @@ Another backend would be another module with these functions.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 
 from skuq.backend._keras import quiet_stderr
@@ -77,6 +79,15 @@ def compile_forward(
     traced = tf.function(forward, input_signature=signature, autograph=False)
     compiled: Callable[..., Any] = traced.get_concrete_function()
     return compiled
+
+
+def n_programs_at_once() -> int:
+    """Count the programs that gain from running at the same time: one a core, one on a GPU."""
+    if tf.config.list_physical_devices("GPU"):
+        return 1
+    limit = os.environ.get("TF_NUM_INTRAOP_THREADS", "")  # of a worker process
+    n_cores: int = joblib.cpu_count()
+    return min(n_cores, int(limit)) if limit.isdecimal() and int(limit) else n_cores
 
 
 def to_tensors(tree: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from numbers import Integral, Real
 
 import numpy as np
@@ -35,11 +37,14 @@ _PLAIN = {
     "weight_decay": 0.0,
 }
 
-_VALIDATION_FRACTION = {True: 0.1, False: 0.2}  # "auto", with network="tabular" and others
+# What "auto" stands for with network="tabular" and with others.
+_VALIDATION_FRACTION = {True: 0.1, False: 0.2}
+_N_MEMBERS = {True: 8, False: 5}
+_MOST_VALIDATION_ROWS = 10_000
 
 _CONSTRAINTS: dict = {
     **NETWORK_CONSTRAINTS,
-    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "n_members": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     "dropout": [Interval(Real, 0, 1, closed="left")],
     "l2": [Interval(Real, 0, None, closed="left")],
     "adversarial_epsilon": [Interval(Real, 0, None, closed="left")],
@@ -53,6 +58,7 @@ _CONSTRAINTS: dict = {
         if name != "schedule"
     },
     "schedule": [StrOptions({"auto", *SCHEDULES})],
+    "max_time": [Interval(Real, 0, None, closed="neither"), None],
     "validation_fraction": [*NETWORK_CONSTRAINTS["validation_fraction"], StrOptions({"auto"})],
 }
 
@@ -64,11 +70,13 @@ class _DeepEnsemble(TrainingMethod):
         super().__init__(estimator)
         network = estimator.network
         self.is_tabular = isinstance(network, str) and network == "tabular"
-        self.n_splits = estimator.n_members
+        is_auto = isinstance(estimator.n_members, str)
+        self.n_members = _N_MEMBERS[self.is_tabular] if is_auto else estimator.n_members
+        self.n_splits = self.n_members
         self.dropout = estimator.dropout or None
         self._defaults = _PLAIN
         if self.loss == "auto":
-            self.loss = "beta-nll" if self.is_tabular else "nll"
+            self.loss = "crps" if self.is_tabular else "nll"
 
     @property
     def validation_fraction(self):
@@ -127,17 +135,22 @@ class _DeepEnsemble(TrainingMethod):
         recipe = self.recipe(
             splits.validates, l2=own.l2, adversarial_epsilon=own.adversarial_epsilon
         )
-        seeds = self.seeds(own.n_members)
-        members = training.train_stack(
-            network, head, recipe, data, seeds, splits=parts, report=report
+        seeds, deadline = self.seeds(self.n_members), math.inf
+        if own.max_time is not None:
+            deadline = time.monotonic() + own.max_time
+        job = training.TrainingJob.of_model(
+            network, head, recipe, seeds, stacked=True, splits=parts
         )
+        if own.max_time is not None:
+            job = training.shorten(job, data, deadline)
+        members = training.train(job, data, report=report, deadline=deadline)
         kept = completed(members)
         weights = np.full(len(kept), 1 / len(kept))
         return Outcome([members[k] for k in kept], weights, parts and [parts[k] for k in kept])
 
     def _resampled(self, n_rows, parts):
         """Draw each member's training rows again, with replacement."""
-        n_members, entropy = self.estimator.n_members, self.estimator.entropy_
+        n_members, entropy = self.n_members, self.estimator.entropy_
         parts = parts or [(np.arange(n_rows), None)] * n_members
         rngs = [generator(entropy, "bootstrap", k) for k in range(n_members)]
         return [
@@ -155,8 +168,9 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
 
     Parameters
     ----------
-    n_members : int, default=5
-        Number of members (M in the paper).
+    n_members : int or "auto", default="auto"
+        Number of members (M in the paper). "auto" is the paper's 5, and 8 with
+        ``network="tabular"``, where more than 5 still improve every score.
     hidden_units : int or sequence of int, default=(50,)
         Number of units of each hidden layer.
     activation : str, default="relu"
@@ -180,9 +194,11 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         What each network predicts, and its loss. "nll": mean and standard deviation of a normal,
         by likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
         predicted standard deviation (Seitzer et al. 2022, beta 0.5), so that rows believed to be
-        noisy are learnt from, too. "student-t" and "gaussian-mixture" (three components): heavier
+        noisy are learnt from, too. "crps": the same two numbers by the continuous ranked
+        probability score, which gives better means and intervals where most of y can be
+        predicted. "student-t" and "gaussian-mixture" (three components): heavier
         tails or several modes. "quantiles": 19 quantiles that do not cross. "mse": means only, for
-        noise that is known or the same everywhere. "auto" is "beta-nll" for ``network="tabular"``
+        noise that is known or the same everywhere. "auto" is "crps" for ``network="tabular"``
         and "nll" otherwise.
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
@@ -215,6 +231,10 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         Factor of decoupled weight decay.
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
+    max_time : float, optional
+        Seconds that training may take. If all `epochs` would take longer, the schedule is
+        shortened to those that fit; each member keeps its best epoch. Results then depend on
+        the speed of the machine. None sets no limit.
     adversarial_epsilon : float, default=0.0
         Adversarial training: half of the loss is taken on inputs that are moved by this share of
         each feature's range in the direction that increases the loss. 0 disables it; the paper's
@@ -298,7 +318,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
 
     def __init__(
         self,
-        n_members=5,
+        n_members="auto",
         *,
         hidden_units=(50,),
         activation="relu",
@@ -319,6 +339,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         l2=0.0,
         weight_decay="auto",
         clip_norm=None,
+        max_time=None,
         adversarial_epsilon=0.0,
         bootstrap=False,
         preprocess="auto",
@@ -343,6 +364,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         self.l2 = l2
         self.weight_decay = weight_decay
         self.clip_norm = clip_norm
+        self.max_time = max_time
         self.adversarial_epsilon = adversarial_epsilon
         self.bootstrap = bootstrap
         self.preprocess = preprocess
@@ -360,8 +382,9 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
 
     Parameters
     ----------
-    n_members : int, default=5
-        Number of members (M in the paper).
+    n_members : int or "auto", default="auto"
+        Number of members (M in the paper). "auto" is the paper's 5, and 8 with
+        ``network="tabular"``, where more than 5 still improve every score.
     hidden_units : int or sequence of int, default=(50,)
         Number of units of each hidden layer.
     activation : str, default="relu"
@@ -407,6 +430,10 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         Factor of decoupled weight decay.
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
+    max_time : float, optional
+        Seconds that training may take. If all `epochs` would take longer, the schedule is
+        shortened to those that fit; each member keeps its best epoch. Results then depend on
+        the speed of the machine. None sets no limit.
     adversarial_epsilon : float, default=0.0
         Adversarial training: half of the loss is taken on inputs that are moved by this share of
         each feature's range in the direction that increases the loss. 0 disables it; the paper's
@@ -474,7 +501,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
 
     def __init__(
         self,
-        n_members=5,
+        n_members="auto",
         *,
         hidden_units=(50,),
         activation="relu",
@@ -492,6 +519,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         l2=0.0,
         weight_decay="auto",
         clip_norm=None,
+        max_time=None,
         adversarial_epsilon=0.0,
         bootstrap=False,
         preprocess="auto",
@@ -515,6 +543,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         self.l2 = l2
         self.weight_decay = weight_decay
         self.clip_norm = clip_norm
+        self.max_time = max_time
         self.adversarial_epsilon = adversarial_epsilon
         self.bootstrap = bootstrap
         self.preprocess = preprocess

@@ -19,6 +19,7 @@ from skuq.networks._likelihood_head import LikelihoodHead, log_normal, softplus
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
+
 @saved_as("networks.GaussianHead")
 @dataclass(frozen=True)
 class GaussianHead(LikelihoodHead):
@@ -39,7 +40,8 @@ class GaussianHead(LikelihoodHead):
         probability score, which is in units of y. A row that is badly fitted counts in
         proportion to its error there, not to the error's square over the variance.
     beta : float, default=0.0
-        With ``score="log"``, weighs each output's loss by ``scale**(2 * beta)``, without a gradient through this
+        With ``score="log"``, weighs each output's loss by ``scale**(2 * beta)``, without a
+        gradient through this
         factor; in [0, 1]. 0 is the likelihood; with 1 the mean learns as from the squared
         error. In between (the paper recommends 0.5) rows that fit well do not drown the
         others. `log_likelihood` and `validation_loss` remain those of the normal.

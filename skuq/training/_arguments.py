@@ -18,18 +18,23 @@ _NEVER = np.iinfo("int32").max
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of rows that each member trains and validates on."""
+    """Numbers of rows that each member has, trains on in an epoch, and validates on."""
 
+    n_rows: int
     n_train: int
     n_valid: int
 
     @classmethod
     def of(cls, job: TrainingJob, data: TrainingData) -> Sizes:
         """Count the rows of a job."""
-        if job.splits is None:
-            return cls(len(data.x), len(data.x_valid))
-        train, valid = job.splits[0]
-        return cls(len(train), len(data.x_valid if valid is None else valid))
+        n_rows, n_valid = len(data.x), len(data.x_valid)
+        if job.splits is not None:
+            train, valid = job.splits[0]
+            n_rows, n_valid = len(train), n_valid if valid is None else len(valid)
+        recipe = job.recipe
+        n_steps = recipe.steps_per_epoch
+        most = n_rows if n_steps is None else n_steps * recipe.batch_size
+        return cls(n_rows, min(n_rows, most), n_valid)
 
 
 def program_key(

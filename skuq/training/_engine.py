@@ -45,7 +45,7 @@ class TrainingRun:
         self.job, self.data = job, data
         template = template_of(job.network)
         sizes = Sizes.of(job, data)
-        self._model, self._n_train = template.model, sizes.n_train
+        self._model, self._sizes = template.model, sizes
         self._key = program_key(job, template, data, sizes, _tier(job, template, sizes))
         self._layout = Blocks(template.shapes, self._key.jit)
         self._streams = HostStreams(job)
@@ -82,8 +82,11 @@ class TrainingRun:
         *,
         cancelled: Callable[[], bool] | None = None,
         report: Callable[[int], Any] | None = None,
+        deadline: float = math.inf,
     ) -> None:
         """Train for so many epochs (None: all that are left), or until no member goes on.
+
+        After the `deadline` of ``time.monotonic()`` no slice begins but the first of a run.
 
         Raises
         ------
@@ -99,6 +102,8 @@ class TrainingRun:
         while self._done < end and not np.all(stops):
             if cancelled is not None and cancelled():
                 raise InterruptedError("Training was cancelled.")
+            if self._done and time.monotonic() > deadline:
+                break
             n = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, key.epochs_per_call))
             n = min(n, end - self._done)
             arguments = to_tensors((self._carry, self._tables, self._plan(n), self._counts(n)))
@@ -116,10 +121,11 @@ class TrainingRun:
 
     def _plan(self, n_epochs: int) -> dict[str, np.ndarray]:
         """Prepare what the host decides for the next epochs and steps."""
-        key, n_steps = self._key, -(-self._n_train // self._key.batch_size)
+        key, sizes = self._key, self._sizes
+        n_steps = -(-sizes.n_train // key.batch_size)
         plan = {
             **self._shares,
-            "orders": self._streams.orders(key, n_epochs, self._n_train),
+            "orders": self._streams.orders(key, n_epochs, sizes.n_rows, sizes.n_train),
             **schedules_of(key, self.job.recipe, self._done, n_epochs, n_steps),
         }
         if key.n_artificial:
@@ -127,7 +133,7 @@ class TrainingRun:
         return plan
 
     def _counts(self, n_epochs: int) -> dict[str, Any]:
-        n_steps = -(-self._n_train // self._key.batch_size)
+        n_steps = -(-self._sizes.n_train // self._key.batch_size)
         return {**self._scalars, "n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
 
     def _compile(self, arguments: Any) -> Any:

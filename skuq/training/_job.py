@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from skuq.networks._head_protocol import Head
 from skuq.training._recipe import Recipe, stack_conflict
 from skuq.training._templates import FirstValues, template_of_model
 from skuq.training._weights import draw_variables
+
+_SMALLEST_GROUP = 4  # members; smaller stacks lose more to overhead than a second core gains
+_MEMBER_FIELDS = ("recipes", "seeds", "splits", "start", "permutations")
 
 #: ``(train rows, validation rows or None)`` of one member.
 Split = tuple[np.ndarray, np.ndarray | None]
@@ -182,6 +185,24 @@ class TrainingJob:
     def join_members(self, values: Sequence[Any]) -> Any:
         """Join the members' values to ``(.., *shape)``: with a member axis in a stack."""
         return np.stack(values) if self.stacked else values[0]
+
+    def groups(self) -> list[TrainingJob]:
+        """Divide a stack into jobs of equally many members, at least four each, if it can be.
+
+        They can run at the same time, and share a program. How a stack is divided follows from
+        its members alone, so that results are the same on every machine.
+        """
+        n_members = len(self.seeds)
+        if not self.stacked or isinstance(self.start, TrainingState):
+            return [self]
+        sizes = range(_SMALLEST_GROUP, n_members)
+        size = next((k for k in sizes if n_members % k == 0), n_members)
+        return [self._group(slice(k, k + size)) for k in range(0, n_members, size)]
+
+    def _group(self, members: slice) -> TrainingJob:
+        fields = {name: getattr(self, name) for name in _MEMBER_FIELDS}
+        taken = {name: value and value[members] for name, value in fields.items()}
+        return replace(self, **taken)
 
     def _check(self) -> None:
         n_members = len(self.seeds)

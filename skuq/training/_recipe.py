@@ -52,6 +52,9 @@ class Recipe:
         Larger than the number of rows means full batches.
     epochs : int, default=100
         Largest number of epochs.
+    steps_per_epoch : int or None, default=None
+        Batches of an epoch, after which networks are validated; each epoch draws its rows anew.
+        None, or more than the rows give, is all rows.
     reduce_lr_patience : int or None, default=15
         Epochs without a better validation loss (by 1e-4) before the learning rate is
         multiplied by `reduce_lr_factor`; None never does. Without validation rows the
@@ -124,6 +127,7 @@ class Recipe:
     dropout_schedule: str = "constant"
     rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
     epoch_rates: tuple[float, ...] = ()
+    steps_per_epoch: int | None = None
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -131,7 +135,7 @@ class Recipe:
         self._normalise_epoch_rates()
         for name in ("batch_size", "epochs"):
             self._check_integer(name)
-        for name in ("reduce_lr_patience", "early_stopping_patience"):
+        for name in ("reduce_lr_patience", "early_stopping_patience", "steps_per_epoch"):
             if getattr(self, name) is not None:
                 self._check_integer(name)
         for name in ("n_artificial", "n_draws"):

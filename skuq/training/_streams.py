@@ -18,9 +18,7 @@ class HostStreams:
         words = [seed_words(seed) for seed in job.seeds]
         self._shuffles = [np.random.default_rng(word.orders) for word in words]
         self._draws = [np.random.default_rng(word.artificial) for word in words]
-        self._permutations: Any = job.permutations
-        if job.permutations is None:
-            self._permutations = [rng.permutation for rng in self._shuffles]
+        self._permutations = job.permutations
         if isinstance(job.start, TrainingState):
             for shuffle, draw, positions in zip(self._shuffles, self._draws, job.start.streams):
                 shuffle.bit_generator.state, draw.bit_generator.state = positions
@@ -32,20 +30,26 @@ class HostStreams:
             for shuffle, draw in zip(self._shuffles, self._draws)
         )
 
-    def orders(self, key: ProgramKey, n_epochs: int, n_train: int) -> np.ndarray:
+    def orders(self, key: ProgramKey, n_epochs: int, n_rows: int, n_train: int) -> np.ndarray:
         """Draw row numbers of each epoch's batches, (epochs_per_call, .., n_steps * batch_size)."""
-        shape = (key.epochs_per_call, len(self._permutations), key.n_steps * key.batch_size)
+        shape = (key.epochs_per_call, len(self._shuffles), key.n_steps * key.batch_size)
         orders = np.zeros(shape, dtype="int32")
         width = -(-n_train // key.batch_size) * key.batch_size
         for epoch in orders[:n_epochs]:
             for k, order in enumerate(epoch):
                 # The last batch is filled up with rows from the start of the epoch. They
                 # have no share in the loss.
-                order[:width] = np.resize(self._order(k, n_train), width)
+                order[:width] = np.resize(self._order(k, n_rows, n_train), width)
         return orders if key.n_members else orders[:, 0]
 
-    def _order(self, k: int, n_train: int) -> Any:
-        order = self._permutations[k](n_train)
+    def _order(self, k: int, n_rows: int, n_train: int) -> Any:
+        """Draw `n_train` of a member's rows, in the order of an epoch."""
+        if self._permutations is not None:
+            order = self._permutations[k](n_rows)[:n_train]
+        elif n_train == n_rows:
+            order = self._shuffles[k].permutation(n_rows)
+        else:
+            order = self._shuffles[k].choice(n_rows, n_train, replace=False)
         return order if self._splits is None else np.asarray(self._splits[k][0])[order]
 
     def artificial(self, key: ProgramKey, n_epochs: int, n_steps: int) -> np.ndarray:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from skuq import training
+import numpy as np
+
+from skuq import backend, training
 from skuq.catalog._records import Member
 from skuq.networks._head_protocol import Head
 from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob, TrainingState
 from skuq.training._recipe import Recipe
+
+_SAFETY = 0.9  # share of the time left that epochs are planned for
 
 
 def train(
@@ -19,8 +28,11 @@ def train(
     *,
     cancelled: Callable[[], bool] | None = None,
     report: Callable[[int], Any] | None = None,
+    deadline: float = math.inf,
 ) -> list[Member | FloatingPointError]:
     """Train the networks of a job; each one's best epoch becomes a member.
+
+    The members of a large stack train in groups, as many at the same time as there are cores.
 
     The semantics are those of ``model.fit`` with ``ReduceLROnPlateau``,
     ``EarlyStopping(restore_best_weights=True)`` and ``TerminateOnNaN``. Every member of a stack
@@ -36,6 +48,9 @@ def train(
         Asked about once a second; when it returns True, training ends with InterruptedError.
     report : callable, optional
         ``report(n_epochs)`` after each slice of a run, with the slice's number of epochs.
+    deadline : float, default=inf
+        Time of ``time.monotonic()`` after which no new slice begins; members are then those of
+        the epochs that there were, at least one.
 
     Returns
     -------
@@ -47,10 +62,56 @@ def train(
     InterruptedError
         If `cancelled` returned True.
     """
+    groups = job.groups()
+    if len(groups) == 1:
+        return _train_group(job, data, cancelled, report, deadline)
+    ended = threading.Event()
+
+    def group_cancelled() -> bool:
+        return ended.is_set() or (cancelled is not None and cancelled())
+
+    with ThreadPoolExecutor(min(backend.n_programs_at_once(), len(groups))) as pool:
+        runs = [
+            pool.submit(_train_group, group, data, group_cancelled, report, deadline)
+            for group in groups
+        ]
+        try:
+            return [member for run in runs for member in run.result()]
+        except BaseException:  # an interrupt too: groups end at their next slice
+            ended.set()
+            raise
+
+
+def _train_group(
+    job: TrainingJob,
+    data: TrainingData,
+    cancelled: Callable[[], bool] | None,
+    report: Callable[[int], Any] | None,
+    deadline: float,
+) -> list[Member | FloatingPointError]:
     run = training.TrainingRun(job, data)  # loads the backend
-    run.advance(cancelled=cancelled, report=report)
+    run.advance(cancelled=cancelled, report=report, deadline=deadline)
     members: list[Member | FloatingPointError] = run.members()
     return members
+
+
+def shorten(job: TrainingJob, data: TrainingData, deadline: float) -> TrainingJob:
+    """Give a job no more epochs than end by a time of ``time.monotonic()``, but at least one.
+
+    Two epochs of one group of members are trained to see how long an epoch takes.
+    """
+    groups = job.groups()
+    run = training.TrainingRun(groups[0], data)
+    run.advance(1)  # compiles
+    started = time.monotonic()
+    run.advance(1)
+    now = time.monotonic()
+    n_rounds = math.ceil(len(groups) / backend.n_programs_at_once())
+    n_epochs = int(_SAFETY * (deadline - now) / ((now - started) * n_rounds))
+    recipes = [
+        replace(recipe, epochs=int(np.clip(n_epochs, 1, recipe.epochs))) for recipe in job.recipes
+    ]
+    return replace(job, recipes=recipes)
 
 
 def train_epochs(
