@@ -12,3 +12,4 @@ from ._selection import check_selection as check_selection
 from ._selection import select_forward as select_forward
 from ._selection import select_greedy as select_greedy
 from ._selection import select_top as select_top
+from ._stacking import stacking_weights as stacking_weights

@@ -13,6 +13,7 @@ from skuq._params import Interval, StrOptions
 from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq._space import Space
+from skuq.ensembles import stacking_weights
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._network_estimator import (
     NETWORK_CONSTRAINTS,
@@ -41,6 +42,7 @@ _PLAIN = {
 _VALIDATION_FRACTION = {True: 0.1, False: 0.2}
 _N_MEMBERS = {True: 8, False: 5}
 _MOST_VALIDATION_ROWS = 10_000
+_CLASS_EMBEDDINGS = ("none", "periodic")
 
 _CONSTRAINTS: dict = {
     **NETWORK_CONSTRAINTS,
@@ -72,9 +74,10 @@ class _DeepEnsemble(TrainingMethod):
         self.is_tabular = isinstance(network, str) and network == "tabular"
         is_auto = isinstance(estimator.n_members, str)
         self.n_members = _N_MEMBERS[self.is_tabular] if is_auto else estimator.n_members
-        self.n_splits = self.n_members
+        self.n_kinds = self._count_kinds()
+        self.n_splits = -(-self.n_members // self.n_kinds)
         self.dropout = estimator.dropout or None
-        self._defaults = _PLAIN
+        self._defaults = [_PLAIN]
         if self.loss == "auto":
             self.loss = "crps" if self.is_tabular else "nll"
 
@@ -83,6 +86,12 @@ class _DeepEnsemble(TrainingMethod):
         fraction = self.estimator.validation_fraction
         is_auto = isinstance(fraction, str)
         return _VALIDATION_FRACTION[self.is_tabular] if is_auto else fraction
+
+    def validation_share(self, n_rows):
+        fraction = self.validation_fraction
+        if not isinstance(self.estimator.validation_fraction, str):
+            return fraction
+        return min(fraction, _MOST_VALIDATION_ROWS / n_rows)
 
     def inputs(self):
         return TableInputs(self.estimator.preprocess, embed=self.is_tabular)
@@ -110,49 +119,112 @@ class _DeepEnsemble(TrainingMethod):
                 f"Got {own.network_settings!r} and network={own.network!r}."
             )
 
+    def _count_kinds(self):
+        """Count the kinds of networks: tabular classifiers have them with and without embedding.
+
+        Which is better differs from set to set, much more than for numbers.
+        """
+        settings = self.estimator.network_settings or {}
+        mixes = self.is_tabular and self.classifies and "embedding" not in settings
+        return min(len(_CLASS_EMBEDDINGS), self.n_members) if mixes else 1
+
     def build(self, data, splits, inputs, targets):
+        """Build the network of each kind, and decide its training."""
         if not self.is_tabular:
-            return super().build(data, splits, inputs, targets)
+            return [super().build(data, splits, inputs, targets)]
         own = self.estimator
         space = TabularSpace(data.x, inputs.n_codes, splits.n_train, self.classifies)
         decisions = sum(space.decisions(), Space())
-        configuration = decisions.check(own.network_settings or {}, "network_settings")
-        self._defaults = space.recipe(configuration)
-        n_raw = targets.head.n_raw
-        return space.build(configuration, data.x.shape[1:], n_raw, n_copies=own.n_copies)
+        given = [own.network_settings or {}]
+        if self.n_kinds > 1:
+            given = [{**given[0], "embedding": kind} for kind in _CLASS_EMBEDDINGS]
+        configurations = [decisions.check(settings, "network_settings") for settings in given]
+        self._defaults = [space.recipe(configuration) for configuration in configurations]
+        shapes = data.x.shape[1:], targets.head.n_raw
+        return [space.build(c, *shapes, n_copies=own.n_copies) for c in configurations]
 
-    def recipe_fields(self):
+    def recipe_fields(self, kind=0):
         given = {name: v for name, v in super().recipe_fields().items() if v != "auto"}
-        fields = {**self._defaults, **given}
+        fields = {**self._defaults[kind], **given}
         if "beta_2" in fields and fields["optimizer"] not in ("adam", "adamax", "nadam"):
             del fields["beta_2"]
         return fields
 
     def train(self, network, head, data, splits, report):
-        own, parts = self.estimator, splits.parts
-        if own.bootstrap:
-            parts = self._resampled(len(data.x), parts)
-        recipe = self.recipe(
-            splits.validates, l2=own.l2, adversarial_epsilon=own.adversarial_epsilon
-        )
-        seeds, deadline = self.seeds(self.n_members), math.inf
-        if own.max_time is not None:
-            deadline = time.monotonic() + own.max_time
-        job = training.TrainingJob.of_model(
-            network, head, recipe, seeds, stacked=True, splits=parts
-        )
-        if own.max_time is not None:
-            job = training.shorten(job, data, deadline)
-        members = training.train(job, data, report=report, deadline=deadline)
+        """Train the members of each kind; member k of every kind has the same split."""
+        own, kinds = self.estimator, network
+        deadlines = self._deadlines()
+        members, parts, positions = [], [], []
+        for kind, (model, deadline) in enumerate(zip(kinds, deadlines)):
+            numbers = range(kind, self.n_members, self.n_kinds)
+            own_parts = splits.parts and splits.parts[: len(numbers)]
+            if own.bootstrap:
+                own_parts = self._resampled(len(data.x), own_parts, numbers)
+            recipe = self.recipe(
+                splits.validates,
+                kind=kind,
+                l2=own.l2,
+                adversarial_epsilon=own.adversarial_epsilon,
+            )
+            seeds = [self.seeds(1, first=k)[0] for k in numbers]
+            job = training.TrainingJob.of_model(
+                model, head, recipe, seeds, stacked=True, splits=own_parts
+            )
+            if deadline < math.inf:
+                job = training.shorten(job, data, deadline)
+            members += training.train(job, data, report=report, deadline=deadline)
+            parts += own_parts or [None] * len(numbers)
+            positions += [(kind, row) for row in range(len(numbers))]
         kept = completed(members)
-        weights = np.full(len(kept), 1 / len(kept))
-        return Outcome([members[k] for k in kept], weights, parts and [parts[k] for k in kept])
+        members, parts, positions = ([of[k] for k in kept] for of in (members, parts, positions))
+        weights = self._weights(members, parts, positions, head, data)
+        return Outcome(members, weights, parts if splits.parts else None)
 
-    def _resampled(self, n_rows, parts):
-        """Draw each member's training rows again, with replacement."""
-        n_members, entropy = self.n_members, self.estimator.entropy_
-        parts = parts or [(np.arange(n_rows), None)] * n_members
-        rngs = [generator(entropy, "bootstrap", k) for k in range(n_members)]
+    def _deadlines(self):
+        """Divide the time there is among the kinds."""
+        seconds = self.estimator.max_time
+        if seconds is None:
+            return [math.inf] * self.n_kinds
+        shares = np.arange(1, self.n_kinds + 1) / self.n_kinds
+        return (time.monotonic() + seconds * shares).tolist()
+
+    def _weights(self, members, parts, positions, head, data):
+        """Weigh the kinds by stacking on the rows that validate; members of a kind are equal."""
+        kinds = np.array([kind for kind, _ in positions])
+        counts = np.bincount(kinds, minlength=self.n_kinds)
+        shares = np.full(self.n_kinds, 1 / self.n_kinds)
+        if members[0].held_out is not None and len(members[0].held_out) and counts.all():
+            shares = self._stacked_kinds(members, parts, positions, head, data)
+        shares = np.where(counts, shares, 0)
+        return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
+
+    def _stacked_kinds(self, members, parts, positions, head, data):
+        """Find the shares of the kinds whose mixture is most likely on rows none has seen.
+
+        Stacking of predictive distributions (Yao et al. 2018); kinds meet on the rows that their
+        members with the same split validate on.
+        """
+        losses = {}
+        for member, part, (kind, row) in zip(members, parts, positions):
+            own = part is not None and part[1] is not None
+            y, weight = data.y_valid, data.weight_valid
+            if own:
+                y, weight = data.y[part[1]], data.weight[part[1]]
+            losses.setdefault(row, {})[kind] = head.log_likelihood(y, member.held_out), weight
+        complete = [kinds for kinds in losses.values() if len(kinds) == self.n_kinds]
+        if not complete:
+            return np.full(self.n_kinds, 1 / self.n_kinds)
+        log_likelihood = np.concatenate(
+            [np.stack([kinds[k][0] for k in range(self.n_kinds)]) for kinds in complete], axis=1
+        )
+        weight = np.concatenate([kinds[0][1] for kinds in complete])
+        return stacking_weights(log_likelihood, weight)
+
+    def _resampled(self, n_rows, parts, numbers):
+        """Draw the training rows of some members again, with replacement."""
+        entropy = self.estimator.entropy_
+        parts = parts or [(np.arange(n_rows), None)] * len(numbers)
+        rngs = [generator(entropy, "bootstrap", k) for k in numbers]
         return [
             (rng.choice(train, size=len(train)), valid) for rng, (train, valid) in zip(rngs, parts)
         ]

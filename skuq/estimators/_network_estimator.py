@@ -120,7 +120,7 @@ class NetworkEstimator:
         splits = make_splits(
             rows,
             self.entropy_,
-            fraction=method.validation_fraction,
+            fraction=method.validation_share(len(rows.X)),
             n_members=method.n_splits,
             validation=validation_data,
             groups=groups,
@@ -213,6 +213,10 @@ class TrainingMethod:
         """Share of the rows that validates."""
         return self.estimator.validation_fraction
 
+    def validation_share(self, n_rows: int) -> float | None:
+        """Share of so many rows that validates."""
+        return self.validation_fraction
+
     @property
     def min_rows(self) -> int:
         """Smallest number of rows to fit."""
@@ -256,14 +260,17 @@ class TrainingMethod:
             scale_l2=scale_l2,
         )
 
-    def recipe_fields(self) -> dict:
+    def recipe_fields(self, kind: int = 0) -> dict:
         """Fields of the recipe that parameters decide."""
         return {name: getattr(self.estimator, name) for name in _RECIPE_PARAMETERS}
 
-    def recipe(self, validates: bool, **settings) -> Recipe:
-        """Make the training recipe; without validation rows the last epoch is kept."""
+    def recipe(self, validates: bool, kind: int = 0, **settings) -> Recipe:
+        """Make the training recipe of a kind of networks, of which most methods have one.
+
+        Without validation rows the last epoch is kept.
+        """
         fields = {"reduce_lr_patience": None, "clip_norm": self.estimator.clip_norm}
-        fields |= self.recipe_fields()
+        fields |= self.recipe_fields(kind)
         if not validates:
             fields |= {"early_stopping_patience": None, "keep": "last"}
         return Recipe(**{**fields, **settings})

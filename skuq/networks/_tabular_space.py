@@ -40,7 +40,7 @@ class TabularSpace:
         Rows to train on, which decide the size of batches and the number of epochs; by default
         those of x.
     classes : bool, default=False
-        Whether y are classes, for which waves are faster and some dropout is the default.
+        Whether y are classes, for which some dropout is the default.
 
     References
     ----------
@@ -68,12 +68,11 @@ class TabularSpace:
                 Categorical("embedding_dim", (2, 4, 8), default=4),
             )
         )
-        frequencies = (0.1, 10.0, 3.0) if self.classes else (0.02, 1.0, 0.3)
         hyperparameters = Space(
             (
                 Real("learning_rate", 0.02, 0.3, log=True, default=0.1),
                 Real("weight_decay", 1e-3, 0.2, log=True, default=0.02),
-                Real("frequency_scale", *frequencies[:2], log=True, default=frequencies[2]),
+                Real("frequency_scale", 0.02, 10.0, log=True, default=0.3),
                 Categorical("dropout", (0.0, 0.05, 0.1, 0.2), default=0.1 if self.classes else 0.0),
             )
         )

@@ -1,0 +1,67 @@
+"""Weights of models by stacking their predictive distributions."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+_MOST_STEPS = 1000
+_TOLERANCE = 1e-6  # change of the weights at which the iteration ends
+
+
+def stacking_weights(
+    log_likelihood: ArrayLike, sample_weight: ArrayLike | None = None
+) -> np.ndarray:
+    """Find the weights of the mixture that is most likely on rows that no model has seen.
+
+    Parameters
+    ----------
+    log_likelihood : array-like of shape (n_models, n_samples)
+        Log density, or log probability of the true class, in nats.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative, not all 0.
+
+    Returns
+    -------
+    ndarray of shape (n_models,)
+        Non-negative, summing to 1. Where every model gives a row no probability, the row is
+        left out.
+
+    Notes
+    -----
+    The log likelihood of a mixture is concave in its weights. Expectation maximisation finds
+    the maximum.
+
+    References
+    ----------
+    Y. Yao, A. Vehtari, D. Simpson and A. Gelman (2018), "Using Stacking to Average Bayesian
+    Predictive Distributions", Eq. 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.ensembles import stacking_weights
+    >>> stacking_weights(np.log([[0.9, 0.9, 0.1], [0.5, 0.5, 0.5]])).round(3)
+    array([0.417, 0.583])
+    """
+    log_likelihood = np.asarray(log_likelihood, dtype=float)
+    if log_likelihood.ndim != 2 or not log_likelihood.size or np.isnan(log_likelihood).any():
+        raise ValueError(
+            "`log_likelihood` must have shape (n_models, n_samples) and no NaN. "
+            f"Got an array of shape {log_likelihood.shape}."
+        )
+    n_models, n_samples = log_likelihood.shape
+    weight = np.ones(n_samples) if sample_weight is None else np.asarray(sample_weight, float)
+    largest = log_likelihood.max(axis=0)
+    rows = np.isfinite(largest) & (weight > 0)
+    shares = np.full(n_models, 1 / n_models)
+    if not rows.any():
+        return shares
+    likelihood = np.exp(log_likelihood[:, rows] - largest[rows])
+    weight = weight[rows] / weight[rows].sum()
+    for _ in range(_MOST_STEPS):
+        updated = shares * (likelihood @ (weight / (shares @ likelihood)))
+        change, shares = abs(updated - shares).max(), updated
+        if change < _TOLERANCE:
+            break
+    return shares / shares.sum()
