@@ -13,9 +13,9 @@ from skuq._space import Categorical, Integer, Real, Space
 from skuq.networks._search_space import Decisions
 from skuq.networks._tabular import bin_edges, build_tabular
 
-_STEPS = 6_000  # of a run on many rows
+_STEPS = 4_000  # of a run on 10,000 rows or fewer
 _MANY = 4_000  # rows, which wider networks pay for
-_FEWEST_EPOCHS, _MOST_EPOCHS = 16, 256
+_MOST_EPOCHS = 512
 
 
 @saved_as("networks.TabularSpace")
@@ -133,7 +133,7 @@ class TabularSpace:
             "beta_2": 0.95,
             "schedule": "coslog4",
             "batch_size": batch_size,
-            "epochs": int(np.clip(_STEPS // n_steps, _FEWEST_EPOCHS, _MOST_EPOCHS)),
+            "epochs": int(np.clip(6000 // n_steps, 16, _MOST_EPOCHS)),
             "reduce_lr_patience": None,
             "early_stopping_patience": None,
             "weight_decay_schedule": "flat-cosine",
