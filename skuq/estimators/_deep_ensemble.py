@@ -23,7 +23,8 @@ from skuq.estimators._network_estimator import (
     TrainingMethod,
     completed,
 )
-from skuq.networks import TabularSpace
+from skuq.networks import GaussianHead, TabularSpace
+from skuq.predictive._out_of_bag import fit_out_of_bag_scale
 from skuq.tables import ClassTargets, NumberTargets, TableInputs
 from skuq.tables._targets import HEADS
 from skuq.training._recipe import SCHEDULES
@@ -42,6 +43,7 @@ _PLAIN = {
 _VALIDATION_FRACTION = {True: 0.1, False: 0.2}
 _N_MEMBERS = {True: 8, False: 5}
 _MOST_VALIDATION_ROWS = 10_000
+_MOST_CALIBRATION_ROWS = 20_000
 _CLASS_EMBEDDINGS = ("none", "periodic")
 
 _CONSTRAINTS: dict = {
@@ -220,6 +222,24 @@ class _DeepEnsemble(TrainingMethod):
         weight = np.concatenate([kinds[0][1] for kinds in complete])
         return stacking_weights(log_likelihood, weight)
 
+    def calibrate(self, targets, outcome, data):
+        """Scale the predicted standard deviation by rows that some members have not seen."""
+        parts, head = outcome.parts, targets.head
+        calibrates = self.is_tabular and parts is not None and isinstance(head, GaussianHead)
+        if not calibrates or not self.estimator.calibrate:
+            return targets
+        unseen = np.zeros((len(parts), len(data.x)), dtype=bool)
+        for k, (_, valid) in enumerate(parts):
+            unseen[k, valid] = True
+        rows = np.flatnonzero(unseen.any(axis=0))
+        if len(rows) > _MOST_CALIBRATION_ROWS:
+            rng = generator(self.estimator.entropy_, "calibration")
+            rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
+        raw = training.predict_members(outcome.members, data.x[rows])
+        predicted = head.distribution(raw)
+        own = unseen[:, rows], data.y[rows], data.weight[rows]
+        return targets.with_calibration(*fit_out_of_bag_scale(*predicted, *own))
+
     def _resampled(self, n_rows, parts, numbers):
         """Draw the training rows of some members again, with replacement."""
         entropy = self.estimator.entropy_
@@ -322,6 +342,11 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
         "yeo-johnson" and "quantile" are for skewed targets; predictions are in units of y in any
         case.
+    calibrate : bool, default=True
+        With ``network="tabular"`` and a loss that trains normals, whether predicted standard
+        deviations are scaled, and given a floor, by the rows that single members have not trained
+        on. It needs a validation split of each member's own: without `groups`,
+        `validation_data` or ``validation_fraction=None``.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
@@ -386,6 +411,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         **_CONSTRAINTS,
         **REGRESSION_CONSTRAINTS,
         "loss": [StrOptions({"auto", *HEADS})],
+        "calibrate": ["boolean"],
     }
 
     def __init__(
@@ -416,6 +442,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         bootstrap=False,
         preprocess="auto",
         target_transform="standard",
+        calibrate=True,
         random_state=None,
         verbose=0,
     ):
@@ -446,6 +473,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         self.noise_std = noise_std
         self.scale_l2 = scale_l2
         self.target_transform = target_transform
+        self.calibrate = calibrate
 
 
 @saved_as("estimators.DeepEnsembleClassifier", kind="estimator")

@@ -131,6 +131,7 @@ class NetworkEstimator:
         with progress(self.verbose) as report:
             outcome = method.train(network, targets.head, data, splits, report)
         targets, noise = method.learn_noise(targets, outcome, data)
+        targets = method.calibrate(targets, outcome, data)
         for name, value in {**outcome.attributes, **noise}.items():
             setattr(self, name, value)
         if is_classifier(self):
@@ -286,6 +287,10 @@ class TrainingMethod:
     def passes(self, entropy: int):
         """Return the masks of MC dropout, or None."""
         return
+
+    def calibrate(self, targets, outcome: Outcome, data):
+        """Return the targets with what rows that members have not seen say of the mixture."""
+        return targets
 
     def learn_noise(self, targets, outcome: Outcome, data):
         """With ``loss="mse"``: put the noise into the head; return targets and `noise_std_`."""

@@ -56,9 +56,12 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
         targets.is_1d,
         len(masks),
         bool(repeats),
+        targets.is_calibrated,
         type(inputs.scaling).clip,
     )
-    arguments = [*_scalers(inputs, targets), *repeats, *masks, *sum(variables, [])]
+    factor = [np.asarray(targets.std_factor)] if targets.is_calibrated else []
+    scalers = [*_scalers(inputs, targets), *factor]
+    arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
     return Posterior(function, tuple(arguments), function, int(counts.sum()), targets.output_shape)
 
 
@@ -116,11 +119,13 @@ class _MemberMeans:
     y_is_1d: bool
     n_masks: int  # of dropout layers
     repeats: bool
+    calibrated: bool
     clip: Callable[[Any, Any], Any]  # of `Scaling`
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), _run(xp)
+        factor = next(rest) if self.calibrated else None
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -130,6 +135,9 @@ class _MemberMeans:
         means = means[..., : self.n_outputs] * y_scale + y_mean  # (K, n, m)
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
+        if factor is not None:
+            centre = xp.mean(means, axis=0)
+            means = centre + factor * (means - centre)
         return means[..., 0] if self.y_is_1d else means
 
 

@@ -118,7 +118,12 @@ class NumberTargets:
     head : object
         Turns raw outputs into distributions of the standardised y.
     scaling : TargetScaling or TargetTransform
+    std_factor, noise_floor : float
+        Calibration of mixtures of normals: the factor of the total standard deviation, and what
+        is added to each member's noise in quadrature, in units of the standardised y.
     """
+
+    std_factor, noise_floor = 1.0, 0.0
 
     def __init__(
         self,
@@ -199,6 +204,27 @@ class NumberTargets:
         vars(other).update(vars(self), head=replace(self.head, scale=tuple(scale)))
         return other
 
+    def with_calibration(self, std_factor: float, noise_floor: float) -> NumberTargets:
+        """Copy the targets, with a calibration of the mixture."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), std_factor=std_factor, noise_floor=noise_floor)
+        return other
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether a calibration changes the mixture."""
+        return (self.std_factor, self.noise_floor) != (1.0, 0.0)
+
+    def calibrate(self, loc: Any, scale: Any, weights: np.ndarray, xp: Any, axis: int) -> Any:
+        """Stretch members' normals of the standardised y about their mean, along a member axis."""
+        if not self.is_calibrated:
+            return loc, scale
+        shape = [1] * len(loc.shape)
+        shape[axis] = len(weights)
+        mean = xp.sum(loc * np.reshape(weights, shape), axis=axis, keepdims=True)
+        variance = xp.square(self.std_factor * scale) + self.noise_floor**2
+        return mean + self.std_factor * (loc - mean), xp.sqrt(variance)
+
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
         head, raw, weights = unpack_copies(self.head, raw, weights)
@@ -233,7 +259,8 @@ class NumberTargets:
             values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
             (values,) = drop_axis(values)
             return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
-        loc, scale = drop_axis(*restore(*head.distribution(raw)))
+        calibrated = self.calibrate(*head.distribution(raw), weights, np, axis=0)
+        loc, scale = drop_axis(*restore(*calibrated))
         return GaussianMixture(loc, scale, weights)
 
 
