@@ -1,0 +1,343 @@
+"""One table against the field: distributions on tables, by skuq and by its rivals.
+
+    python benchmarks/leaderboard.py --data-dir DIR --rivals-dir VENVS     # all that is missing
+    python benchmarks/leaderboard.py --data-dir DIR --only regression --methods tabular --sets wine
+    python benchmarks/leaderboard.py --data-dir DIR --summary                   # tables and picture
+
+Every finished run is written to ``benchmarks/results/leaderboard.json`` at once and not repeated.
+Rivals run in virtual environments of their own below `--rivals-dir`, made when they are missing;
+without it only what is installed here runs. Every method has its documented defaults, and none is
+tuned on these sets. NLL and CRPS are those of the normal with the predicted mean and standard
+deviation, which every method has; intervals are the method's own.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from _field import METHODS as RIVALS
+from _field import REQUIREMENTS
+from scipy.stats import norm, rankdata, studentized_range
+from sklearn import datasets
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.metrics import accuracy_score, log_loss
+from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tabular import CLASSIFIERS, LARGE, SMALL, as_categories, table
+
+from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skuq.metrics import brier_loss, crps_loss, ece_loss, gaussian_nll_loss
+
+RESULTS = Path(__file__).parent / "results" / "leaderboard.json"
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "leaderboard.png"
+REGRESSION = (*SMALL, "diabetes", *LARGE, "bike")
+CLASSES = ("letter", "pendigits", "adult", "bank", "electricity", "cancer", "digits")
+SMALL_CLASSES = ("cancer", "digits")  # scikit-learn's, several random splits
+N_SPLITS = dict.fromkeys((*SMALL, "diabetes", *SMALL_CLASSES), 5)
+N_SPLITS |= dict.fromkeys(LARGE, 3) | {"protein": 1}
+LEVEL = 0.9
+LARGEST_GP = 1500  # rows
+
+
+def regression_data(data_dir, name, split):
+    """X, y of the training and of the test part."""
+    if name == "diabetes":
+        X, y = datasets.load_diabetes(return_X_y=True)
+        order = np.random.RandomState(split).permutation(len(X))
+        train, test = order[: int(0.9 * len(X))], order[int(0.9 * len(X)) :]
+    elif name == "bike":
+        frame = pd.read_csv(data_dir / "tabular" / "bike_sharing_hour.csv.gz")
+        y = np.log1p(frame["cnt"].to_numpy(float))
+        X = frame.drop(columns=["instant", "dteday", "casual", "registered", "cnt"])
+        X, first = X.to_numpy(float), int(0.8 * len(frame))
+        train, test = np.arange(first), np.arange(first, len(frame))  # later times
+    else:
+        data = np.load(data_dir / "uci_regression" / f"{name}.npz")
+        X, y = data["X"], data["y"].ravel()
+        train, test = data["train_idx"][split], data["test_idx"][split]
+    return X[train], y[train], X[test], y[test]
+
+
+def from_estimator(make):
+    """Predictions of a regressor with ``predict(X, return_std=True)``, and its own intervals."""
+
+    def run(X, y, X_test):
+        model = make()
+        started = time.perf_counter()
+        model.fit(X, y)
+        fitted = time.perf_counter()
+        mean, std = model.predict(X_test, return_std=True)
+        ended = time.perf_counter()
+        predicted = {"mean": mean, "std": std, "started": started, "fitted": fitted, "ended": ended}
+        if hasattr(model, "predict_interval"):
+            predicted["interval"] = model.predict_interval(X_test, LEVEL)
+        return predicted
+
+    return run
+
+
+def boosted_quantiles(X, y, X_test):
+    """Scikit-learn's boosting at 5, 50 and 95 %, with the normal that has these bounds."""
+    started = time.perf_counter()
+    models = [
+        HistGradientBoostingRegressor(loss="quantile", quantile=q, random_state=0).fit(X, y)
+        for q in (0.05, 0.5, 0.95)
+    ]
+    fitted = time.perf_counter()
+    low, mean, high = np.sort([model.predict(X_test) for model in models], axis=0)
+    ended = time.perf_counter()
+    std = np.maximum((high - low) / (2 * norm.ppf(0.95)), 1e-6)
+    interval = np.stack([low, high], axis=1)
+    times = {"started": started, "fitted": fitted, "ended": ended}
+    return {"mean": mean, "std": std, "interval": interval, **times}
+
+
+def gaussian_process():
+    kernel = ConstantKernel() * RBF(np.ones(1)) + WhiteKernel()
+    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2)
+    return make_pipeline(StandardScaler(), process)
+
+
+REGRESSORS = {
+    "tabular": from_estimator(lambda: DeepEnsembleRegressor(network="tabular", random_state=0)),
+    "plain": from_estimator(lambda: DeepEnsembleRegressor(random_state=0)),
+    "boosted quantiles": boosted_quantiles,
+    "gaussian process": from_estimator(gaussian_process),
+}
+
+
+def rival_python(folder, method):
+    """The interpreter of a rival's virtual environment, which is made if it is missing."""
+    home = folder / "-".join(sorted(REQUIREMENTS[method])).replace("<", "_")
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        venv.create(home, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *REQUIREMENTS[method]], check=True)
+        (home / "ready").touch()
+    return python
+
+
+def run_rival(folder, method, X, y, X_test):
+    """Run a rival in its environment, in a process of its own."""
+    python = rival_python(folder, method)
+    with tempfile.TemporaryDirectory() as scratch:
+        source, target = Path(scratch) / "in.npz", Path(scratch) / "out.npz"
+        np.savez(source, X=X, y=y, X_test=X_test)
+        script = Path(__file__).with_name("_field.py")
+        alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [python, script, method, source, target]
+        subprocess.run(command, check=True, capture_output=True, env=alone)
+        predicted = dict(np.load(target))
+    if "samples" in predicted:
+        tails = (1 - LEVEL) / 2
+        bounds = np.quantile(predicted["samples"], [tails, 1 - tails], axis=0)
+        predicted["interval"] = bounds.T
+    predicted |= {"started": 0.0, "fitted": float(predicted["fit_seconds"])}
+    predicted["ended"] = predicted["fitted"] + float(predicted["predict_seconds"])
+    return predicted
+
+
+def regression_scores(predicted, y):
+    mean, std = predicted["mean"], predicted["std"]
+    half = norm.ppf(0.5 + LEVEL / 2) * std
+    low, high = predicted.get("interval", np.stack([mean - half, mean + half], axis=1)).T
+    return {
+        "nll": gaussian_nll_loss(y, mean, std),
+        "crps": crps_loss(y, mean, std),
+        "rmse": float(np.sqrt(np.mean((y - mean) ** 2))),
+        "coverage": float(np.mean((low <= y) & (y <= high))),
+        "width": float(np.mean(high - low)),
+        "fit_seconds": predicted["fitted"] - predicted["started"],
+        "predict_seconds": predicted["ended"] - predicted["fitted"],
+    }
+
+
+def class_data(data_dir, name, split):
+    """X, y of the training and of the test part."""
+    if name in SMALL_CLASSES:
+        load = {"cancer": datasets.load_breast_cancer, "digits": datasets.load_digits}[name]
+        X, y = load(return_X_y=True, as_frame=True)
+        cut = StratifiedShuffleSplit(1, test_size=0.2, random_state=split)
+        train, test = next(cut.split(X, y))
+        return X.iloc[train], y.iloc[train].astype(str), X.iloc[test], y.iloc[test].astype(str)
+    if name == "electricity":
+        frame = pd.read_csv(data_dir / "tabular" / "electricity.csv.gz")
+        first, y = int(0.8 * len(frame)), frame["class"].astype(str)
+        X = frame.drop(columns="class")
+        return X[:first], y[:first], X[first:], y[first:]
+    return table(data_dir, name)
+
+
+def class_scores(method, data):
+    X, y, X_test, y_test = data
+    model = CLASSIFIERS[method]()
+    if not isinstance(model, DeepEnsembleClassifier):
+        X, X_test = as_categories(X, X_test)
+    started = time.perf_counter()
+    model.fit(X, y)
+    fitted = time.perf_counter()
+    proba = model.predict_proba(X_test)
+    ended = time.perf_counter()
+    codes = np.searchsorted(model.classes_, y_test)
+    return {
+        "nll": log_loss(y_test, proba, labels=model.classes_),
+        "brier": float(brier_loss(codes, proba)),
+        "ece": float(ece_loss(codes, proba)),
+        "error": 1 - accuracy_score(codes, proba.argmax(axis=1)),
+        "fit_seconds": fitted - started,
+        "predict_seconds": ended - fitted,
+    }
+
+
+def load():
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+
+
+def once(key, run):
+    """Run what has no record yet; a failure is a record, too."""
+    if any(all(record.get(k) == v for k, v in key.items()) for record in load()):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            record = {**key, **run()}
+        except (subprocess.CalledProcessError, ValueError, FloatingPointError) as error:
+            reason = getattr(error, "stderr", None) or str(error).encode()
+            record = {**key, "failed": reason.decode(errors="replace")[-300:]}
+    temporary = RESULTS.with_suffix(".tmp")
+    temporary.write_text(json.dumps([*load(), record], indent=1) + "\n")
+    os.replace(temporary, RESULTS)
+    print(record, flush=True)
+
+
+def run_regression(data_dir, rivals_dir, names, methods):
+    for name in names:
+        for split in range(N_SPLITS.get(name, 1)):
+            X, y, X_test, y_test = regression_data(data_dir, name, split)
+            for method in methods:
+                if method == "gaussian process" and len(X) > LARGEST_GP:
+                    continue
+                if method in RIVALS and rivals_dir is None:
+                    continue
+
+                def run(method=method, X=X, y=y, X_test=X_test, y_test=y_test):
+                    if method in REGRESSORS:
+                        predicted = REGRESSORS[method](X, y, X_test)
+                    else:
+                        predicted = run_rival(rivals_dir, method, X, y, X_test)
+                    return regression_scores(predicted, y_test)
+
+                once({"part": "regression", "set": name, "split": split, "method": method}, run)
+
+
+def run_classes(data_dir, names, methods):
+    for name in names:
+        for split in range(N_SPLITS.get(name, 1)):
+            data = class_data(data_dir, name, split)
+            for method in methods:
+                key = {"part": "classes", "set": name, "split": split, "method": method}
+                once(key, lambda method=method, data=data: class_scores(method, data))
+
+
+def mean_scores(part, score):
+    """Frame of methods by sets: means over splits; and the standard errors."""
+    frame = pd.DataFrame([r for r in load() if r["part"] == part and "failed" not in r])
+    grouped = frame.pivot_table(
+        index="method", columns="set", values=score, aggfunc=["mean", "sem"]
+    )
+    order = REGRESSION if part == "regression" else CLASSES
+    order = [name for name in order if name in grouped["mean"]]
+    return grouped["mean"][order], grouped["sem"].reindex(columns=order)
+
+
+def mean_ranks(means):
+    """Mean rank of each method over the sets that all have."""
+    complete = means.dropna(axis=1)
+    ranks = complete.apply(lambda column: pd.Series(rankdata(column), column.index))
+    return ranks.mean(axis=1).sort_values(), complete.shape[1]
+
+
+def summarise():
+    for part, columns in (
+        ("regression", ("nll", "crps", "rmse", "coverage", "fit_seconds")),
+        ("classes", ("nll", "brier", "ece", "error", "fit_seconds")),
+    ):
+        if not any(r["part"] == part for r in load()):
+            continue
+        for score in columns:
+            means, errors = mean_scores(part, score)
+            print(f"\n{part}: {score}")
+            shown = means.round(3).astype(str) + " ± " + errors.round(3).astype(str)
+            print(shown.to_string().replace("nan ± nan", "-").replace(" ± nan", ""))
+            if score in ("nll", "crps", "brier"):
+                ranks, n_sets = mean_ranks(means.dropna(thresh=len(means.columns) - 1))
+                print(f"mean rank over {n_sets} sets: {ranks.round(2).to_dict()}")
+    draw()
+
+
+def draw():
+    """Critical-difference picture of mean ranks (Nemenyi's test, 5 %)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 1, figsize=(7.5, 6), layout="constrained")
+    for axis, score in zip(axes, ("nll", "crps")):
+        means, _ = mean_scores("regression", score)
+        ranks, n_sets = mean_ranks(means.drop(index="gaussian process", errors="ignore"))
+        k = len(ranks)
+        critical = studentized_range.ppf(0.95, k, np.inf) / np.sqrt(2)
+        critical *= np.sqrt(k * (k + 1) / (6 * n_sets))
+        for row, (method, rank) in enumerate(ranks.items()):
+            colour = "C0" if method in ("tabular", "plain") else "0.5"
+            axis.plot(rank, row, "o", color=colour)
+            label = f"skuq, {method}" if colour == "C0" else method
+            axis.annotate(label, (rank, row), (6, 0), textcoords="offset points", va="center")
+        best = ranks.iloc[0]
+        axis.axvspan(best, best + critical, color="C0", alpha=0.1, lw=0)
+        axis.set(
+            xlim=(1 - 0.2, k + 1.2),
+            ylim=(k - 0.5, -0.5),
+            yticks=[],
+            xlabel=f"mean rank by {score.upper()} over {n_sets} sets (1 is best; shaded: not "
+            "different from the best by Nemenyi's test)",
+        )
+    figure.savefig(PICTURE, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--rivals-dir", type=Path)
+    parser.add_argument("--only", choices=("regression", "classes"))
+    parser.add_argument("--sets", nargs="+")
+    parser.add_argument("--methods", nargs="+")
+    parser.add_argument("--summary", action="store_true", help="print what has been run")
+    a = parser.parse_args()
+    if not a.summary and a.only != "classes":
+        names = [name for name in REGRESSION if a.sets is None or name in a.sets]
+        methods = a.methods or [*REGRESSORS, *RIVALS]
+        methods = [m for m in methods if m in REGRESSORS or m in RIVALS]
+        run_regression(a.data_dir, a.rivals_dir, names, methods)
+    if not a.summary and a.only != "regression":
+        names = [name for name in CLASSES if a.sets is None or name in a.sets]
+        methods = [m for m in (a.methods or CLASSIFIERS) if m in CLASSIFIERS]
+        run_classes(a.data_dir, names, methods)
+    summarise()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
