@@ -195,7 +195,7 @@ class _DeepEnsemble(TrainingMethod):
         kinds = np.array([kind for kind, _ in positions])
         counts = np.bincount(kinds, minlength=self.n_kinds)
         shares = np.full(self.n_kinds, 1 / self.n_kinds)
-        if members[0].held_out is not None and len(members[0].held_out) and counts.all():
+        if self.n_kinds > 1 and counts.all() and len(members[0].held_out):
             shares = self._stacked_kinds(members, parts, positions, head, data)
         shares = np.where(counts, shares, 0)
         return (shares / np.maximum(counts, 1))[kinds] / shares.sum()

@@ -13,9 +13,10 @@ from skuq._space import Categorical, Integer, Real, Space
 from skuq.networks._search_space import Decisions
 from skuq.networks._tabular import bin_edges, build_tabular
 
-_STEPS = 4_000  # of a run on 10,000 rows or fewer
+_STEPS = 4_000  # of a run, and as many more for every 100,000 rows
 _MANY = 4_000  # rows, which wider networks pay for
 _MOST_EPOCHS = 512
+_MOST_STEPS_PER_EPOCH = 512
 
 
 @saved_as("networks.TabularSpace")
@@ -124,7 +125,8 @@ class TabularSpace:
         """RealMLP's training, whose length and batches go by the number of rows."""
         n_rows = self._n_rows
         batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
-        n_steps = -(-n_rows // batch_size)
+        n_steps = min(-(-n_rows // batch_size), _MOST_STEPS_PER_EPOCH)
+        all_steps = _STEPS * (1 + n_rows / 100_000)
         factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
         if configuration["embedding"] != "none" and self._numbers:
             factors.insert(0, ("embedding", 0.1))
@@ -133,7 +135,8 @@ class TabularSpace:
             "beta_2": 0.95,
             "schedule": "coslog4",
             "batch_size": batch_size,
-            "epochs": int(np.clip(6000 // n_steps, 16, _MOST_EPOCHS)),
+            "epochs": int(np.clip(all_steps // n_steps, 1, _MOST_EPOCHS)),
+            "steps_per_epoch": _MOST_STEPS_PER_EPOCH,
             "reduce_lr_patience": None,
             "early_stopping_patience": None,
             "weight_decay_schedule": "flat-cosine",
