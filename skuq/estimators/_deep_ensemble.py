@@ -41,10 +41,12 @@ _PLAIN = {
 
 # What "auto" stands for with network="tabular" and with others.
 _VALIDATION_FRACTION = {True: 0.1, False: 0.2}
-_N_MEMBERS = {True: 8, False: 5}
+_N_MEMBERS = 5
+_N_TABULAR_MEMBERS = {"regressor": 8, "classifier": 9}
 _MOST_VALIDATION_ROWS = 10_000
 _MOST_CALIBRATION_ROWS = 20_000
-_CLASS_EMBEDDINGS = ("none", "periodic")
+# Which of these is best differs from set to set, for classes much more than for numbers.
+_CLASS_KINDS = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})
 
 _CONSTRAINTS: dict = {
     **NETWORK_CONSTRAINTS,
@@ -75,8 +77,12 @@ class _DeepEnsemble(TrainingMethod):
         network = estimator.network
         self.is_tabular = isinstance(network, str) and network == "tabular"
         is_auto = isinstance(estimator.n_members, str)
-        self.n_members = _N_MEMBERS[self.is_tabular] if is_auto else estimator.n_members
-        self.n_kinds = self._count_kinds()
+        default = _N_MEMBERS
+        if self.is_tabular:
+            default = _N_TABULAR_MEMBERS["classifier" if self.classifies else "regressor"]
+        self.n_members = default if is_auto else estimator.n_members
+        self.kinds = self._kinds()[: self.n_members]
+        self.n_kinds = len(self.kinds)
         self.n_splits = -(-self.n_members // self.n_kinds)
         self.dropout = estimator.dropout or None
         self._defaults = [_PLAIN]
@@ -121,14 +127,13 @@ class _DeepEnsemble(TrainingMethod):
                 f"Got {own.network_settings!r} and network={own.network!r}."
             )
 
-    def _count_kinds(self):
-        """Count the kinds of networks: tabular classifiers have them with and without embedding.
-
-        Which is better differs from set to set, much more than for numbers.
-        """
+    def _kinds(self):
+        """List the settings of each kind of networks."""
         settings = self.estimator.network_settings or {}
-        mixes = self.is_tabular and self.classifies and "embedding" not in settings
-        return min(len(_CLASS_EMBEDDINGS), self.n_members) if mixes else 1
+        if not (self.is_tabular and self.classifies) or "embedding" in settings:
+            return [settings]
+        kinds = [{**kind, **settings} for kind in _CLASS_KINDS]
+        return [kind for k, kind in enumerate(kinds) if kind not in kinds[:k]]
 
     def build(self, data, splits, inputs, targets):
         """Build the network of each kind, and decide its training."""
@@ -137,10 +142,7 @@ class _DeepEnsemble(TrainingMethod):
         own = self.estimator
         space = TabularSpace(data.x, inputs.n_codes, splits.n_train, self.classifies)
         decisions = sum(space.decisions(), Space())
-        given = [own.network_settings or {}]
-        if self.n_kinds > 1:
-            given = [{**given[0], "embedding": kind} for kind in _CLASS_EMBEDDINGS]
-        configurations = [decisions.check(settings, "network_settings") for settings in given]
+        configurations = [decisions.check(kind, "network_settings") for kind in self.kinds]
         self._defaults = [space.recipe(configuration) for configuration in configurations]
         shapes = data.x.shape[1:], targets.head.n_raw
         return [space.build(c, *shapes, n_copies=own.n_copies) for c in configurations]
@@ -154,41 +156,29 @@ class _DeepEnsemble(TrainingMethod):
 
     def train(self, network, head, data, splits, report):
         """Train the members of each kind; member k of every kind has the same split."""
-        own, kinds = self.estimator, network
-        deadlines = self._deadlines()
-        members, parts, positions = [], [], []
-        for kind, (model, deadline) in enumerate(zip(kinds, deadlines)):
+        own, jobs, deadline = self.estimator, [], math.inf
+        parts, positions = [], []
+        if own.max_time is not None:
+            deadline = time.monotonic() + own.max_time
+        for kind, model in enumerate(network):
             numbers = range(kind, self.n_members, self.n_kinds)
             own_parts = splits.parts and splits.parts[: len(numbers)]
             if own.bootstrap:
                 own_parts = self._resampled(len(data.x), own_parts, numbers)
-            recipe = self.recipe(
-                splits.validates,
-                kind=kind,
-                l2=own.l2,
-                adversarial_epsilon=own.adversarial_epsilon,
-            )
+            penalties = {"l2": own.l2, "adversarial_epsilon": own.adversarial_epsilon}
+            recipe = self.recipe(splits.validates, kind=kind, **penalties)
             seeds = [self.seeds(1, first=k)[0] for k in numbers]
-            job = training.TrainingJob.of_model(
-                model, head, recipe, seeds, stacked=True, splits=own_parts
-            )
-            if deadline < math.inf:
-                job = training.shorten(job, data, deadline)
-            members += training.train(job, data, report=report, deadline=deadline)
+            fields = {"stacked": True, "splits": own_parts}
+            jobs.append(training.TrainingJob.of_model(model, head, recipe, seeds, **fields))
             parts += own_parts or [None] * len(numbers)
             positions += [(kind, row) for row in range(len(numbers))]
+        if own.max_time is not None:
+            jobs = training.shorten(jobs, data, deadline)
+        members = sum(training.train_all(jobs, data, report=report, deadline=deadline), [])
         kept = completed(members)
         members, parts, positions = ([of[k] for k in kept] for of in (members, parts, positions))
         weights = self._weights(members, parts, positions, head, data)
         return Outcome(members, weights, parts if splits.parts else None)
-
-    def _deadlines(self):
-        """Divide the time there is among the kinds."""
-        seconds = self.estimator.max_time
-        if seconds is None:
-            return [math.inf] * self.n_kinds
-        shares = np.arange(1, self.n_kinds + 1) / self.n_kinds
-        return (time.monotonic() + seconds * shares).tolist()
 
     def _weights(self, members, parts, positions, head, data):
         """Weigh the kinds by stacking on the rows that validate; members of a kind are equal."""

@@ -69,7 +69,8 @@ def _number_outputs(
     ops: Any,
 ) -> dict[str, Any]:
     """Outputs of a regressor, from raw numbers (n, K, n_raw)."""
-    means, stds = targets.calibrate(*head.moments(raw, ops), weights, ops, axis=1)
+    means, stds = head.moments(raw, ops)
+    means, stds = targets.calibrate(means, stds, weights, ops, axis=1)
     mean = _average(means, weights, ops)
     aleatoric = _average(ops.square(stds), weights, ops)
     factor = epistemic_factor(weights, epistemic_ddof)

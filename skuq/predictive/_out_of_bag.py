@@ -8,25 +8,20 @@ from __future__ import annotations
 import numpy as np
 from scipy import optimize
 
-_FEWEST_PAIRS = 30  # rows that two members have not seen
-_PRIOR_ROWS = 600  # weight of "no correction", in rows
+_FEWEST_ROWS = 30
+_PRIOR_ROWS = 200  # weight of "no correction", in rows
 _STARTS = [(factor, floor) for factor in (-1.0, 0.0, 0.4) for floor in (-5.0, -3.0, -1.5)]
 
 
 def fit_out_of_bag_scale(
-    loc: np.ndarray,
-    scale: np.ndarray,
-    unseen: np.ndarray,
-    y: np.ndarray,
-    weight: np.ndarray,
+    loc: np.ndarray, scale: np.ndarray, unseen: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> tuple[float, float]:
     """Fit a factor a of an ensemble's total standard deviation, and a floor b of its noise.
 
-    Under them the errors of the whole ensemble are most likely to come from normals of variance
-    ``a**2 * total**2 + b**2``. A row's error is that of the members which have not trained on it.
-    The whole ensemble errs less: by how much follows from the errors of one member and of the
-    average of several, on the same rows. Logarithms of a, and b, are shrunk towards no correction
-    by the number of rows.
+    Under them the errors on rows that members have not seen are most likely to come from normals
+    of variance ``a**2 * total**2 + b**2``. A row's prediction is the mean of the members that have
+    not trained on it; its total variance is their noise and the spread of all members. The
+    logarithm of a, and b, are shrunk towards no correction: few rows decide little.
 
     Parameters
     ----------
@@ -41,44 +36,24 @@ def fit_out_of_bag_scale(
     Returns
     -------
     factor, floor : float
-        1 and 0 if fewer than 30 rows are unseen by two members.
+        1 and 0 if there are fewer than 30 rows.
     """
-    counts = unseen.sum(axis=0)
-    several = (counts > 1) & (weight > 0)
-    if several.sum() < _FEWEST_PAIRS:
+    used = unseen.any(axis=0) & (weight > 0)
+    n_used = int(used.sum())
+    if n_used < _FEWEST_ROWS:
         return 1.0, 0.0
-    used = (counts > 0) & (weight > 0)
-    share = (unseen / np.maximum(counts, 1))[..., None]
-    error = y - (share * loc).sum(axis=0)
-    total = np.sqrt((share * scale**2).sum(axis=0) + loc.var(axis=0))
-    variance = _relative_variance(loc, unseen, y, error, several)
-
-    def relative_square(count):
-        """Mean squared error of the average of some members, relative to that of one."""
-        return 1 - variance * (1 - 1 / count)
-
-    ratio = np.sqrt(relative_square(len(loc)) / relative_square(np.maximum(counts, 1)))
-    error, total = (error * ratio[:, None])[used], total[used]
+    loc, scale, unseen = loc[:, used], scale[:, used], unseen[:, used]
+    share = (unseen / unseen.sum(axis=0))[..., None]
+    squared_error = (y[used] - (share * loc).sum(axis=0)) ** 2
+    total = (share * scale**2).sum(axis=0) + loc.var(axis=0)
     rows = weight[used] / weight[used].sum()
 
     def nll(parameters):
         log_factor, log_floor = np.minimum(parameters, 50.0)
-        squared = np.exp(2 * log_factor) * total**2 + np.exp(2 * log_floor)
-        return rows @ (np.log(squared) + error**2 / squared).mean(axis=-1)
+        variance = np.exp(2 * log_factor) * total + np.exp(2 * log_floor)
+        return rows @ (np.log(variance) + squared_error / variance).mean(axis=-1)
 
     fits = [optimize.minimize(nll, start, method="Nelder-Mead") for start in _STARTS]
     log_factor, log_floor = min(fits, key=lambda fit: fit.fun).x
-    trust = used.sum() / (used.sum() + _PRIOR_ROWS)
+    trust = n_used / (n_used + _PRIOR_ROWS)
     return float(np.exp(trust * log_factor)), float(trust * np.exp(log_floor))
-
-
-def _relative_variance(loc, unseen, y, error, several):
-    """Estimate the share of one member's squared error that averaging members removes.
-
-    By mean absolute errors, which outliers decide less than squares.
-    """
-    members, rows = np.nonzero(unseen[:, several])
-    alone = abs(y[several][rows] - loc[:, several][members, rows]).mean()
-    together = abs(error[several]).mean()
-    count = unseen[:, several].sum(axis=0).mean()
-    return np.clip((1 - (together / alone) ** 2) / (1 - 1 / count), 0, 1) if alone > 0 else 0.0

@@ -259,7 +259,8 @@ class NumberTargets:
             values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
             (values,) = drop_axis(values)
             return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
-        calibrated = self.calibrate(*head.distribution(raw), weights, np, axis=0)
+        loc, scale = head.distribution(raw)
+        calibrated = self.calibrate(loc, scale, weights, np, axis=0)
         loc, scale = drop_axis(*restore(*calibrated))
         return GaussianMixture(loc, scale, weights)
 

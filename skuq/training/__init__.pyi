@@ -7,6 +7,7 @@ from ._predict import predict_members as predict_members
 from ._recipe import Recipe as Recipe
 from ._train import shorten as shorten
 from ._train import train as train
+from ._train import train_all as train_all
 from ._train import train_epochs as train_epochs
 from ._train import train_member as train_member
 from ._train import train_stack as train_stack

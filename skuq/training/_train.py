@@ -62,21 +62,50 @@ def train(
     InterruptedError
         If `cancelled` returned True.
     """
-    groups = job.groups()
-    if len(groups) == 1:
-        return _train_group(job, data, cancelled, report, deadline)
+    (members,) = train_all([job], data, cancelled=cancelled, report=report, deadline=deadline)
+    return members
+
+
+def train_all(
+    jobs: Sequence[TrainingJob],
+    data: TrainingData,
+    *,
+    cancelled: Callable[[], bool] | None = None,
+    report: Callable[[int], Any] | None = None,
+    deadline: float = math.inf,
+) -> list[list[Member | FloatingPointError]]:
+    """Train several jobs on the same data, as many groups at the same time as there are cores.
+
+    Parameters
+    ----------
+    jobs : sequence of TrainingJob
+    data, cancelled, report, deadline :
+        As in `train`.
+
+    Returns
+    -------
+    list of lists
+        What `train` returns, for each job.
+    """
+    groups = [job.groups() for job in jobs]
+    n_groups = sum(map(len, groups))
+    if n_groups == 1:
+        return [_train_group(groups[0][0], data, cancelled, report, deadline)]
     ended = threading.Event()
 
     def group_cancelled() -> bool:
         return ended.is_set() or (cancelled is not None and cancelled())
 
-    with ThreadPoolExecutor(min(backend.n_programs_at_once(), len(groups))) as pool:
+    with ThreadPoolExecutor(min(backend.n_programs_at_once(), n_groups)) as pool:
         runs = [
-            pool.submit(_train_group, group, data, group_cancelled, report, deadline)
-            for group in groups
+            [
+                pool.submit(_train_group, group, data, group_cancelled, report, deadline)
+                for group in of_job
+            ]
+            for of_job in groups
         ]
         try:
-            return [member for run in runs for member in run.result()]
+            return [[member for run in of_job for member in run.result()] for of_job in runs]
         except BaseException:  # an interrupt too: groups end at their next slice
             ended.set()
             raise
@@ -95,23 +124,29 @@ def _train_group(
     return members
 
 
-def shorten(job: TrainingJob, data: TrainingData, deadline: float) -> TrainingJob:
-    """Give a job no more epochs than end by a time of ``time.monotonic()``, but at least one.
+def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) -> list[TrainingJob]:
+    """Give jobs no more epochs than end by a time of ``time.monotonic()``, but at least one.
 
-    Two epochs of one group of members are trained to see how long an epoch takes.
+    Two epochs of a group of each job's members are trained to see how long an epoch takes. All
+    jobs keep the same share of their epochs.
     """
-    groups = job.groups()
-    run = training.TrainingRun(groups[0], data)
-    run.advance(1)  # compiles
-    started = time.monotonic()
-    run.advance(1)
-    now = time.monotonic()
-    n_rounds = math.ceil(len(groups) / backend.n_programs_at_once())
-    n_epochs = int(_SAFETY * (deadline - now) / ((now - started) * n_rounds))
-    recipes = [
-        replace(recipe, epochs=int(np.clip(n_epochs, 1, recipe.epochs))) for recipe in job.recipes
-    ]
-    return replace(job, recipes=recipes)
+    seconds = 0.0
+    for job in jobs:
+        groups = job.groups()
+        run = training.TrainingRun(groups[0], data)
+        run.advance(1)  # compiles
+        started = time.monotonic()
+        run.advance(1)
+        seconds += (time.monotonic() - started) * len(groups) * job.recipe.epochs
+    n_groups = sum(len(job.groups()) for job in jobs)
+    n_cores = min(backend.n_programs_at_once(), n_groups)
+    share = np.clip(_SAFETY * (deadline - time.monotonic()) * n_cores / seconds, 0, 1)
+    return [_with_share_of_epochs(job, float(share)) for job in jobs]
+
+
+def _with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
+    recipes = [replace(own, epochs=max(1, int(share * own.epochs))) for own in job.recipes]
+    return replace(job, recipes=tuple(recipes))
 
 
 def train_epochs(
