@@ -259,7 +259,8 @@ def mean_scores(part, score):
     )
     order = REGRESSION if part == "regression" else CLASSES
     order = [name for name in order if name in grouped["mean"]]
-    return grouped["mean"][order], grouped["sem"].reindex(columns=order)
+    means = grouped["mean"][order]
+    return means, grouped["sem"].reindex(index=means.index, columns=order)
 
 
 def mean_ranks(means):
@@ -279,7 +280,7 @@ def summarise():
         for score in columns:
             means, errors = mean_scores(part, score)
             print(f"\n{part}: {score}")
-            shown = means.round(3).astype(str) + " ± " + errors.round(3).astype(str)
+            shown = means.round(3).astype(str) + " ± " + errors.round(3).astype(str).fillna("nan")
             print(shown.to_string().replace("nan ± nan", "-").replace(" ± nan", ""))
             if score in ("nll", "crps", "brier"):
                 ranks, n_sets = mean_ranks(means.dropna(thresh=len(means.columns) - 1))

@@ -48,10 +48,10 @@ def fit_out_of_bag_scale(
     total = (share * scale**2).sum(axis=0) + loc.var(axis=0)
     rows = weight[used] / weight[used].sum()
 
-    def nll(parameters):
+    def nll(parameters: np.ndarray) -> float:
         log_factor, log_floor = np.minimum(parameters, 50.0)
         variance = np.exp(2 * log_factor) * total + np.exp(2 * log_floor)
-        return rows @ (np.log(variance) + squared_error / variance).mean(axis=-1)
+        return float(rows @ (np.log(variance) + squared_error / variance).mean(axis=-1))
 
     fits = [optimize.minimize(nll, start, method="Nelder-Mead") for start in _STARTS]
     log_factor, log_floor = min(fits, key=lambda fit: fit.fun).x
