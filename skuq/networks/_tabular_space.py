@@ -13,8 +13,9 @@ from skuq._space import Categorical, Integer, Real, Space
 from skuq.networks._search_space import Decisions
 from skuq.networks._tabular import bin_edges, build_tabular
 
-_STEPS = 4_000  # of a run, and as many more for every 100,000 rows
 _MANY = 4_000  # rows, which wider networks pay for
+_STEPS_OF_FEW, _STEPS_OF_MANY = 6_000, 5_000  # of a run
+_MORE_STEPS = 0.035  # for each of many rows
 _MOST_EPOCHS = 512
 _MOST_STEPS_PER_EPOCH = 512
 
@@ -126,7 +127,9 @@ class TabularSpace:
         n_rows = self._n_rows
         batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
         n_steps = min(-(-n_rows // batch_size), _MOST_STEPS_PER_EPOCH)
-        all_steps = _STEPS * (1 + n_rows / 100_000)
+        all_steps = _STEPS_OF_FEW
+        if n_rows >= _MANY:
+            all_steps = _STEPS_OF_MANY + _MORE_STEPS * n_rows
         factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
         if configuration["embedding"] != "none" and self._numbers:
             factors.insert(0, ("embedding", 0.1))
