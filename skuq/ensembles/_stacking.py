@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._checks import check_weights
+
 _MOST_STEPS = 1000
 _TOLERANCE = 1e-6  # change of the weights at which the iteration ends
 
@@ -26,6 +28,11 @@ def stacking_weights(
     ndarray of shape (n_models,)
         Non-negative, summing to 1. Where every model gives a row no probability, the row is
         left out.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree, a log likelihood is NaN, or no weight is positive.
 
     Notes
     -----
@@ -50,8 +57,8 @@ def stacking_weights(
             "`log_likelihood` must have shape (n_models, n_samples) and no NaN. "
             f"Got an array of shape {log_likelihood.shape}."
         )
-    n_models, n_samples = log_likelihood.shape
-    weight = np.ones(n_samples) if sample_weight is None else np.asarray(sample_weight, float)
+    n_models = len(log_likelihood)
+    weight = check_weights(sample_weight, log_likelihood.T)
     largest = log_likelihood.max(axis=0)
     rows = np.isfinite(largest) & (weight > 0)
     shares = np.full(n_models, 1 / n_models)

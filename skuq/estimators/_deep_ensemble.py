@@ -210,7 +210,8 @@ class _DeepEnsemble(TrainingMethod):
             [np.stack([kinds[k][0] for k in range(self.n_kinds)]) for kinds in complete], axis=1
         )
         weight = np.concatenate([kinds[0][1] for kinds in complete])
-        return stacking_weights(log_likelihood, weight)
+        # Float32 may have lost every weight.
+        return stacking_weights(log_likelihood, weight if weight.any() else None)
 
     def calibrate(self, targets, outcome, data):
         """Scale the predicted standard deviation by rows that some members have not seen."""

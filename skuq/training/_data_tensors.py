@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ from skuq.training._program_key import padded_rows, table_rows
 
 # They live as long as their data.
 _tensors: WeakKeyDictionary[TrainingData, dict[str, Any]] = WeakKeyDictionary()
+_lock = threading.Lock()  # groups of members that start together share one copy
 
 
 def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> dict[str, Any]:
@@ -24,13 +26,10 @@ def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> d
     Returns `table`, and `valid` if there are validation rows; `splits` are those of members with
     validation rows of their own.
     """
-    shared = _tensors.get(data)
-    if shared is None:
-        tables = {"table": _padded(_joined(data.x, data.y, data.weight), table_rows)}
-        if len(data.x_valid):
-            valid = _joined(data.x_valid, data.y_valid, data.weight_valid)
-            tables["valid"] = _padded(valid, padded_rows)
-        shared = _tensors[data] = backend.to_tensors(tables)
+    with _lock:
+        shared = _tensors.get(data)
+        if shared is None:
+            shared = _tensors[data] = backend.to_tensors(_shared_tables(data))
     if splits is None:
         return shared
     tensors = {"table": shared["table"]}
@@ -39,6 +38,14 @@ def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> d
     if valid.shape[-2]:
         tensors["valid"] = backend.to_tensors(_padded(valid, padded_rows))
     return tensors
+
+
+def _shared_tables(data: TrainingData) -> dict[str, np.ndarray]:
+    tables = {"table": _padded(_joined(data.x, data.y, data.weight), table_rows)}
+    if len(data.x_valid):
+        valid = _joined(data.x_valid, data.y_valid, data.weight_valid)
+        tables["valid"] = _padded(valid, padded_rows)
+    return tables
 
 
 def _joined(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from skuq.training._job import TrainingJob, TrainingState
 from skuq.training._recipe import Recipe
 
 _SAFETY = 0.9  # share of the time left that epochs are planned for
+_CLOCK_TICK = 1e-6  # seconds; a job of one epoch has no second one to be timed
 
 
 def train(
@@ -105,10 +106,13 @@ def train_all(
             for of_job in groups
         ]
         try:
-            return [[member for run in of_job for member in run.result()] for of_job in runs]
+            done, _ = wait(sum(runs, []), return_when=FIRST_EXCEPTION)
+            for run in done:
+                run.result()  # raises what ended it
         except BaseException:  # an interrupt too: groups end at their next slice
             ended.set()
             raise
+        return [[member for run in of_job for member in run.result()] for of_job in runs]
 
 
 def _train_group(
@@ -140,7 +144,8 @@ def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) ->
         seconds += (time.monotonic() - started) * len(groups) * job.recipe.epochs
     n_groups = sum(len(job.groups()) for job in jobs)
     n_cores = min(backend.n_programs_at_once(), n_groups)
-    share = np.clip(_SAFETY * (deadline - time.monotonic()) * n_cores / seconds, 0, 1)
+    left = _SAFETY * (deadline - time.monotonic()) * n_cores
+    share = np.clip(left / max(seconds, _CLOCK_TICK), 0, 1)
     return [_with_share_of_epochs(job, float(share)) for job in jobs]
 
 

@@ -16,6 +16,7 @@ from skuq.networks import (
     SquaredErrorHead,
     StudentTHead,
 )
+from skuq.metrics import crps_loss, crps_mixture_loss
 from skuq.networks._student_t_head import _log_t_constant
 
 LIKELIHOODS = [
@@ -26,7 +27,8 @@ LIKELIHOODS = [
     PackedHead(GaussianHead(2), 4),
     PackedHead(GaussianMixtureHead(2, n_components=2), 3),
 ]
-HEADS = [*LIKELIHOODS, QuantileHead(2), QuantileHead(2, levels=(0.1, 0.9))]
+CRPS = [GaussianHead(2, score="crps"), PackedHead(GaussianHead(2, score="crps"), 3)]
+HEADS = [*LIKELIHOODS, *CRPS, QuantileHead(2), QuantileHead(2, levels=(0.1, 0.9))]
 
 
 def numbers(head, rows=(7,), seed=0, n_outputs=2):
@@ -147,6 +149,65 @@ def test_beta_scales_the_likelihoods_gradient(beta):
         GaussianHead().loss(y, raw) * scale[:, 0] ** (2 * beta),
         rtol=1e-5,
     )
+
+
+def test_crps_is_that_of_the_metrics(global_random_seed):
+    head = GaussianHead(2, score="crps")
+    y, raw = numbers(head, seed=global_random_seed)
+    mean, scale = head.distribution(raw)
+    expected = [crps_loss(y[[k]], mean[[k]], scale[[k]]) for k in range(len(y))]
+    for function in (head.loss, head.validation_loss):
+        assert_allclose(function(*float32(y, raw)), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n_copies", "n_outputs"), [(1, 1), (2, 1), (3, 2), (5, 3)])
+def test_crps_of_copies_is_that_of_their_mixture(n_copies, n_outputs):
+    inner = GaussianHead(n_outputs, score="crps")
+    head = PackedHead(inner, n_copies)
+    y, raw = numbers(head, n_outputs=n_outputs)
+    loc, scale = inner.distribution(head.unpack(raw))  # (n_copies, 7, n_outputs)
+    expected = [crps_mixture_loss(y[[k]], loc[:, [k]], scale[:, [k]]) for k in range(len(y))]
+    assert_allclose(head.validation_loss(*float32(y, raw)), expected, rtol=1e-4, atol=1e-6)
+    copies = raw.reshape(7, n_copies, -1)
+    assert_allclose(inner.mixture_loss(*float32(y, copies)), expected, rtol=1e-4, atol=1e-6)
+    each = [
+        crps_loss(y[[k]], loc[c, [k]], scale[c, [k]]) for k in range(7) for c in range(n_copies)
+    ]
+    each = np.mean(np.reshape(each, (7, n_copies)), axis=1)
+    assert_allclose(head.loss(*float32(y, raw)), each, rtol=1e-4, atol=1e-6)
+
+
+def test_crps_is_least_at_the_normal_that_y_has():
+    y = stats.norm.ppf((np.arange(1000) + 0.5) / 1000, 2.0, 0.7)[:, None].astype("float32")
+    head = GaussianHead(score="crps")
+    raw = np.array([[2.0, np.log(np.expm1(0.7 - head.min_scale))]], dtype="float32")
+
+    def loss(r):
+        return head.loss(y, r) / len(y)
+
+    assert_allclose(gradient(loss, raw), 0, atol=1e-3)
+    assert abs(gradient(loss, raw + 0.3)).min() > 0.01
+
+
+@pytest.mark.parametrize("head", CRPS, ids=repr)
+def test_scores_of_likelihood_remain_those_of_the_normal(head):
+    plain = GaussianHead(2)
+    plain = PackedHead(plain, 3) if isinstance(head, PackedHead) else plain
+    y, raw = numbers(head)
+    assert_allclose(head.log_likelihood(y, raw), plain.log_likelihood(y, raw))
+    assert_allclose(head.moments(raw), plain.moments(raw))
+
+
+def test_crps_pulls_less_at_outliers_than_the_likelihood():
+    """In proportion to the error's sign only, however far y is."""
+    raw = np.array([[0.0, -3.0]], dtype="float32")
+
+    def pull(score, y):
+        y = np.array([[y]], dtype="float32")
+        return gradient(lambda r: GaussianHead(score=score).loss(y, r), raw)[0, 0]
+
+    assert_allclose([pull("crps", y) for y in (5.0, 500.0)], -1, rtol=1e-5)
+    assert pull("log", 500.0) < 50 * pull("log", 5.0) < 0
 
 
 def test_constant_of_the_t_is_scipys():
@@ -321,7 +382,8 @@ def test_heads_train_in_compiled_stacks(jit):
     y = x[:, :2] + 0.3 * rng.normal(size=(60, 2))
     data = split_table(40, x, y, np.ones(60))
     packed = PackedHead(QuantileHead(2, levels=(0.1, 0.5, 0.9)), 2)
-    heads = [packed] if jit else HEADS[1:4]  # the losses that no other test trains
+    # The losses that no other test trains.
+    heads = [packed] if jit else [*HEADS[1:4], *CRPS]
     for head in heads:
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(head.n_raw)])
         recipe = Recipe(epochs=15, batch_size=20, learning_rate=0.02)
@@ -343,6 +405,8 @@ def test_heads_are_hashable_and_equal():
     ("make", "message"),
     [
         (lambda: GaussianHead(beta=-0.1), "beta must lie in"),
+        (lambda: GaussianHead(score="brier"), 'score must be "log" or "crps". Got \'brier\''),
+        (lambda: GaussianHead(score="crps", beta=0.5), 'beta is for score="log". Got beta=0.5'),
         (lambda: StudentTHead(min_df=2.0), "min_df must be above 2"),
         (lambda: GaussianMixtureHead(n_components=0), "n_components must be at least 1"),
         (lambda: PackedHead(GaussianHead(), 0), "n_copies must be at least 1"),

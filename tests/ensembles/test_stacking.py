@@ -1,0 +1,118 @@
+"""Stacking weights: against scipy's optimisers, and what follows from their definition."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy import optimize, special
+
+from skuq.ensembles import stacking_weights
+
+
+def log_likelihood(seed, n_models, n_samples=60, spread=1.0):
+    return spread * np.random.default_rng(seed).normal(size=(n_models, n_samples))
+
+
+def objective(weights, given, row_weights=None):
+    """Mean log likelihood of the mixture."""
+    rows = special.logsumexp(given, axis=0, b=np.asarray(weights)[:, None])
+    return np.average(rows, weights=row_weights)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("weighted", [False, True])
+def test_two_models_are_scipys_optimum(seed, weighted):
+    given = log_likelihood(seed, 2)
+    rows = np.random.default_rng(seed).uniform(0, 3, 60) if weighted else None
+    best = optimize.minimize_scalar(
+        lambda w: -objective([w, 1 - w], given, rows),
+        bounds=(1e-9, 1 - 1e-9),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    assert_allclose(stacking_weights(given, rows)[0], best.x, atol=2e-3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_three_models_are_scipys_optimum(seed):
+    given = log_likelihood(seed, 3) + [[0.3], [0.0], [-0.1]]
+
+    def loss(logits):
+        return -objective(special.softmax(logits), given)
+
+    best = optimize.minimize(loss, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-8})
+    found = stacking_weights(given)
+    assert_allclose(objective(found, given), -best.fun, atol=1e-5)
+    assert_allclose(found, special.softmax(best.x), atol=1e-2)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.1, 30))
+def test_weights_are_shares_no_worse_than_equal_ones(seed, n_models, spread):
+    given = log_likelihood(seed, n_models, 25, spread)
+    found = stacking_weights(given)
+    assert found.shape == (n_models,) and (found >= 0).all()
+    assert_allclose(found.sum(), 1, rtol=1e-12)
+    equal = np.full(n_models, 1 / n_models)
+    assert objective(found, given) >= objective(equal, given) - 1e-12
+
+
+@given(st.integers(0, 10**6), st.permutations(range(4)))
+def test_order_of_the_models_does_not_matter(seed, order):
+    given = log_likelihood(seed, 4, 25)
+    assert_allclose(stacking_weights(given[list(order)]), stacking_weights(given)[list(order)])
+
+
+def test_a_weight_of_two_is_a_row_twice():
+    given, rows = log_likelihood(3, 3), np.random.default_rng(0).integers(0, 4, 60)
+    repeated = stacking_weights(np.repeat(given, rows, axis=1))
+    assert_allclose(stacking_weights(given, rows), repeated, rtol=1e-9)
+    assert abs(stacking_weights(given) - repeated).max() > 0.01
+
+
+def test_what_is_worse_on_every_row_gets_nothing():
+    better = log_likelihood(0, 1)
+    found = stacking_weights(np.concatenate([better - 0.5, better, better - 2]))
+    assert_allclose(found, [0, 1, 0], atol=1e-4)
+
+
+def test_scale_of_a_row_does_not_matter():
+    given = log_likelihood(1, 3)
+    far = given + np.linspace(-5000, 5000, 60)
+    assert_allclose(stacking_weights(far), stacking_weights(given), atol=1e-9)
+
+
+def test_impossible_rows():
+    given = log_likelihood(2, 2)
+    given[0, :5] = -np.inf  # possible by the second only, which must not get 0
+    found = stacking_weights(given)
+    assert 0 < found[1] < 1
+    impossible = given.copy()
+    impossible[:, 5:10] = -np.inf
+    assert_allclose(
+        stacking_weights(impossible), stacking_weights(np.delete(given, range(5, 10), 1))
+    )
+    assert_allclose(stacking_weights(np.full((4, 3), -np.inf)), 0.25)
+
+
+@pytest.mark.parametrize(
+    "given", [[0.1, 0.2], np.zeros((2, 0)), np.zeros((0, 2)), [[0.0, np.nan]], np.zeros((1, 2, 3))]
+)
+def test_bad_likelihoods_are_refused(given):
+    with pytest.raises(ValueError, match="`log_likelihood` must have shape"):
+        stacking_weights(given)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([1.0, 2.0], "sample_weight.shape"),
+        (np.ones((3, 1)), "1D array"),
+        ([1.0, -1.0, 1.0], "Negative values"),
+        ([1.0, np.nan, 1.0], "NaN"),
+        (np.zeros(3), "non-zero|All are 0"),
+    ],
+)
+def test_bad_row_weights_are_refused(weight, message):
+    with pytest.raises(ValueError, match=message):
+        stacking_weights(np.zeros((2, 3)), weight)

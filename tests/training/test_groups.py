@@ -1,0 +1,372 @@
+"""Large stacks train in groups at the same time; limits of time; epochs of some of the rows."""
+
+import functools
+import pickle
+import signal
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from tiers import slow_after
+from training_data import make_data
+
+from skuq import backend
+from skuq.backend import keras
+from skuq.networks import GaussianHead
+from skuq.training import (
+    Recipe,
+    TrainingJob,
+    TrainingRun,
+    _train,
+    draw_variables,
+    shorten,
+    train,
+    train_epochs,
+    train_member,
+)
+from skuq.training._streams import HostStreams
+
+layers = keras.layers
+HEAD = GaussianHead()
+RECIPE = Recipe(
+    learning_rate=0.02,
+    batch_size=16,
+    epochs=6,
+    reduce_lr_patience=None,
+    early_stopping_patience=None,
+)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+@pytest.fixture(autouse=True)
+def two_at_once(monkeypatch):
+    """Also on a machine of one core."""
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: 2)
+
+
+def network():
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(9, activation="tanh"),
+            layers.BatchNormalization(momentum=0.8),
+            layers.Dropout(0.2),
+            layers.Dense(2),
+        ]
+    )
+
+
+def unplanned():
+    """Runs through Keras."""
+    return keras.Sequential(
+        [keras.Input((3,)), layers.Dense(9), layers.UnitNormalization(), layers.Dense(2)]
+    )
+
+
+def job_of(n_members, recipes=RECIPE, model=network, **fields):
+    settings = {"stacked": True, "jit": False, **fields}
+    return TrainingJob.of_model(model(), HEAD, recipes, range(1, n_members + 1), **settings)
+
+
+def assert_equal_members(found, expected, exactly=True):
+    assert len(found) == len(expected)
+    for one, two in zip(found, expected):
+        assert one.seed == two.seed and one.best_epoch == two.best_epoch
+        check = assert_array_equal if exactly else functools.partial(assert_allclose, rtol=1e-4)
+        for name in ("loss", "val_loss", "learning_rate"):
+            check(one.history[name], two.history[name])
+        if exactly:
+            assert_array_equal(one.weights, two.weights)
+            assert_array_equal(one.held_out, two.held_out)
+        else:
+            assert_allclose(one.weights, two.weights, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n_members", "sizes"),
+    [
+        (1, [1]),
+        (4, [4]),
+        (5, [5]),
+        (7, [7]),
+        (8, [4, 4]),
+        (10, [5, 5]),
+        (12, [4] * 3),
+        (15, [5] * 3),
+    ],
+)
+def test_groups_are_of_equal_size_and_of_four_at_least(n_members, sizes):
+    groups = job_of(n_members).groups()
+    assert [len(group.seeds) for group in groups] == sizes
+    seeds = [seed for group in groups for seed in group.seeds]
+    assert seeds == list(range(1, n_members + 1))
+
+
+def test_every_field_of_a_member_goes_with_it():
+    n = 8
+    recipes = [replace(RECIPE, learning_rate=0.01 * (k + 1)) for k in range(n)]
+    splits = [(np.arange(k, k + 30), np.arange(3)) for k in range(n)]
+    start = [draw_variables(network(), k) for k in range(n)]
+    orders = [functools.partial(np.roll, np.arange(30), k) for k in range(n)]
+    fields = {"splits": splits, "start": start, "permutations": orders, "held_out": np.ones((2, 3))}
+    job = job_of(n, recipes, **fields)
+    first, second = job.groups()
+    for group, members in ((first, slice(0, 4)), (second, slice(4, 8))):
+        assert group.recipes == tuple(recipes[members]) and group.seeds == job.seeds[members]
+        for name in ("splits", "start", "permutations"):
+            found, given = getattr(group, name), getattr(job, name)[members]
+            assert all(one is two for one, two in zip(found, given)) and len(found) == 4
+        assert group.held_out is job.held_out and group.network == job.network
+        assert group.head is job.head and group.stacked and group.jit is False
+
+
+def test_a_paused_run_and_a_single_network_stay_whole(data):
+    state = train_epochs(job_of(8), data, 2)
+    paused = replace(job_of(8), start=state)
+    assert paused.groups() == [paused]
+    single = TrainingJob.of_model(network(), HEAD, RECIPE, [1])
+    assert single.groups() == [single]
+
+
+@pytest.mark.parametrize(
+    ("model", "jit"),
+    slow_after(1, [(network, False), (network, True), (unplanned, False)]),
+)
+def test_members_are_those_of_smaller_stacks_and_of_single_runs(data, model, jit):
+    recipes = [replace(RECIPE, learning_rate=0.005 * (k + 1)) for k in range(8)]
+    network = model()
+    job = job_of(8, recipes, model=lambda: network, jit=jit)
+    found = train(job, data)
+    halves = [
+        replace(job, recipes=recipes[half], seeds=job.seeds[half], start=None)
+        for half in (slice(0, 4), slice(4, 8))
+    ]
+    assert_equal_members(found, train(halves[0], data) + train(halves[1], data))
+    for k in (2, 5):
+        alone = train_member(network, HEAD, recipes[k], data, k + 1, jit=jit)
+        assert_equal_members([found[k]], [alone], exactly=False)
+
+
+def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
+    both, threads = threading.Barrier(2, timeout=60), set()
+
+    def report(n_epochs):
+        if len(threads) < 2:
+            threads.add(threading.get_ident())
+            both.wait()  # breaks unless two are here at once
+
+    assert len(train(job_of(8), data, report=report)) == 8
+    assert len(threads) == 2
+
+
+def test_how_many_run_at_once_changes_nothing(data, monkeypatch):
+    together = train(job_of(8), data)
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: 1)
+    assert_equal_members(train(job_of(8), data), together)
+
+
+class _Broken(TrainingRun):
+    """A run whose second group fails, and whose first would never end by itself."""
+
+    def advance(self, *args, cancelled=None, **settings):
+        if 5 in self.job.seeds:
+            raise OverflowError("the second group")
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if cancelled():
+                raise InterruptedError
+            time.sleep(0.01)
+
+
+def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
+    monkeypatch.setattr("skuq.training.TrainingRun", _Broken)
+    started = time.monotonic()
+    with pytest.raises(OverflowError, match="the second group"):
+        train(job_of(8), data)
+    assert time.monotonic() - started < 20
+
+
+def test_cancelled_groups_end_at_the_next_slice(data):
+    with pytest.raises(InterruptedError, match="cancelled"):
+        train(job_of(8, replace(RECIPE, epochs=10**6)), data, cancelled=lambda: True)
+    asked = []
+
+    def later():
+        asked.append(1)
+        return len(asked) > 4
+
+    with pytest.raises(InterruptedError, match="cancelled"):
+        train(job_of(8, replace(RECIPE, epochs=10**6)), data, cancelled=later)
+    assert len(asked) < 30
+
+
+def test_an_interrupt_ends_all_groups(data):
+    """Ctrl-C arrives in the main thread, which only waits."""
+    running = threading.Event()
+
+    def interrupt():
+        running.wait(60)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    n_threads = threading.active_count()
+    thread.start()
+    started = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(
+                job_of(8, replace(RECIPE, epochs=10**6)),
+                data,
+                report=lambda n_epochs: running.set(),
+            )
+    finally:
+        running.set()
+        thread.join()
+    assert time.monotonic() - started < 30
+    assert threading.active_count() <= n_threads  # none goes on in the background
+
+
+@pytest.mark.parametrize("n_members", [1, 8])
+def test_a_deadline_that_has_passed_leaves_a_first_epoch(data, n_members):
+    job = job_of(n_members, replace(RECIPE, epochs=1000))
+    members = train(job, data, deadline=time.monotonic() - 1)
+    assert len(members) == n_members
+    (one,) = train(job_of(1, replace(RECIPE, epochs=1)), data)
+    for member in members:
+        # A slice is of one epoch until it is known how long they take.
+        assert member.n_epochs == 1 and member.best_epoch == 0
+        assert np.isfinite(member.weights).all() and len(member.held_out) == 20
+    assert_allclose(members[0].weights, one.weights, rtol=1e-4, atol=1e-5)
+
+
+def test_a_deadline_ends_a_run_between_slices(data):
+    started = time.monotonic()
+    (member,) = train(job_of(1, replace(RECIPE, epochs=10**6)), data, deadline=started + 3)
+    assert 1 < member.n_epochs < 10**6
+    assert time.monotonic() - started < 20
+    run = TrainingRun(job_of(1), data)
+    run.advance(2)
+    run.advance(deadline=time.monotonic() - 1)  # it has begun already
+    assert run.members()[0].n_epochs == 2
+
+
+def set_clock(monkeypatch, *times):
+    """Times that `shorten` reads, one after the other."""
+    monkeypatch.setattr(
+        _train, "time", SimpleNamespace(monotonic=functools.partial(next, iter(times)))
+    )
+
+
+def test_shortened_jobs_have_the_epochs_that_there_is_time_for(data, monkeypatch):
+    set_clock(monkeypatch, 100.0, 102.0)  # an epoch of two seconds
+    job = job_of(4, replace(RECIPE, epochs=1000))
+    found = shorten(job, data, 202.0)
+    assert [recipe.epochs for recipe in found.recipes] == [45] * 4  # 0.9 * 100 / 2
+    assert replace(found, recipes=job.recipes).seeds == job.seeds
+
+
+@pytest.mark.parametrize(
+    ("deadline", "n_members", "n_at_once", "epochs"),
+    [
+        (1e9, 4, 2, 50),  # never more than the recipe has
+        (102.1, 4, 2, 1),
+        (50.0, 4, 2, 1),
+        (142.0, 8, 2, 18),
+        (142.0, 8, 1, 9),  # one group after the other
+    ],
+)
+def test_bounds_of_shortened_jobs(data, monkeypatch, deadline, n_members, n_at_once, epochs):
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
+    set_clock(monkeypatch, 100.0, 102.0)
+    found = shorten(job_of(n_members, replace(RECIPE, epochs=50)), data, deadline)
+    assert {recipe.epochs for recipe in found.recipes} == {epochs}
+
+
+def test_a_job_of_one_epoch_can_be_shortened(data, monkeypatch):
+    """Its second epoch, which would be timed, there is not."""
+    set_clock(monkeypatch, 100.0, 100.0)
+    found = shorten(job_of(4, replace(RECIPE, epochs=1)), data, 102.0)
+    assert found.recipe.epochs == 1
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, "3"])
+def test_steps_of_an_epoch_are_a_whole_number(value):
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        Recipe(steps_per_epoch=value)
+
+
+@pytest.mark.parametrize("jit", slow_after(1, [False, True]))
+def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, jit):
+    """As one long epoch of the same rows: weights, and average of the losses."""
+    rng = np.random.default_rng(0)
+    orders = [rng.permutation(45) for _ in range(6)]
+    left = iter(orders)
+    recipe = replace(RECIPE, steps_per_epoch=2, keep="last")
+    options = {"start": [draw_variables(network(), 3)], "jit": jit}
+    (found,) = train(job_of(1, recipe, permutations=[lambda n: next(left)], **options), data)
+    assert found.n_epochs == 6 and next(left, None) is None
+    rows = np.concatenate([order[:32] for order in orders])
+    long = replace(recipe, steps_per_epoch=None, epochs=1)
+    options |= {"splits": [(rows, None)], "permutations": [np.arange]}
+    (expected,) = train(job_of(1, long, **options), data)
+    assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-5)
+    assert_allclose(found.history["loss"].mean(), expected.history["loss"][0], rtol=1e-4)
+    assert_allclose(found.history["val_loss"][-1], expected.history["val_loss"][0], rtol=1e-4)
+
+
+def test_rows_of_an_epoch_are_drawn_anew_without_repeats():
+    n_rows, n_train, n_epochs = 45, 32, 200
+    splits = [(np.arange(45) + 100 * k, np.arange(3)) for k in range(2)]
+    job = job_of(2, replace(RECIPE, steps_per_epoch=2), splits=splits)
+    key = SimpleNamespace(epochs_per_call=n_epochs, n_steps=2, batch_size=16, n_members=2)
+    orders = HostStreams(job).orders(key, n_epochs, n_rows, n_train)
+    assert orders.shape == (n_epochs, 2, 32)
+    for k in range(2):
+        own = orders[:, k] - 100 * k
+        assert (own >= 0).all() and (own < 45).all()
+        assert all(len(set(epoch)) == 32 for epoch in own)
+        often = np.bincount(own.ravel(), minlength=45)
+        assert_allclose(often, n_epochs * 32 / 45, rtol=0.25)  # every row comes up
+        first = np.bincount(own[:, 0], minlength=45)
+        assert first.max() < 20  # and in any order
+    assert (orders[0, 0] != orders[0, 1] - 100).any()
+
+
+@pytest.mark.parametrize("n_steps", [3, 1000])
+def test_steps_for_more_rows_than_there_are_mean_all_rows(data, n_steps):
+    whole = train(job_of(2), data)
+    found = train(job_of(2, replace(RECIPE, steps_per_epoch=n_steps)), data)
+    assert_equal_members(found, whole)
+    fewer = train(job_of(2, replace(RECIPE, steps_per_epoch=2)), data)
+    assert not np.array_equal(fewer[0].weights, whole[0].weights)
+
+
+@pytest.mark.parametrize("jit", slow_after(1, [False, True]))
+def test_pauses_do_not_change_epochs_of_some_steps(data, jit):
+    job = job_of(2, replace(RECIPE, steps_per_epoch=2, schedule="cosine"), jit=jit)
+    whole = train(job, data)
+    state = train_epochs(job, data, 2)
+    state = train_epochs(replace(job, start=pickle.loads(pickle.dumps(state))), data, 1)
+    assert_equal_members(train(replace(job, start=state), data), whole)
+
+
+def test_schedules_go_by_the_steps_there_are(data):
+    """The last of the recipe's steps has the last rate, however few an epoch has."""
+    recipe = replace(RECIPE, optimizer="sgd", steps_per_epoch=1, schedule="cosine", epochs=4)
+    long = replace(recipe, steps_per_epoch=None, epochs=1)
+    options = {"start": [draw_variables(network(), 3)]}
+    (found,) = train(
+        job_of(1, replace(recipe, keep="last"), permutations=[np.arange], **options), data
+    )
+    rows = np.tile(np.arange(16), 4)
+    options |= {"splits": [(rows, None)], "permutations": [np.arange]}
+    (expected,) = train(job_of(1, replace(long, keep="last"), **options), data)
+    assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-6)
