@@ -49,7 +49,7 @@ def fit_out_of_bag_scale(
     rows = weight[used] / weight[used].sum()
 
     def nll(parameters: np.ndarray) -> float:
-        log_factor, log_floor = np.minimum(parameters, 50.0)
+        log_factor, log_floor = np.clip(parameters, -50.0, 50.0)
         variance = np.exp(2 * log_factor) * total + np.exp(2 * log_floor)
         return float(rows @ (np.log(variance) + squared_error / variance).mean(axis=-1))
 

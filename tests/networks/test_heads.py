@@ -7,6 +7,7 @@ from scipy import integrate, special, stats
 from tiers import slow_after
 from training_data import split_table
 
+from skuq.metrics import crps_loss, crps_mixture_loss
 from skuq.networks import (
     CategoricalHead,
     GaussianHead,
@@ -16,7 +17,6 @@ from skuq.networks import (
     SquaredErrorHead,
     StudentTHead,
 )
-from skuq.metrics import crps_loss, crps_mixture_loss
 from skuq.networks._student_t_head import _log_t_constant
 
 LIKELIHOODS = [

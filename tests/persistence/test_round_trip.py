@@ -110,6 +110,11 @@ CASES = {
         Y,
     ),
     "tabular": (skuq.DeepEnsembleRegressor(**TABULAR), FRAME, Y),
+    "tabular, calibrated": (
+        skuq.DeepEnsembleRegressor(**{**TABULAR, "n_members": 4}, validation_fraction=0.5),
+        X,
+        Y,
+    ),
     "tabular, copies": (skuq.DeepEnsembleRegressor(**TABULAR, n_copies=2), FRAME, Y),
     "tabular, student": (skuq.DeepEnsembleRegressor(**TABULAR, loss="student-t"), FRAME, Y),
     "tabular, mixture": (skuq.DeepEnsembleRegressor(**TABULAR, loss="gaussian-mixture"), FRAME, Y),
@@ -316,6 +321,13 @@ def test_loaded_estimators_are_the_same(name):
     if name not in FOREIGN:  # skops writes other bytes every time
         assert dumps(loaded) == data
         assert dumps(estimator) == data
+
+
+def test_calibration_is_saved():
+    targets = fitted("tabular, calibrated").fitted_.targets
+    loaded = loads(dumps(fitted("tabular, calibrated"))).fitted_.targets
+    assert targets.is_calibrated
+    assert (loaded.std_factor, loaded.noise_floor) == (targets.std_factor, targets.noise_floor)
 
 
 @pytest.mark.parametrize("name", CASES)

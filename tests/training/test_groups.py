@@ -309,9 +309,14 @@ def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, jit):
     rng = np.random.default_rng(0)
     orders = [rng.permutation(45) for _ in range(6)]
     left = iter(orders)
+
+    def order(n_rows):
+        assert n_rows == 45
+        return next(left)
+
     recipe = replace(RECIPE, steps_per_epoch=2, keep="last")
     options = {"start": [draw_variables(network(), 3)], "jit": jit}
-    (found,) = train(job_of(1, recipe, permutations=[lambda n: next(left)], **options), data)
+    (found,) = train(job_of(1, recipe, permutations=[order], **options), data)
     assert found.n_epochs == 6 and next(left, None) is None
     rows = np.concatenate([order[:32] for order in orders])
     long = replace(recipe, steps_per_epoch=None, epochs=1)

@@ -1,0 +1,341 @@
+"""What ensembles of networks for tables add: calibration, kinds of networks, a limit of time."""
+
+import pickle
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from tiers import slow_after
+
+from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skuq.ensembles import stacking_weights
+from skuq.estimators import _deep_ensemble
+from skuq.persistence import dumps, loads
+
+SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
+TINY = {"network": "tabular", "epochs": 6, "random_state": 0}
+REGRESSOR = {**TINY, "n_members": 4, "network_settings": SMALL, "validation_fraction": 0.3}
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(160, 3))
+    y = 30 * np.sin(X[:, 0]) + 10 * X[:, 1] + 5 * rng.normal(size=160) + 100
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def classes(table):
+    X, y = table
+    return X, np.where(y > 115, "high", np.where(y > 90, "middle", "low"))
+
+
+@pytest.fixture(scope="module")
+def pair(table):
+    """The same ensemble, with and without calibration: of one output, and of two."""
+    X, y = table
+    fits = {}
+    for n_outputs, Y in ((1, y), (2, np.column_stack([y, X[:, 2] - y / 10]))):
+        for calibrate in (True, False):
+            model = DeepEnsembleRegressor(**REGRESSOR, calibrate=calibrate)
+            fits[n_outputs, calibrate] = model.fit(X, Y)
+    return fits
+
+
+@pytest.fixture(scope="module")
+def classifier(classes):
+    return DeepEnsembleClassifier(**TINY, n_members=4).fit(*classes)
+
+
+def calibration(model):
+    targets = model.fitted_.targets
+    return targets.std_factor, targets.noise_floor
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_calibration_scales_the_total_and_adds_a_floor(pair, table, n_outputs):
+    X, _ = table
+    X = 1.5 * X
+    calibrated, plain = pair[n_outputs, True], pair[n_outputs, False]
+    assert calibrated.fitted_.targets.is_calibrated and not plain.fitted_.targets.is_calibrated
+    assert calibration(plain) == (1.0, 0.0)
+    found, raw = calibrated.predict_uncertainty(X), plain.predict_uncertainty(X)
+    assert_allclose(found.total**2, found.aleatoric**2 + found.epistemic**2)
+    assert_allclose(found.mean, raw.mean, rtol=1e-9)
+    factor, floor = calibration(calibrated)
+    floor = floor * calibrated.fitted_.targets.scaling.scale_
+    floor = floor[0] if n_outputs == 1 else floor
+    assert_allclose(found.epistemic, factor * raw.epistemic, rtol=1e-9)
+    assert_allclose(found.aleatoric**2, (factor * raw.aleatoric) ** 2 + floor**2)
+    assert_allclose(found.total**2, (factor * raw.total) ** 2 + floor**2)
+
+
+def test_any_factor_and_floor_do_what_they_say(pair, table):
+    X, _ = table
+    plain = pair[2, False]
+    raw = plain.predict_uncertainty(X)
+    model = pickle.loads(pickle.dumps(plain))
+    targets = model.fitted_.targets.with_calibration(1.7, 0.4)
+    model.fitted_ = replace(model.fitted_, targets=targets)
+    found = model.predict_uncertainty(X)
+    floor = 0.4 * targets.scaling.scale_
+    assert_allclose(found.mean, raw.mean)
+    assert_allclose(found.total**2, 1.7**2 * raw.total**2 + floor**2)
+    assert_allclose(found.epistemic, 1.7 * raw.epistemic)
+    assert calibration(plain) == (1.0, 0.0)  # a copy
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_other_forms_of_a_calibrated_ensemble_agree(pair, table, n_outputs):
+    X, _ = table
+    model, plain = pair[n_outputs, True], pair[n_outputs, False]
+    parts, raw = model.predict_uncertainty(X), plain.predict_uncertainty(X)
+    outputs = model.to_keras().predict_on_batch(X)
+    for name, values in parts._asdict().items():
+        largest = abs(values).max()
+        assert_allclose(outputs[name], values, rtol=1e-4, atol=2e-6 * largest)
+    draws = model.posterior_fn(32, random_state=0)(X)
+    assert_allclose(draws.mean(axis=0), parts.mean, rtol=1e-9)
+    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-6, atol=1e-9)
+    assert abs(draws.std(axis=0) / raw.epistemic - 1).min() > 1e-4
+    for copy in (pickle.loads(pickle.dumps(model)), loads(dumps(model))):
+        assert calibration(copy) == calibration(model)
+        for one, other in zip(copy.predict_uncertainty(X), parts):
+            assert_array_equal(one, other)
+
+
+def test_calibration_is_fitted_on_the_rows_that_members_have_not_seen(pair, table, monkeypatch):
+    X, y = table
+    seen = []
+
+    def fit(loc, scale, unseen, y, weight):
+        seen.append((loc, scale, unseen, y, weight))
+        return 2.0, 0.5
+
+    monkeypatch.setattr(_deep_ensemble, "fit_out_of_bag_scale", fit)
+    weight = np.linspace(1, 3, 160)
+    model = DeepEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
+    assert calibration(model) == (2.0, 0.5)
+    ((loc, scale, unseen, rows, own_weight),) = seen
+    assert_array_equal(unseen.sum(axis=1), 48)
+    used = len(rows)
+    assert unseen.shape == (4, used) and unseen.any(axis=0).all()
+    members = model.fitted_.members
+    for k, member in enumerate(members):
+        assert_allclose(
+            np.sort(loc[k][unseen[k], 0]), np.sort(member.held_out[:, 0]), rtol=1e-3, atol=1e-5
+        )
+    assert own_weight.max() / own_weight.min() > 2
+
+
+def test_calibration_takes_a_sample_of_many_rows(table, monkeypatch):
+    monkeypatch.setattr(_deep_ensemble, "_MOST_CALIBRATION_ROWS", 60)
+    sizes = []
+    original = _deep_ensemble.fit_out_of_bag_scale
+    monkeypatch.setattr(
+        _deep_ensemble,
+        "fit_out_of_bag_scale",
+        lambda *arrays: sizes.append(len(arrays[3])) or original(*arrays),
+    )
+    one, other = (DeepEnsembleRegressor(**REGRESSOR).fit(*table) for _ in range(2))
+    assert sizes == [60, 60] and calibration(one) == calibration(other)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fit"),
+    [
+        ({"validation_fraction": None}, {}),
+        ({}, {"groups": np.arange(160) % 20}),
+        ({}, {"validation_data": True}),
+        ({"loss": "student-t"}, {}),
+        ({"network": None, "network_settings": None}, {}),
+        ({"n_members": 1}, {}),
+    ],
+)
+def test_where_there_is_nothing_to_calibrate_by(table, settings, fit):
+    X, y = table
+    fit = {"validation_data": (X[:40], y[:40])} if "validation_data" in fit else fit
+    model = DeepEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
+    assert calibration(model) == (1.0, 0.0)
+    assert np.isfinite(model.predict(X[:5], return_std=True)).all()
+
+
+def kinds_of(model):
+    return np.array(["Embedding" in member.network for member in model.members_])
+
+
+def test_classifiers_mix_two_kinds_of_networks(classifier, classes):
+    kinds, weights = kinds_of(classifier), classifier.weights_
+    assert kinds.sum() == 2 and len(kinds) == 4
+    assert_allclose(weights.sum(), 1)
+    for kind in (False, True):
+        assert np.ptp(weights[kinds == kind]) == 0
+    again = DeepEnsembleClassifier(**TINY, n_members=4).fit(*classes)
+    assert_array_equal(again.predict_proba(classes[0]), classifier.predict_proba(classes[0]))
+
+
+def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
+    given = []
+
+    def noted(log_likelihood, weight):
+        given.append((log_likelihood, weight))
+        return stacking_weights(log_likelihood, weight)
+
+    monkeypatch.setattr(_deep_ensemble, "stacking_weights", noted)
+    X, y = classes
+    model = DeepEnsembleClassifier(**TINY, n_members=4).fit(X, y)
+    ((log_likelihood, weight),) = given
+    assert log_likelihood.shape == (2, 32) and weight.shape == (32,)  # two splits, 16 rows each
+    kinds = kinds_of(model)
+    shares = stacking_weights(log_likelihood, weight)
+    assert_allclose([model.weights_[~kinds].sum(), model.weights_[kinds].sum()], shares)
+    # Both kinds are judged on the same rows: those of their members with the same split.
+    members = model.members_
+    for kind in (False, True):
+        raw = np.concatenate([m.held_out for m, own in zip(members, kinds) if own == kind])
+        log_proba = raw - np.log(np.exp(raw).sum(axis=1, keepdims=True))
+        distances = abs(log_proba - log_likelihood[int(kind)][:, None]).min(axis=1)
+        assert distances.max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_embedded"),
+    slow_after(
+        4,
+        [
+            ({"n_members": 1}, 1),
+            ({"n_members": 3}, 1),
+            ({"n_members": 3, "network_settings": {"embedding": "none"}}, 0),
+            ({"n_members": 2, "n_copies": 2}, 1),
+            ({"n_members": 2}, 1),
+            ({"n_members": 2, "network_settings": {"embedding": "periodic"}}, 2),
+            ({"n_members": 4, "bootstrap": True}, 2),
+        ],
+    ),
+)
+def test_numbers_of_members(classes, settings, n_embedded):
+    X, y = classes
+    model = DeepEnsembleClassifier(**{**TINY, "epochs": 2, **settings}).fit(X, y)
+    assert len(model.members_) == settings["n_members"]
+    assert kinds_of(model).sum() == n_embedded
+    assert_allclose(model.weights_.sum(), 1)
+    assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize(
+    "case", slow_after(3, ["none", "rare", "validation_data", "groups", "weights"])
+)
+def test_rows_to_weigh_the_kinds_by(classes, case):
+    X, y = classes
+    settings, fit = {"n_members": 4, "epochs": 2}, {}
+    if case == "none":
+        settings["validation_fraction"] = None
+    elif case == "groups":
+        fit["groups"] = np.arange(160) % 20
+    elif case == "validation_data":
+        fit["validation_data"] = (X[:40], y[:40])
+    elif case == "weights":
+        fit["sample_weight"] = np.where(np.arange(160) % 3, 1.0, 0.0)
+    else:
+        y = y.copy()
+        y[:2] = "rare"
+    model = DeepEnsembleClassifier(**{**TINY, **settings}).fit(X, y, **fit)
+    kinds, weights = kinds_of(model), model.weights_
+    assert_allclose(weights.sum(), 1)
+    if case == "none":
+        assert_allclose(weights, 0.25)
+    for kind in (False, True):
+        assert np.ptp(weights[kinds == kind]) == 0
+    assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
+def test_a_kind_that_diverges_gets_no_weight(classes, monkeypatch):
+    train = _deep_ensemble.training.train
+
+    def diverging(job, data, **settings):
+        members = train(job, data, **settings)
+        if "Embedding" in job.network:
+            return [FloatingPointError("diverged")] * len(members)
+        return members
+
+    monkeypatch.setattr(_deep_ensemble.training, "train", diverging)
+    with pytest.warns(UserWarning, match="2 of 4 networks diverged"):
+        model = DeepEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=4).fit(*classes)
+    assert not kinds_of(model).any()
+    assert_allclose(model.weights_, 0.5)
+
+
+def test_one_member_that_diverges_leaves_its_kinds_weight(classes, monkeypatch):
+    train = _deep_ensemble.training.train
+
+    def diverging(job, data, **settings):
+        members = train(job, data, **settings)
+        if "Embedding" in job.network:
+            members[0] = FloatingPointError("diverged")
+        return members
+
+    monkeypatch.setattr(_deep_ensemble.training, "train", diverging)
+    with pytest.warns(UserWarning, match="1 of 4 networks diverged"):
+        model = DeepEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=4).fit(*classes)
+    kinds, weights = kinds_of(model), model.weights_
+    assert kinds.tolist() == [False, False, True]
+    assert weights[0] == weights[1]
+    assert_allclose(weights.sum(), 1)
+
+
+def test_number_of_members_by_default(table):
+    X, y = table
+    settings = {**TINY, "epochs": 1, "network_settings": SMALL}
+    assert len(DeepEnsembleRegressor(**settings).fit(X, y).members_) == 8
+    plain = DeepEnsembleRegressor(epochs=1, random_state=0).fit(X, y)
+    assert len(plain.members_) == 5
+    assert plain.n_members == "auto"
+
+
+@pytest.mark.parametrize(
+    ("fraction", "n_rows", "share"),
+    [("auto", 1000, 0.1), ("auto", 10**6, 0.01), (0.3, 10**6, 0.3), (None, 10**6, None)],
+)
+def test_large_tables_validate_on_ten_thousand_rows(fraction, n_rows, share):
+    model = DeepEnsembleRegressor(network="tabular", validation_fraction=fraction)
+    method = model._method_class(model)
+    assert method.validation_share(n_rows) == share
+    plain = DeepEnsembleRegressor(validation_fraction="auto")
+    assert plain._method_class(plain).validation_share(1000) == 0.2
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleRegressor, DeepEnsembleClassifier])
+@pytest.mark.parametrize("max_time", [0, -1.0, "x"])
+def test_bad_limits_of_time(table, kind, max_time):
+    X, y = table
+    with pytest.raises(ValueError, match="max_time"):
+        kind(max_time=max_time).fit(X, y > 100)
+
+
+@pytest.mark.parametrize("network", slow_after(1, ["tabular", None]))
+@pytest.mark.parametrize("kind", slow_after(1, [DeepEnsembleRegressor, DeepEnsembleClassifier]))
+def test_a_limit_of_time_ends_training(table, kind, network):
+    X, y = table
+    y = y if kind is DeepEnsembleRegressor else y > 100
+    settings = {"n_members": 2, "network": network, "random_state": 0, "epochs": 10**5}
+    started = time.monotonic()
+    model = kind(**settings, max_time=2.0).fit(X, y)
+    assert time.monotonic() - started < 60  # with programs to compile
+    for member in model.members_:
+        assert 1 <= member.n_epochs < 10**5
+    assert np.isfinite(
+        model.predict(X) if kind is DeepEnsembleRegressor else model.predict_proba(X)
+    ).all()
+    tight = kind(**settings, max_time=1e-3).fit(X, y)
+    assert all(member.n_epochs == 1 for member in tight.members_)
+
+
+def test_time_enough_changes_nothing(table):
+    X, y = table
+    settings = {**REGRESSOR, "n_members": 2, "epochs": 3}
+    limited = DeepEnsembleRegressor(**settings, max_time=1000).fit(X, y)
+    free = DeepEnsembleRegressor(**settings).fit(X, y)
+    assert_array_equal(limited.predict(X), free.predict(X))

@@ -1,0 +1,148 @@
+"""Calibration by rows that members have not seen, on ensembles whose truth is known."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from skuq.predictive import _out_of_bag
+from skuq.predictive._out_of_bag import fit_out_of_bag_scale
+
+
+def ensemble(
+    n_rows,
+    *,
+    noise=(0.8, 0.8),
+    claim=1.0,
+    error_std=0.3,
+    floor=0.0,
+    n_members=8,
+    n_outputs=1,
+    fraction=0.1,
+):
+    """Members with independent errors, that claim `claim` times the noise without its floor.
+
+    Returns their predictions and rows, and the true variance of the whole ensemble's error.
+    """
+    rng = np.random.default_rng(0)
+    noise = rng.uniform(*noise, (n_rows, n_outputs))
+    variance = noise**2 + floor**2
+    y = rng.normal(size=(n_rows, n_outputs)) * np.sqrt(variance)
+    loc = error_std * rng.normal(size=(n_members, n_rows, n_outputs))
+    scale = np.broadcast_to(claim * noise, loc.shape)
+    unseen = rng.uniform(size=(n_members, n_rows)) < fraction
+    weight = np.ones(n_rows)
+    return (loc, scale, unseen, y, weight), variance + error_std**2 / n_members
+
+
+def calibrated_variance(arguments, factor, floor):
+    loc, scale = arguments[:2]
+    return factor**2 * ((scale**2).mean(axis=0) + loc.var(axis=0)) + floor**2
+
+
+@pytest.mark.parametrize("claim", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("error_std", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("fraction", [0.1, 0.5])
+def test_total_of_the_whole_ensemble_becomes_right(claim, error_std, fraction):
+    """Which errs less than the one or two members that have not seen a row."""
+    arguments, true = ensemble(60_000, claim=claim, error_std=error_std, fraction=fraction)
+    found = calibrated_variance(arguments, *fit_out_of_bag_scale(*arguments))
+    assert_allclose(np.sqrt(found.mean()), np.sqrt(true.mean()), rtol=0.03)
+
+
+def test_factor_and_floor_are_told_apart():
+    arguments, _ = ensemble(60_000, noise=(0.3, 1.5), claim=0.5, error_std=0.0)
+    factor, floor = fit_out_of_bag_scale(*arguments)
+    assert_allclose(factor, 2, rtol=0.03)
+    assert floor < 0.1
+    arguments, _ = ensemble(60_000, noise=(0.3, 1.5), error_std=0.0, floor=0.7)
+    factor, floor = fit_out_of_bag_scale(*arguments)
+    assert_allclose((factor, floor), (1, 0.7), rtol=0.03)
+
+
+@pytest.mark.parametrize(("error_std", "n_members"), [(0.3, 4), (1.0, 8), (1.0, 12)])
+def test_share_of_the_members_own_errors(error_std, n_members):
+    (loc, scale, unseen, y, _), _ = ensemble(50_000, error_std=error_std, n_members=n_members)
+    y = y / 0.8
+    counts = unseen.sum(axis=0)
+    error = y - ((unseen / np.maximum(counts, 1))[..., None] * loc).sum(axis=0)
+    found = _out_of_bag._relative_variance(loc, unseen, y, error, counts > 1)
+    assert_allclose(found, error_std**2 / (1 + error_std**2), atol=0.03)
+
+
+def test_members_that_agree_have_no_errors_of_their_own():
+    (loc, scale, unseen, y, weight), _ = ensemble(60_000, error_std=0.0)
+    loc = loc + np.random.default_rng(3).normal(size=y.shape)  # one error for all
+    counts = unseen.sum(axis=0)
+    error = y - loc[0]
+    assert _out_of_bag._relative_variance(loc, unseen, y, error, counts > 1) < 0.01
+    factor, floor = fit_out_of_bag_scale(loc, scale, unseen, y, weight)
+    found = calibrated_variance((loc, scale), factor, floor)
+    assert_allclose(np.sqrt(found.mean()), (y - loc[0]).std(), rtol=0.03)
+
+
+def test_few_rows_give_no_correction():
+    arguments, _ = ensemble(60, claim=0.2, fraction=0.5, n_members=2)
+    loc, scale, unseen, y, weight = arguments
+    unseen = np.zeros_like(unseen)
+    unseen[:, :29] = True
+    unseen[0] = True  # rows that one member has not seen say nothing of the ensemble
+    assert fit_out_of_bag_scale(loc, scale, unseen, y, weight) == (1.0, 0.0)
+    unseen[:, :30] = True
+    assert fit_out_of_bag_scale(loc, scale, unseen, y, weight) != (1.0, 0.0)
+    weight = np.r_[0.0, np.ones(59)]  # a row without weight is none
+    assert fit_out_of_bag_scale(loc, scale, unseen, y, weight) == (1.0, 0.0)
+    unseen[:] = False
+    assert fit_out_of_bag_scale(loc, scale, unseen, y, weight) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("n_rows", [100, 600, 5000])
+def test_correction_is_shrunk_by_the_number_of_rows(monkeypatch, n_rows):
+    arguments, _ = ensemble(n_rows, claim=0.5, floor=0.5, fraction=0.5)
+    used = arguments[2].any(axis=0).sum()
+    factor, floor = fit_out_of_bag_scale(*arguments)
+    monkeypatch.setattr(_out_of_bag, "_PRIOR_ROWS", 0)
+    full_factor, full_floor = fit_out_of_bag_scale(*arguments)
+    trust = used / (used + 600)
+    assert_allclose(np.log(factor), trust * np.log(full_factor), rtol=1e-9)
+    assert_allclose(floor, trust * full_floor, rtol=1e-9)
+
+
+def test_rows_without_weight_are_none():
+    (loc, scale, unseen, y, weight), _ = ensemble(2000, claim=0.5)
+    dropped = np.arange(2000) % 3 == 0
+    expected = fit_out_of_bag_scale(
+        loc[:, ~dropped], scale[:, ~dropped], unseen[:, ~dropped], y[~dropped], weight[~dropped]
+    )
+    wild, weight = np.where(dropped[:, None], 1e6, y), np.where(dropped, 0.0, 1.0)
+    assert_allclose(fit_out_of_bag_scale(loc, scale, unseen, wild, weight), expected, atol=1e-6)
+    heavier = fit_out_of_bag_scale(loc, scale, unseen, wild, 7 * weight)
+    assert_allclose(heavier, expected, atol=1e-6)
+
+
+def test_weights_decide_which_rows_count():
+    (loc, scale, unseen, y, weight), _ = ensemble(20_000, error_std=0.0)
+    y = np.where(np.arange(20_000)[:, None] < 10_000, y, 3 * y)
+    first = fit_out_of_bag_scale(
+        loc, scale, unseen, y, np.where(np.arange(20_000) < 10_000, 1, 1e-6)
+    )
+    second = fit_out_of_bag_scale(
+        loc, scale, unseen, y, np.where(np.arange(20_000) < 10_000, 1e-6, 1)
+    )
+    assert_allclose((first[0], second[0]), (1, 3), rtol=0.1)
+
+
+def test_several_outputs_have_one_correction():
+    (loc, scale, unseen, y, weight), true = ensemble(30_000, claim=0.5, n_outputs=2)
+    found = calibrated_variance((loc, scale), *fit_out_of_bag_scale(loc, scale, unseen, y, weight))
+    assert_allclose(np.sqrt(found.mean(axis=0)), np.sqrt(true.mean(axis=0)), rtol=0.03)
+    twice = [np.concatenate([part[..., :1]] * 2, axis=-1) for part in (loc, scale, y)]
+    one = fit_out_of_bag_scale(loc[..., :1], scale[..., :1], unseen, y[:, :1], weight)
+    both = fit_out_of_bag_scale(twice[0], twice[1], unseen, twice[2], weight)
+    assert_allclose(both, one, atol=1e-6)
+
+
+def test_perfect_members_give_finite_numbers():
+    """As of a y that does not vary."""
+    (loc, scale, unseen, y, weight), _ = ensemble(500, fraction=0.5)
+    found = fit_out_of_bag_scale(0 * loc, scale, unseen, 0 * y, weight)
+    assert np.isfinite(found).all() and found[0] > 0 and found[1] >= 0
