@@ -1,6 +1,7 @@
 """What ensembles of networks for tables add: calibration, kinds of networks, a limit of time."""
 
 import pickle
+import re
 import time
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ def pair(table):
 
 @pytest.fixture(scope="module")
 def classifier(classes):
-    return DeepEnsembleClassifier(**TINY, n_members=4).fit(*classes)
+    return DeepEnsembleClassifier(**TINY, n_members=6).fit(*classes)
 
 
 def calibration(model):
@@ -164,16 +165,27 @@ def test_where_there_is_nothing_to_calibrate_by(table, settings, fit):
 
 
 def kinds_of(model):
+    """Number of each member's kind, in their order."""
+    stripped = [re.sub(r"_\d+", "", member.network) for member in model.members_]
+    return np.array([list(dict.fromkeys(stripped)).index(network) for network in stripped])
+
+
+def embedded(model):
     return np.array(["Embedding" in member.network for member in model.members_])
 
 
-def test_classifiers_mix_two_kinds_of_networks(classifier, classes):
-    kinds, weights = kinds_of(classifier), classifier.weights_
-    assert kinds.sum() == 2 and len(kinds) == 4
+def assert_equal_within_kinds(model):
+    kinds, weights = kinds_of(model), model.weights_
     assert_allclose(weights.sum(), 1)
-    for kind in (False, True):
+    for kind in set(kinds):
         assert np.ptp(weights[kinds == kind]) == 0
-    again = DeepEnsembleClassifier(**TINY, n_members=4).fit(*classes)
+
+
+def test_classifiers_mix_kinds_of_networks(classifier, classes):
+    assert kinds_of(classifier).tolist() == [0, 0, 1, 1, 2, 2]
+    assert embedded(classifier).tolist() == [True, True, False, False, True, True]
+    assert_equal_within_kinds(classifier)
+    again = DeepEnsembleClassifier(**TINY, n_members=6).fit(*classes)
     assert_array_equal(again.predict_proba(classes[0]), classifier.predict_proba(classes[0]))
 
 
@@ -186,42 +198,42 @@ def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
 
     monkeypatch.setattr(_deep_ensemble, "stacking_weights", noted)
     X, y = classes
-    model = DeepEnsembleClassifier(**TINY, n_members=4).fit(X, y)
+    model = DeepEnsembleClassifier(**TINY, n_members=6).fit(X, y)
     ((log_likelihood, weight),) = given
-    assert log_likelihood.shape == (2, 32) and weight.shape == (32,)  # two splits, 16 rows each
+    assert log_likelihood.shape == (3, 32) and weight.shape == (32,)  # two splits, 16 rows each
     kinds = kinds_of(model)
     shares = stacking_weights(log_likelihood, weight)
-    assert_allclose([model.weights_[~kinds].sum(), model.weights_[kinds].sum()], shares)
-    # Both kinds are judged on the same rows: those of their members with the same split.
-    members = model.members_
-    for kind in (False, True):
-        raw = np.concatenate([m.held_out for m, own in zip(members, kinds) if own == kind])
+    assert_allclose(np.bincount(kinds, model.weights_), shares)
+    # All kinds are judged on the same rows: those of their members with the same split.
+    for kind in range(3):
+        raw = np.concatenate([m.held_out for m, own in zip(model.members_, kinds) if own == kind])
         log_proba = raw - np.log(np.exp(raw).sum(axis=1, keepdims=True))
-        distances = abs(log_proba - log_likelihood[int(kind)][:, None]).min(axis=1)
+        distances = abs(log_proba - log_likelihood[kind][:, None]).min(axis=1)
         assert distances.max() < 1e-5
 
 
 @pytest.mark.parametrize(
-    ("settings", "n_embedded"),
+    ("settings", "kinds"),
     slow_after(
         4,
         [
-            ({"n_members": 1}, 1),
-            ({"n_members": 3}, 1),
-            ({"n_members": 3, "network_settings": {"embedding": "none"}}, 0),
-            ({"n_members": 2, "n_copies": 2}, 1),
-            ({"n_members": 2}, 1),
-            ({"n_members": 2, "network_settings": {"embedding": "periodic"}}, 2),
-            ({"n_members": 4, "bootstrap": True}, 2),
+            ({"n_members": 1}, [0]),
+            ({"n_members": 4}, [0, 0, 1, 2]),
+            ({"n_members": 2, "network_settings": {"embedding": "none"}}, [0, 0]),
+            ({"n_members": 2, "n_copies": 2}, [0, 1]),
+            ({"n_members": 2}, [0, 1]),
+            ({"n_members": 3}, [0, 1, 2]),
+            ({"n_members": 2, "network_settings": {"embedding": "periodic"}}, [0, 0]),
+            ({"n_members": 4, "network_settings": {"frequency_scale": 1.0}}, [0, 0, 1, 1]),
+            ({"n_members": 6, "bootstrap": True}, [0, 0, 1, 1, 2, 2]),
         ],
     ),
 )
-def test_numbers_of_members(classes, settings, n_embedded):
+def test_numbers_of_members(classes, settings, kinds):
     X, y = classes
     model = DeepEnsembleClassifier(**{**TINY, "epochs": 2, **settings}).fit(X, y)
-    assert len(model.members_) == settings["n_members"]
-    assert kinds_of(model).sum() == n_embedded
-    assert_allclose(model.weights_.sum(), 1)
+    assert kinds_of(model).tolist() == kinds
+    assert_equal_within_kinds(model)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
@@ -230,7 +242,7 @@ def test_numbers_of_members(classes, settings, n_embedded):
 )
 def test_rows_to_weigh_the_kinds_by(classes, case):
     X, y = classes
-    settings, fit = {"n_members": 4, "epochs": 2}, {}
+    settings, fit = {"n_members": 6, "epochs": 2}, {}
     if case == "none":
         settings["validation_fraction"] = None
     elif case == "groups":
@@ -243,47 +255,40 @@ def test_rows_to_weigh_the_kinds_by(classes, case):
         y = y.copy()
         y[:2] = "rare"
     model = DeepEnsembleClassifier(**{**TINY, **settings}).fit(X, y, **fit)
-    kinds, weights = kinds_of(model), model.weights_
-    assert_allclose(weights.sum(), 1)
+    assert_equal_within_kinds(model)
     if case == "none":
-        assert_allclose(weights, 0.25)
-    for kind in (False, True):
-        assert np.ptp(weights[kinds == kind]) == 0
+        assert_allclose(model.weights_, 1 / 6)
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
+def diverge(monkeypatch, which):
+    """Let members of networks without embedding diverge."""
+    train_all = _deep_ensemble.training.train_all
+
+    def diverging(jobs, data, **settings):
+        found = train_all(jobs, data, **settings)
+        for job, members in zip(jobs, found):
+            if "Embedding" not in job.network:
+                members[which] = [FloatingPointError("diverged")] * len(members[which])
+        return found
+
+    monkeypatch.setattr(_deep_ensemble.training, "train_all", diverging)
+
+
 def test_a_kind_that_diverges_gets_no_weight(classes, monkeypatch):
-    train = _deep_ensemble.training.train
-
-    def diverging(job, data, **settings):
-        members = train(job, data, **settings)
-        if "Embedding" in job.network:
-            return [FloatingPointError("diverged")] * len(members)
-        return members
-
-    monkeypatch.setattr(_deep_ensemble.training, "train", diverging)
-    with pytest.warns(UserWarning, match="2 of 4 networks diverged"):
-        model = DeepEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=4).fit(*classes)
-    assert not kinds_of(model).any()
-    assert_allclose(model.weights_, 0.5)
+    diverge(monkeypatch, slice(None))
+    with pytest.warns(UserWarning, match="2 of 6 networks diverged"):
+        model = DeepEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
+    assert embedded(model).all()
+    assert_allclose(model.weights_, 0.25)
 
 
 def test_one_member_that_diverges_leaves_its_kinds_weight(classes, monkeypatch):
-    train = _deep_ensemble.training.train
-
-    def diverging(job, data, **settings):
-        members = train(job, data, **settings)
-        if "Embedding" in job.network:
-            members[0] = FloatingPointError("diverged")
-        return members
-
-    monkeypatch.setattr(_deep_ensemble.training, "train", diverging)
-    with pytest.warns(UserWarning, match="1 of 4 networks diverged"):
-        model = DeepEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=4).fit(*classes)
-    kinds, weights = kinds_of(model), model.weights_
-    assert kinds.tolist() == [False, False, True]
-    assert weights[0] == weights[1]
-    assert_allclose(weights.sum(), 1)
+    diverge(monkeypatch, slice(0, 1))
+    with pytest.warns(UserWarning, match="1 of 6 networks diverged"):
+        model = DeepEnsembleClassifier(**{**TINY, "epochs": 2}, n_members=6).fit(*classes)
+    assert embedded(model).tolist() == [True, True, False, True, True]
+    assert_equal_within_kinds(model)
 
 
 def test_number_of_members_by_default(table):

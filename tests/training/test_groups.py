@@ -25,6 +25,7 @@ from skuq.training import (
     draw_variables,
     shorten,
     train,
+    train_all,
     train_epochs,
     train_member,
 )
@@ -260,17 +261,8 @@ def test_a_deadline_ends_a_run_between_slices(data):
 
 def set_clock(monkeypatch, *times):
     """Times that `shorten` reads, one after the other."""
-    monkeypatch.setattr(
-        _train, "time", SimpleNamespace(monotonic=functools.partial(next, iter(times)))
-    )
-
-
-def test_shortened_jobs_have_the_epochs_that_there_is_time_for(data, monkeypatch):
-    set_clock(monkeypatch, 100.0, 102.0)  # an epoch of two seconds
-    job = job_of(4, replace(RECIPE, epochs=1000))
-    found = shorten(job, data, 202.0)
-    assert [recipe.epochs for recipe in found.recipes] == [45] * 4  # 0.9 * 100 / 2
-    assert replace(found, recipes=job.recipes).seeds == job.seeds
+    clock = functools.partial(next, iter(times))
+    monkeypatch.setattr(_train, "time", SimpleNamespace(monotonic=clock))
 
 
 @pytest.mark.parametrize(
@@ -279,22 +271,44 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(data, monkeypatch
         (1e9, 4, 2, 50),  # never more than the recipe has
         (102.1, 4, 2, 1),
         (50.0, 4, 2, 1),
+        (142.0, 4, 2, 18),  # 0.9 * 40 / 2
         (142.0, 8, 2, 18),
         (142.0, 8, 1, 9),  # one group after the other
     ],
 )
-def test_bounds_of_shortened_jobs(data, monkeypatch, deadline, n_members, n_at_once, epochs):
+def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
+    data, monkeypatch, deadline, n_members, n_at_once, epochs
+):
     monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
-    set_clock(monkeypatch, 100.0, 102.0)
-    found = shorten(job_of(n_members, replace(RECIPE, epochs=50)), data, deadline)
+    set_clock(monkeypatch, 100.0, 102.0, 102.0)  # an epoch of two seconds
+    job = job_of(n_members, replace(RECIPE, epochs=50))
+    (found,) = shorten([job], data, deadline)
     assert {recipe.epochs for recipe in found.recipes} == {epochs}
+    assert found.seeds == job.seeds and found.recipes == tuple(
+        replace(recipe, epochs=epochs) for recipe in job.recipes
+    )
+
+
+def test_several_jobs_keep_the_same_share_of_their_epochs(data, monkeypatch):
+    set_clock(monkeypatch, 100.0, 102.0, 102.0, 105.0, 105.0)  # epochs of 2 and of 3 seconds
+    jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
+    found = shorten(jobs, data, 105.0 + 320 / 2 / 2 / 0.9)
+    assert [job.recipe.epochs for job in found] == [50, 20]
 
 
 def test_a_job_of_one_epoch_can_be_shortened(data, monkeypatch):
     """Its second epoch, which would be timed, there is not."""
-    set_clock(monkeypatch, 100.0, 100.0)
-    found = shorten(job_of(4, replace(RECIPE, epochs=1)), data, 102.0)
+    set_clock(monkeypatch, 100.0, 100.0, 100.0)
+    (found,) = shorten([job_of(4, replace(RECIPE, epochs=1))], data, 102.0)
     assert found.recipe.epochs == 1
+
+
+def test_jobs_trained_together_are_those_trained_alone(data):
+    jobs = [job_of(8), job_of(3, replace(RECIPE, epochs=3), model=unplanned)]
+    found = train_all(jobs, data)
+    assert [len(members) for members in found] == [8, 3]
+    for members, job in zip(found, jobs):
+        assert_equal_members(members, train(job, data))
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "3"])
