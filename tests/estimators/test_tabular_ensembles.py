@@ -153,7 +153,7 @@ def test_calibration_takes_a_sample_of_many_rows(table, monkeypatch):
         ({}, {"validation_data": True}),
         ({"loss": "student-t"}, {}),
         ({"network": None, "network_settings": None}, {}),
-        ({"n_members": 1}, {}),
+        ({"n_members": 1, "validation_fraction": 0.1}, {}),  # 16 rows
     ],
 )
 def test_where_there_is_nothing_to_calibrate_by(table, settings, fit):

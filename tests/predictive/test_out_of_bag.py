@@ -83,6 +83,16 @@ def test_few_rows_give_no_correction():
     assert fit_out_of_bag_scale(loc, scale, unseen, y, weight) == (1.0, 0.0)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_few_rows_do_not_make_an_ensemble_too_sure(seed):
+    """Where a floor alone would fit best: predicted scales say nothing of the errors."""
+    rng = np.random.default_rng(seed)
+    scale = np.exp(rng.normal(size=(1, 40, 1)))
+    loc, unseen, y = np.zeros((1, 40, 1)), np.ones((1, 40), bool), rng.normal(size=(40, 1))
+    factor, floor = fit_out_of_bag_scale(loc, scale, unseen, y, np.ones(40))
+    assert 0.75 < factor < 1.3 and floor < 0.5
+
+
 @pytest.mark.parametrize("n_rows", [100, 600, 5000])
 def test_correction_is_shrunk_by_the_number_of_rows(monkeypatch, n_rows):
     arguments, _ = ensemble(n_rows, claim=0.5, floor=0.5, fraction=0.5)
