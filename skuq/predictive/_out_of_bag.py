@@ -10,6 +10,9 @@ from scipy import optimize
 
 _FEWEST_ROWS = 30
 _PRIOR_ROWS = 200  # weight of "no correction", in rows
+# Of the logarithms of factor and floor. A floor alone may fit few rows best; the factor, near 0,
+# would then outweigh its shrinkage, and the floor's would leave too small a total.
+_BOUNDS = ([np.log(1 / 3), -50.0], [50.0, 50.0])
 _STARTS = [(factor, floor) for factor in (-1.0, 0.0, 0.4) for floor in (-5.0, -3.0, -1.5)]
 
 
@@ -49,11 +52,11 @@ def fit_out_of_bag_scale(
     rows = weight[used] / weight[used].sum()
 
     def nll(parameters: np.ndarray) -> float:
-        log_factor, log_floor = np.clip(parameters, -50.0, 50.0)
+        log_factor, log_floor = np.clip(parameters, *_BOUNDS)
         variance = np.exp(2 * log_factor) * total + np.exp(2 * log_floor)
         return float(rows @ (np.log(variance) + squared_error / variance).mean(axis=-1))
 
     fits = [optimize.minimize(nll, start, method="Nelder-Mead") for start in _STARTS]
-    log_factor, log_floor = min(fits, key=lambda fit: fit.fun).x
+    log_factor, log_floor = np.clip(min(fits, key=lambda fit: fit.fun).x, *_BOUNDS)
     trust = n_used / (n_used + _PRIOR_ROWS)
     return float(np.exp(trust * log_factor)), float(trust * np.exp(log_floor))
