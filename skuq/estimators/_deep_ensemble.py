@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from numbers import Integral, Real
 
 import numpy as np
@@ -26,7 +25,7 @@ from skuq.estimators._network_estimator import (
 from skuq.networks import GaussianHead, TabularSpace
 from skuq.predictive._out_of_bag import fit_out_of_bag_scale
 from skuq.tables import ClassTargets, NumberTargets, TableInputs
-from skuq.tables._targets import HEADS
+from skuq.tables._targets import HEADS, unpack_copies
 from skuq.training._recipe import SCHEDULES
 
 #: What "auto" stands for with networks other than "tabular".
@@ -44,7 +43,8 @@ _VALIDATION_FRACTION = {True: 0.1, False: 0.2}
 _N_MEMBERS = 5
 _N_TABULAR_MEMBERS = {"regressor": 8, "classifier": 9}
 _MOST_VALIDATION_ROWS = 10_000
-_MOST_CALIBRATION_ROWS = 20_000
+_MOST_CALIBRATION_ROWS = 5_000
+_PRIOR_ROWS = 100  # weight of equal shares of the kinds, in rows
 # Which of these is best differs from set to set, for classes much more than for numbers.
 _CLASS_KINDS = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})
 
@@ -158,8 +158,6 @@ class _DeepEnsemble(TrainingMethod):
         """Train the members of each kind; member k of every kind has the same split."""
         own, jobs, deadline = self.estimator, [], math.inf
         parts, positions = [], []
-        if own.max_time is not None:
-            deadline = time.monotonic() + own.max_time
         for kind, model in enumerate(network):
             numbers = range(kind, self.n_members, self.n_kinds)
             own_parts = splits.parts and splits.parts[: len(numbers)]
@@ -173,7 +171,7 @@ class _DeepEnsemble(TrainingMethod):
             parts += own_parts or [None] * len(numbers)
             positions += [(kind, row) for row in range(len(numbers))]
         if own.max_time is not None:
-            jobs = training.shorten(jobs, data, deadline)
+            jobs, deadline = training.shorten(jobs, data, own.max_time)
         members = sum(training.train_all(jobs, data, report=report, deadline=deadline), [])
         kept = completed(members)
         members, parts, positions = ([of[k] for k in kept] for of in (members, parts, positions))
@@ -215,9 +213,8 @@ class _DeepEnsemble(TrainingMethod):
 
     def calibrate(self, targets, outcome, data):
         """Scale the predicted standard deviation by rows that some members have not seen."""
-        parts, head = outcome.parts, targets.head
-        calibrates = self.is_tabular and parts is not None and isinstance(head, GaussianHead)
-        if not calibrates or not self.estimator.calibrate:
+        parts = outcome.parts
+        if not self.is_tabular or parts is None or not self.estimator.calibrate:
             return targets
         unseen = np.zeros((len(parts), len(data.x)), dtype=bool)
         for k, (_, valid) in enumerate(parts):
@@ -227,9 +224,13 @@ class _DeepEnsemble(TrainingMethod):
             rng = generator(self.estimator.entropy_, "calibration")
             rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
         raw = training.predict_members(outcome.members, data.x[rows])
+        head, raw, _ = unpack_copies(targets.head, raw, outcome.weights)
+        if not isinstance(head, GaussianHead):
+            return targets
+        unseen = np.repeat(unseen[:, rows], len(raw) // len(parts), axis=0)
         predicted = head.distribution(raw)
-        own = unseen[:, rows], data.y[rows], data.weight[rows]
-        return targets.with_calibration(*fit_out_of_bag_scale(*predicted, *own))
+        factor, floor = fit_out_of_bag_scale(*predicted, unseen, data.y[rows], data.weight[rows])
+        return targets.with_calibration(factor, floor)
 
     def _resampled(self, n_rows, parts, numbers):
         """Draw the training rows of some members again, with replacement."""
@@ -247,7 +248,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
 
     Each network predicts a mean and a standard deviation and is trained on the Gaussian
     likelihood. What the members agree to be noise is aleatoric, what they disagree on is
-    epistemic uncertainty. All members train side by side in one compiled program.
+    epistemic uncertainty. Members train side by side in compiled programs, on all cores.
 
     Parameters
     ----------
@@ -315,9 +316,9 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
     max_time : float, optional
-        Seconds that training may take. If all `epochs` would take longer, the schedule is
-        shortened to those that fit; each member keeps its best epoch. Results then depend on
-        the speed of the machine. None sets no limit.
+        Seconds that training may take, after compilation. If all `epochs` would take longer,
+        the schedule is shortened to those that fit; each member keeps its best epoch. Results
+        then depend on the speed of the machine. None sets no limit.
     adversarial_epsilon : float, default=0.0
         Adversarial training: half of the loss is taken on inputs that are moved by this share of
         each feature's range in the direction that increases the loss. 0 disables it; the paper's
@@ -522,9 +523,9 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
     max_time : float, optional
-        Seconds that training may take. If all `epochs` would take longer, the schedule is
-        shortened to those that fit; each member keeps its best epoch. Results then depend on
-        the speed of the machine. None sets no limit.
+        Seconds that training may take, after compilation. If all `epochs` would take longer,
+        the schedule is shortened to those that fit; each member keeps its best epoch. Results
+        then depend on the speed of the machine. None sets no limit.
     adversarial_epsilon : float, default=0.0
         Adversarial training: half of the loss is taken on inputs that are moved by this share of
         each feature's range in the direction that increases the loss. 0 disables it; the paper's

@@ -9,11 +9,9 @@ import numpy as np
 from scipy import optimize
 
 _FEWEST_ROWS = 30
-_PRIOR_ROWS = 200  # weight of "no correction", in rows
-# Of the logarithms of factor and floor. A floor alone may fit few rows best; the factor, near 0,
-# would then outweigh its shrinkage, and the floor's would leave too small a total.
-_BOUNDS = ([np.log(1 / 3), -50.0], [50.0, 50.0])
-_STARTS = [(factor, floor) for factor in (-1.0, 0.0, 0.4) for floor in (-5.0, -3.0, -1.5)]
+_PRIOR_ROWS = 100  # weight of "no correction", in rows
+_BOUNDS = [(-6.0, 6.0), (-20.0, 6.0)]  # of the logarithms of the squared factor and floor
+_FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 
 
 def fit_out_of_bag_scale(
@@ -23,8 +21,10 @@ def fit_out_of_bag_scale(
 
     Under them the errors on rows that members have not seen are most likely to come from normals
     of variance ``a**2 * total**2 + b**2``. A row's prediction is the mean of the members that have
-    not trained on it; its total variance is their noise and the spread of all members. The
-    logarithm of a, and b, are shrunk towards no correction: few rows decide little.
+    not trained on it; its total variance is their noise and the spread of all members. The fitted
+    variance is averaged with the one predicted, which counts as much as 100 rows: few rows decide
+    little. So does ``log(a**2)`` itself, by a standard normal prior, since rows of equal variance
+    cannot tell a factor from a floor.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def fit_out_of_bag_scale(
     Returns
     -------
     factor, floor : float
-        1 and 0 if there are fewer than 30 rows.
+        1 and 0 if there are fewer than 30 rows, or errors are not finite.
     """
     used = unseen.any(axis=0) & (weight > 0)
     n_used = int(used.sum())
@@ -49,14 +49,24 @@ def fit_out_of_bag_scale(
     share = (unseen / unseen.sum(axis=0))[..., None]
     squared_error = (y[used] - (share * loc).sum(axis=0)) ** 2
     total = (share * scale**2).sum(axis=0) + loc.var(axis=0)
-    rows = weight[used] / weight[used].sum()
+    rows = (weight[used] / weight[used].sum())[:, None] / loc.shape[-1]
 
-    def nll(parameters: np.ndarray) -> float:
-        log_factor, log_floor = np.clip(parameters, *_BOUNDS)
-        variance = np.exp(2 * log_factor) * total + np.exp(2 * log_floor)
-        return float(rows @ (np.log(variance) + squared_error / variance).mean(axis=-1))
+    def nll(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        scaled, floor = np.exp(parameters[0]) * total, np.exp(parameters[1])
+        variance = scaled + floor
+        loss = (rows * (np.log(variance) + squared_error / variance)).sum()
+        slope = rows * (1 / variance - squared_error / variance**2)
+        prior = parameters[0] / n_used
+        gradient = np.array([(slope * scaled).sum() + 2 * prior, slope.sum() * floor])
+        return float(loss + prior * parameters[0]), gradient
 
-    fits = [optimize.minimize(nll, start, method="Nelder-Mead") for start in _STARTS]
-    log_factor, log_floor = np.clip(min(fits, key=lambda fit: fit.fun).x, *_BOUNDS)
+    fits = [
+        optimize.minimize(nll, (0.0, floor), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+        for floor in _FLOORS
+    ]
+    best = min(fits, key=lambda fit: fit.fun)
+    if not np.isfinite(best.fun):
+        return 1.0, 0.0
+    factor, floor = np.exp(best.x)
     trust = n_used / (n_used + _PRIOR_ROWS)
-    return float(np.exp(trust * log_factor)), float(trust * np.exp(log_floor))
+    return float(np.sqrt(1 + trust * (factor - 1))), float(np.sqrt(trust * floor))

@@ -64,6 +64,11 @@ class TrainingRun:
             self._done, self._seconds = 0, 0.0
         self._seconds += time.perf_counter() - started
 
+    @property
+    def jit(self) -> bool:
+        """Whether the program is compiled through XLA."""
+        return self._key.jit
+
     def _first_carry(self, template: Template) -> dict[str, Any]:
         job, words = self.job, [seed_words(seed) for seed in self.job.seeds]
         first: Any = job.start or [template.draw(word.weights) for word in words]

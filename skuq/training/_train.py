@@ -10,8 +10,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from skuq import backend, training
 from skuq.catalog._records import Member
 from skuq.networks._head_protocol import Head
@@ -98,14 +96,14 @@ def train_all(
         return ended.is_set() or (cancelled is not None and cancelled())
 
     with ThreadPoolExecutor(min(backend.n_programs_at_once(), n_groups)) as pool:
-        runs = [
-            [
-                pool.submit(_train_group, group, data, group_cancelled, report, deadline)
-                for group in of_job
-            ]
-            for of_job in groups
-        ]
         try:
+            runs = [
+                [
+                    pool.submit(_train_group, group, data, group_cancelled, report, deadline)
+                    for group in of_job
+                ]
+                for of_job in groups
+            ]
             done, _ = wait(sum(runs, []), return_when=FIRST_EXCEPTION)
             for run in done:
                 run.result()  # raises what ended it
@@ -128,25 +126,38 @@ def _train_group(
     return members
 
 
-def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) -> list[TrainingJob]:
-    """Give jobs no more epochs than end by a time of ``time.monotonic()``, but at least one.
+def shorten(
+    jobs: Sequence[TrainingJob], data: TrainingData, seconds: float
+) -> tuple[list[TrainingJob], float]:
+    """Give jobs no more epochs than can be trained in so many seconds, but at least one.
 
-    Two epochs of a group of each job's members are trained to see how long an epoch takes. All
-    jobs keep the same share of their epochs.
+    Two epochs of a group of each job's members are trained before, which compiles and shows how
+    long an epoch takes. All jobs keep the same share of their epochs.
+
+    Returns
+    -------
+    jobs : list of TrainingJob
+    deadline : float
+        Time of ``time.monotonic()`` at which the seconds, counted from the return, are over.
     """
-    seconds = 0.0
+    needed: list[float] = []  # seconds of each group
+    tiers = []
     for job in jobs:
         groups = job.groups()
         run = training.TrainingRun(groups[0], data)
         run.advance(1)  # compiles
         started = time.monotonic()
         run.advance(1)
-        seconds += (time.monotonic() - started) * len(groups) * job.recipe.epochs
-    n_groups = sum(len(job.groups()) for job in jobs)
-    n_cores = min(backend.n_programs_at_once(), n_groups)
-    left = _SAFETY * (deadline - time.monotonic()) * n_cores
-    share = np.clip(left / max(seconds, _CLOCK_TICK), 0, 1)
-    return [_with_share_of_epochs(job, float(share)) for job in jobs]
+        needed += [(time.monotonic() - started) * job.recipe.epochs] * len(groups)
+        tiers.append(run.jit)
+    cores = [0.0] * min(backend.n_programs_at_once(), len(needed))
+    for group in needed:  # they start in this order, each on the first free core
+        cores[cores.index(min(cores))] += group
+    share = min(1.0, _SAFETY * seconds / max(max(cores), _CLOCK_TICK))
+    shortened = [
+        _with_share_of_epochs(replace(job, jit=jit), share) for job, jit in zip(jobs, tiers)
+    ]
+    return shortened, time.monotonic() + seconds
 
 
 def _with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
