@@ -261,6 +261,22 @@ def test_rows_to_weigh_the_kinds_by(classes, case):
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
+def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
+    """Also where kinds have different numbers of members."""
+    train_all, given = _deep_ensemble.training.train_all, []
+
+    def noted(jobs, data, **settings):
+        given.extend(job.splits for job in jobs)
+        return train_all(jobs, data, **settings)
+
+    monkeypatch.setattr(_deep_ensemble.training, "train_all", noted)
+    DeepEnsembleClassifier(**{**TINY, "epochs": 1}, n_members=4).fit(*classes)
+    assert [len(splits) for splits in given] == [2, 1, 1]
+    for splits in given[1:]:
+        assert_array_equal(splits[0][1], given[0][0][1])
+    assert set(given[0][0][1]) != set(given[0][1][1])
+
+
 def diverge(monkeypatch, which):
     """Let members of networks without embedding diverge."""
     train_all = _deep_ensemble.training.train_all
