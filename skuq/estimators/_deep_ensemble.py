@@ -214,7 +214,9 @@ class _DeepEnsemble(TrainingMethod):
     def calibrate(self, targets, outcome, data):
         """Scale the predicted standard deviation by rows that some members have not seen."""
         parts = outcome.parts
-        if not self.is_tabular or parts is None or not self.estimator.calibrate:
+        if self.classifies or not self.is_tabular or parts is None:
+            return targets
+        if not self.estimator.calibrate:
             return targets
         unseen = np.zeros((len(parts), len(data.x)), dtype=bool)
         for k, (_, valid) in enumerate(parts):
