@@ -266,23 +266,23 @@ def set_clock(monkeypatch, *times):
 
 
 @pytest.mark.parametrize(
-    ("deadline", "n_members", "n_at_once", "epochs"),
+    ("seconds", "n_members", "n_at_once", "epochs"),
     [
         (1e9, 4, 2, 50),  # never more than the recipe has
-        (102.1, 4, 2, 1),
-        (50.0, 4, 2, 1),
-        (142.0, 4, 2, 18),  # 0.9 * 40 / 2
-        (142.0, 8, 2, 18),
-        (142.0, 8, 1, 9),  # one group after the other
+        (0.1, 4, 2, 1),
+        (40.0, 4, 2, 18),  # 0.9 * 40 / 2
+        (40.0, 8, 2, 18),
+        (40.0, 8, 1, 9),  # one group after the other
     ],
 )
 def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
-    data, monkeypatch, deadline, n_members, n_at_once, epochs
+    data, monkeypatch, seconds, n_members, n_at_once, epochs
 ):
     monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
-    set_clock(monkeypatch, 100.0, 102.0, 102.0)  # an epoch of two seconds
+    set_clock(monkeypatch, 100.0, 102.0, 103.0)  # an epoch of two seconds
     job = job_of(n_members, replace(RECIPE, epochs=50))
-    (found,) = shorten([job], data, deadline)
+    (found,), deadline = shorten([job], data, seconds)
+    assert deadline == 103.0 + seconds
     assert {recipe.epochs for recipe in found.recipes} == {epochs}
     assert found.seeds == job.seeds and found.recipes == tuple(
         replace(recipe, epochs=epochs) for recipe in job.recipes
@@ -290,16 +290,17 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
 
 
 def test_several_jobs_keep_the_same_share_of_their_epochs(data, monkeypatch):
-    set_clock(monkeypatch, 100.0, 102.0, 102.0, 105.0, 105.0)  # epochs of 2 and of 3 seconds
+    # Epochs of 2 and of 3 seconds: the longer job decides, each has a core.
+    set_clock(monkeypatch, 100.0, 102.0, 102.0, 105.0, 105.0)
     jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
-    found = shorten(jobs, data, 105.0 + 320 / 2 / 2 / 0.9)
+    found, _ = shorten(jobs, data, 0.5001 * 200 / 0.9)
     assert [job.recipe.epochs for job in found] == [50, 20]
 
 
 def test_a_job_of_one_epoch_can_be_shortened(data, monkeypatch):
     """Its second epoch, which would be timed, there is not."""
     set_clock(monkeypatch, 100.0, 100.0, 100.0)
-    (found,) = shorten([job_of(4, replace(RECIPE, epochs=1))], data, 102.0)
+    (found,), _ = shorten([job_of(4, replace(RECIPE, epochs=1))], data, 2.0)
     assert found.recipe.epochs == 1
 
 
