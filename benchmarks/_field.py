@@ -29,7 +29,9 @@ def catboost(X, y, X_test):
     from sklearn.model_selection import train_test_split
 
     X_fit, X_stop, y_fit, y_stop = train_test_split(X, y, test_size=0.1, random_state=0)
-    model = CatBoostRegressor(loss_function="RMSEWithUncertainty", verbose=0, random_seed=0)
+    model = CatBoostRegressor(
+        loss_function="RMSEWithUncertainty", verbose=0, random_seed=0, allow_writing_files=False
+    )
     started = time.perf_counter()
     model.fit(X_fit, y_fit, eval_set=(X_stop, y_stop))
     fitted = time.perf_counter()
@@ -42,7 +44,11 @@ def catboost_ensemble(X, y, X_test):
     from catboost import CatBoostRegressor
 
     model = CatBoostRegressor(
-        loss_function="RMSEWithUncertainty", posterior_sampling=True, verbose=0, random_seed=0
+        loss_function="RMSEWithUncertainty",
+        posterior_sampling=True,
+        verbose=0,
+        random_seed=0,
+        allow_writing_files=False,
     )
     started = time.perf_counter()
     model.fit(X, y)

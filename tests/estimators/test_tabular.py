@@ -86,12 +86,15 @@ def test_several_outputs(frame):
 
 def test_copies_are_members(frame):
     X, y = frame
-    model = DeepEnsembleRegressor(**TINY, n_copies=3).fit(X, y)
+    model = DeepEnsembleRegressor(**TINY, n_copies=3, calibrate=False).fit(X, y)
     distribution = model.predict_distribution(X)
     assert distribution.loc.shape == (6, len(X))
     assert len(np.unique(distribution.loc[:, 0])) == 6
     alone = model.member_estimators()[1][1].predict_distribution(X)
     np.testing.assert_array_equal(alone.loc, distribution.loc[3:])
+    calibrated = DeepEnsembleRegressor(**TINY, n_copies=3).fit(X, y)
+    assert calibrated.fitted_.targets.is_calibrated
+    np.testing.assert_allclose(calibrated.predict(X), model.predict(X), rtol=1e-9)
     classifier = DeepEnsembleClassifier(**TINY, n_copies=3).fit(X, y > 0)
     np.testing.assert_allclose(classifier.predict_proba(X).sum(axis=1), 1)
 
