@@ -332,7 +332,8 @@ class UncertaintyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             Only if `return_std`; each probability's standard deviation across members.
         """
         distribution = self.predict_distribution(X)
-        return (distribution.mean, distribution.std) if return_std else distribution.mean
+        proba = np.minimum(distribution.mean, 1.0)  # members' weights may sum to a little more
+        return (proba, distribution.std) if return_std else proba
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Predict the logarithm of the averaged class probabilities.

@@ -83,7 +83,7 @@ class CategoricalMixture:
     @property
     def mean(self) -> np.ndarray:
         """Averaged probabilities, of shape (n, C)."""
-        return np.minimum(self._average(self.proba), 1.0)  # weights may sum to a little more
+        return self._average(self.proba)
 
     @property
     def log_mean(self) -> np.ndarray:

@@ -14,6 +14,7 @@ from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.ensembles import stacking_weights
 from skuq.estimators import _deep_ensemble
 from skuq.persistence import dumps, loads
+from skuq.predictive import CategoricalMixture
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
 TINY = {"network": "tabular", "epochs": 6, "random_state": 0}
@@ -360,3 +361,14 @@ def test_time_enough_changes_nothing(table):
     limited = DeepEnsembleRegressor(**settings, max_time=1000).fit(X, y)
     free = DeepEnsembleRegressor(**settings).fit(X, y)
     assert_array_equal(limited.predict(X), free.predict(X))
+
+
+def test_probabilities_are_at_most_one(monkeypatch):
+    """Weights of members may sum to a little more than 1."""
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = DeepEnsembleClassifier(3, epochs=2, random_state=0).fit(X, X[:, 0] > 0)
+    sure = CategoricalMixture(np.tile([1.0, 0.0], (3, 60, 1)), np.array([0.25, 0.25, 0.5]))
+    object.__setattr__(sure, "weights", sure.weights * (1 + 4e-16))
+    assert sure.mean.max() > 1
+    monkeypatch.setattr(model, "predict_distribution", lambda X: sure)
+    assert model.predict_proba(X).max() == 1
