@@ -258,22 +258,22 @@ def run_classes(data_dir, names, methods):
 
 
 def mean_scores(part, score):
-    """Frame of methods by sets: means over splits; and the standard errors."""
-    records = [r for r in load() if r["part"] == part]
-    failed = {(r["set"], r["method"]) for r in records if "failed" in r}
-    frame = pd.DataFrame([r for r in records if (r["set"], r["method"]) not in failed])
-    grouped = frame.pivot_table(
-        index="method", columns="set", values=score, aggfunc=["mean", "sem"]
-    )
-    order = REGRESSION if part == "regression" else CLASSES
-    order = [name for name in order if name in grouped["mean"]]
-    means = grouped["mean"][order]
-    return means, grouped["sem"].reindex(index=means.index, columns=order)
+    """Frame of methods by sets: means over splits; and the standard errors.
+
+    A method has a mean where all splits of a set have succeeded.
+    """
+    frame = pd.DataFrame([r for r in load() if r["part"] == part and "failed" not in r])
+    grouped = frame.groupby(["method", "set"])[score]
+    wanted = [N_SPLITS.get(name, 1) for _, name in grouped.groups]
+    means = grouped.mean()[(grouped.size() == wanted).to_numpy()].unstack()
+    order = [name for name in (*REGRESSION, *CLASSES) if name in means]
+    return means[order], grouped.sem().unstack().reindex(index=means.index, columns=order)
 
 
 def mean_ranks(means):
-    """Mean rank of each method over the sets that all have."""
-    complete = means.dropna(axis=1)
+    """Mean rank of each method that has most sets, over the sets that all of them have."""
+    most = means.dropna(thresh=means.notna().sum(axis=1).max() // 2)
+    complete = most.dropna(axis=1)
     ranks = complete.apply(lambda column: pd.Series(rankdata(column), column.index))
     return ranks.mean(axis=1).sort_values(), complete.shape[1]
 
@@ -291,7 +291,7 @@ def summarise():
             shown = means.round(3).astype(str) + " ± " + errors.round(3).astype(str).fillna("nan")
             print(shown.to_string().replace("nan ± nan", "-").replace(" ± nan", ""))
             if score in ("nll", "crps", "brier"):
-                ranks, n_sets = mean_ranks(means.dropna(thresh=len(means.columns) - 1))
+                ranks, n_sets = mean_ranks(means)
                 print(f"mean rank over {n_sets} sets: {ranks.round(2).to_dict()}")
     draw()
 
@@ -308,7 +308,7 @@ def draw():
     figure, axes = plt.subplots(2, 1, figsize=(7.5, 6), layout="constrained")
     for axis, score in zip(axes, ("nll", "crps")):
         means, _ = mean_scores("regression", score)
-        ranks, n_sets = mean_ranks(means.drop(index="gaussian process", errors="ignore"))
+        ranks, n_sets = mean_ranks(means)
         k = len(ranks)
         critical = studentized_range.ppf(0.95, k, np.inf) / np.sqrt(2)
         critical *= np.sqrt(k * (k + 1) / (6 * n_sets))

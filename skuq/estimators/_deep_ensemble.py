@@ -487,7 +487,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         Share of hidden units dropped in training; predictions drop none.
     network : "tabular" or callable, optional
         "tabular" is a modern network for tables with its own training settings (see
-        `skuq.networks.TabularSpace`): better than the plain one on three of the four sets
+        `skuq.networks.TabularSpace`): better than the plain one on three of the six sets
         measured, and slower to train. Or ``network(input_shape, n_outputs) -> keras.Model`` with
         `n_outputs` linear outputs, the classes' logits. With either, `hidden_units`, `activation`
         and `dropout` have no effect.
