@@ -44,8 +44,8 @@ class _WrongShapeError(ValueError):
 class ResultLog:
     """All results in the order of their evaluation: points `x` (n, d), outputs, values (n,).
 
-    Where an evaluation failed the output is None, the value NaN and `messages` has the reason,
-    which is empty elsewhere. The objective, if any, maps outputs (k, ..) to values (k,).
+    A failed evaluation has None as output, NaN as value and its reason in `messages`, which are
+    empty for the others. The objective, if any, maps outputs (k, ..) to values (k,).
     """
 
     def __init__(self, domain: Domain, objective: Callable | None):

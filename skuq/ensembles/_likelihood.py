@@ -38,7 +38,7 @@ def class_log_likelihood(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
 
 
 def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray], Loss]:
-    """What an ensemble averages, and its Brier score: for `select_forward`.
+    """Compute what an ensemble averages; return it with its Brier score, for `select_forward`.
 
     From codes (n_samples,) and probabilities (n_candidates, n_samples, n_classes); the score
     is the squared distance from the true class, summed over classes.
@@ -51,7 +51,7 @@ def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray
 def likelihood_statistics(
     log_likelihood: ArrayLike,
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Loss]:
-    """What an ensemble averages, (n_candidates, n_samples) each, and its loss for `select_forward`.
+    """Compute what an ensemble averages, (n_candidates, n_samples) each, for `select_forward`.
 
     The statistics are likelihoods divided by the largest of their row, the log of that divisor,
     and the log likelihoods themselves. The loss maps their averages to minus log of the averaged

@@ -51,7 +51,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Rules:
-    """How to prune; see `HQEnsembleSelector` for the meaning of each."""
+    """Settings of pruning, with the meanings that `HQEnsembleSelector` gives."""
 
     metric: str | Sequence[str] = "gd"
     score: str = "hq"

@@ -98,7 +98,7 @@ def hard_vote_accuracy(
 ) -> Strength:
     """The share of rows a team's plurality vote gets right, as a function of teams.
 
-    Of tied votes the side of the member with the highest `accuracy` (M,) wins.
+    Ties go to the side of the member with the highest `accuracy` (M,).
     """
     order = np.lexsort((np.arange(len(codes)), -accuracy))
     place = np.argsort(order)  # model -> its place, the most accurate first

@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from numbers import Integral, Real
 
-import numpy as np
-
-from skuq import training
 from skuq._params import Interval, StrOptions
 from skuq._registry import saved_as
-from skuq._seeds import generator
-from skuq._space import Space
-from skuq.ensembles import stacking_weights
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._deep_method import PLAIN, DeepEnsembleMethod
 from skuq.estimators._network_estimator import (
     NETWORK_CONSTRAINTS,
     REGRESSION_CONSTRAINTS,
     NetworkEstimator,
-    Outcome,
-    TrainingMethod,
-    completed,
 )
-from skuq.networks import GaussianHead, TabularSpace
-from skuq.predictive._out_of_bag import fit_out_of_bag_scale
-from skuq.tables import ClassTargets, NumberTargets, TableInputs
-from skuq.tables._targets import HEADS, unpack_copies
+from skuq.tables._targets import HEADS
 from skuq.training._recipe import SCHEDULES
-
-#: What "auto" stands for with networks other than "tabular".
-_PLAIN = {
-    "learning_rate": 0.01,
-    "batch_size": 100,
-    "epochs": 1000,
-    "early_stopping_patience": 50,
-    "schedule": "constant",
-    "weight_decay": 0.0,
-}
-
-# What "auto" stands for with network="tabular" and with others.
-_VALIDATION_FRACTION = {True: 0.1, False: 0.2}
-_N_MEMBERS = 5
-_N_TABULAR_MEMBERS = {"regressor": 8, "classifier": 9}
-_MOST_VALIDATION_ROWS = 10_000
-_MOST_CALIBRATION_ROWS = 5_000
-_PRIOR_ROWS = 100  # weight of equal shares of the kinds, in rows
-# Which of these is best differs from set to set, for classes much more than for numbers.
-_CLASS_KINDS = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})
 
 _CONSTRAINTS: dict = {
     **NETWORK_CONSTRAINTS,
@@ -60,188 +28,13 @@ _CONSTRAINTS: dict = {
     "n_copies": [Interval(Integral, 1, None, closed="left")],
     **{
         name: [*NETWORK_CONSTRAINTS[name], StrOptions({"auto"})]
-        for name in _PLAIN
+        for name in PLAIN
         if name != "schedule"
     },
     "schedule": [StrOptions({"auto", *SCHEDULES})],
     "max_time": [Interval(Real, 0, None, closed="neither"), None],
     "validation_fraction": [*NETWORK_CONSTRAINTS["validation_fraction"], StrOptions({"auto"})],
 }
-
-
-class _DeepEnsemble(TrainingMethod):
-    """Members that differ in their seeds, trained as one stack."""
-
-    def __init__(self, estimator):
-        super().__init__(estimator)
-        network = estimator.network
-        self.is_tabular = isinstance(network, str) and network == "tabular"
-        is_auto = isinstance(estimator.n_members, str)
-        default = _N_MEMBERS
-        if self.is_tabular:
-            default = _N_TABULAR_MEMBERS["classifier" if self.classifies else "regressor"]
-        self.n_members = default if is_auto else estimator.n_members
-        self.kinds = self._kinds()[: self.n_members]
-        self.n_kinds = len(self.kinds)
-        self.n_splits = -(-self.n_members // self.n_kinds)
-        self.dropout = estimator.dropout or None
-        self._defaults = [_PLAIN]
-        if self.loss == "auto":
-            self.loss = "crps" if self.is_tabular else "nll"
-
-    @property
-    def validation_fraction(self):
-        fraction = self.estimator.validation_fraction
-        is_auto = isinstance(fraction, str)
-        return _VALIDATION_FRACTION[self.is_tabular] if is_auto else fraction
-
-    def validation_share(self, n_rows):
-        fraction = self.validation_fraction
-        if not isinstance(self.estimator.validation_fraction, str):
-            return fraction
-        return min(fraction, _MOST_VALIDATION_ROWS / n_rows)
-
-    def inputs(self):
-        return TableInputs(self.estimator.preprocess, embed=self.is_tabular)
-
-    def targets(self):
-        n_copies = self.estimator.n_copies
-        if self.classifies:
-            return ClassTargets(n_copies=n_copies)
-        return NumberTargets(self.estimator.target_transform, loss=self.loss, n_copies=n_copies)
-
-    def check_parameters(self):
-        own = self.estimator
-        if own.n_copies > 1 and not self.is_tabular:
-            raise ValueError(
-                'Only network="tabular" has `n_copies` members in one network. '
-                f"Got n_copies={own.n_copies} and network={own.network!r}."
-            )
-        if own.n_copies > 1 and self.loss == "mse":
-            raise ValueError(
-                f'loss="mse" is for n_copies=1: take loss="nll". Got n_copies={own.n_copies}.'
-            )
-        if own.network_settings is not None and not self.is_tabular:
-            raise ValueError(
-                '`network_settings` is for network="tabular". '
-                f"Got {own.network_settings!r} and network={own.network!r}."
-            )
-
-    def _kinds(self):
-        """List the settings of each kind of networks."""
-        settings = self.estimator.network_settings or {}
-        if not (self.is_tabular and self.classifies) or "embedding" in settings:
-            return [settings]
-        kinds = [{**kind, **settings} for kind in _CLASS_KINDS]
-        return [kind for k, kind in enumerate(kinds) if kind not in kinds[:k]]
-
-    def build(self, data, splits, inputs, targets):
-        """Build the network of each kind, and decide its training."""
-        if not self.is_tabular:
-            return [super().build(data, splits, inputs, targets)]
-        own = self.estimator
-        space = TabularSpace(data.x, inputs.n_codes, splits.n_train, self.classifies)
-        decisions = sum(space.decisions(), Space())
-        configurations = [decisions.check(kind, "network_settings") for kind in self.kinds]
-        self._defaults = [space.recipe(configuration) for configuration in configurations]
-        shapes = data.x.shape[1:], targets.head.n_raw
-        return [space.build(c, *shapes, n_copies=own.n_copies) for c in configurations]
-
-    def recipe_fields(self, kind=0):
-        given = {name: v for name, v in super().recipe_fields().items() if v != "auto"}
-        fields = {**self._defaults[kind], **given}
-        if "beta_2" in fields and fields["optimizer"] not in ("adam", "adamax", "nadam"):
-            del fields["beta_2"]
-        return fields
-
-    def train(self, network, head, data, splits, report):
-        """Train the members of each kind; member k of every kind has the same split."""
-        own, jobs, deadline = self.estimator, [], math.inf
-        parts, positions = [], []
-        for kind, model in enumerate(network):
-            numbers = range(kind, self.n_members, self.n_kinds)
-            own_parts = splits.parts and splits.parts[: len(numbers)]
-            if own.bootstrap:
-                own_parts = self._resampled(len(data.x), own_parts, numbers)
-            penalties = {"l2": own.l2, "adversarial_epsilon": own.adversarial_epsilon}
-            recipe = self.recipe(splits.validates, kind=kind, **penalties)
-            seeds = [self.seeds(1, first=k)[0] for k in numbers]
-            fields = {"stacked": True, "splits": own_parts}
-            jobs.append(training.TrainingJob.of_model(model, head, recipe, seeds, **fields))
-            parts += own_parts or [None] * len(numbers)
-            positions += [(kind, row) for row in range(len(numbers))]
-        if own.max_time is not None:
-            jobs, deadline = training.shorten(jobs, data, own.max_time)
-        members = sum(training.train_all(jobs, data, report=report, deadline=deadline), [])
-        kept = completed(members)
-        members, parts, positions = ([of[k] for k in kept] for of in (members, parts, positions))
-        weights = self._weights(members, parts, positions, head, data)
-        return Outcome(members, weights, parts if splits.parts else None)
-
-    def _weights(self, members, parts, positions, head, data):
-        """Weigh the kinds by stacking on the rows that validate; members of a kind are equal."""
-        kinds = np.array([kind for kind, _ in positions])
-        counts = np.bincount(kinds, minlength=self.n_kinds)
-        shares = np.full(self.n_kinds, 1 / self.n_kinds)
-        if self.n_kinds > 1 and counts.all() and len(members[0].held_out):
-            shares = self._stacked_kinds(members, parts, positions, head, data)
-        shares = np.where(counts, shares, 0)
-        return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
-
-    def _stacked_kinds(self, members, parts, positions, head, data):
-        """Find the shares of the kinds whose mixture is most likely on rows none has seen.
-
-        Stacking of predictive distributions (Yao et al. 2018); kinds meet on the rows that their
-        members with the same split validate on.
-        """
-        losses = {}
-        for member, part, (kind, row) in zip(members, parts, positions):
-            own = part is not None and part[1] is not None
-            y, weight = data.y_valid, data.weight_valid
-            if own:
-                y, weight = data.y[part[1]], data.weight[part[1]]
-            losses.setdefault(row, {})[kind] = head.log_likelihood(y, member.held_out), weight
-        complete = [kinds for kinds in losses.values() if len(kinds) == self.n_kinds]
-        if not complete:
-            return np.full(self.n_kinds, 1 / self.n_kinds)
-        log_likelihood = np.concatenate(
-            [np.stack([kinds[k][0] for k in range(self.n_kinds)]) for kinds in complete], axis=1
-        )
-        weight = np.concatenate([kinds[0][1] for kinds in complete])
-        # Float32 may have lost every weight.
-        return stacking_weights(log_likelihood, weight if weight.any() else None)
-
-    def calibrate(self, targets, outcome, data):
-        """Scale the predicted standard deviation by rows that some members have not seen."""
-        parts = outcome.parts
-        if self.classifies or not self.is_tabular or parts is None:
-            return targets
-        if not self.estimator.calibrate:
-            return targets
-        unseen = np.zeros((len(parts), len(data.x)), dtype=bool)
-        for k, (_, valid) in enumerate(parts):
-            unseen[k, valid] = True
-        rows = np.flatnonzero(unseen.any(axis=0))
-        if len(rows) > _MOST_CALIBRATION_ROWS:
-            rng = generator(self.estimator.entropy_, "calibration")
-            rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
-        raw = training.predict_members(outcome.members, data.x[rows])
-        head, raw, _ = unpack_copies(targets.head, raw, outcome.weights)
-        if not isinstance(head, GaussianHead):
-            return targets
-        unseen = np.repeat(unseen[:, rows], len(raw) // len(parts), axis=0)
-        predicted = head.distribution(raw)
-        factor, floor = fit_out_of_bag_scale(*predicted, unseen, data.y[rows], data.weight[rows])
-        return targets.with_calibration(factor, floor)
-
-    def _resampled(self, n_rows, parts, numbers):
-        """Draw the training rows of some members again, with replacement."""
-        entropy = self.estimator.entropy_
-        parts = parts or [(np.arange(n_rows), None)] * len(numbers)
-        rngs = [generator(entropy, "bootstrap", k) for k in numbers]
-        return [
-            (rng.choice(train, size=len(train)), valid) for rng, (train, valid) in zip(rngs, parts)
-        ]
 
 
 @saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
@@ -255,8 +48,8 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     Parameters
     ----------
     n_members : int or "auto", default="auto"
-        Number of members (M in the paper). "auto" is the paper's 5, and 8 with
-        ``network="tabular"``, where more than 5 still improve every score.
+        Number of members (M in the paper). "auto" is the paper's 5. With ``network="tabular"`` it
+        is 8 for numbers, where more than 5 still improve every score, and 9 for classes.
     hidden_units : int or sequence of int, default=(50,)
         Number of units of each hidden layer.
     activation : str, default="relu"
@@ -400,7 +193,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
-    _method_class = _DeepEnsemble
+    _method_class = DeepEnsembleMethod
     _parameter_constraints: dict = {
         **_CONSTRAINTS,
         **REGRESSION_CONSTRAINTS,
@@ -477,8 +270,8 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     Parameters
     ----------
     n_members : int or "auto", default="auto"
-        Number of members (M in the paper). "auto" is the paper's 5, and 8 with
-        ``network="tabular"``, where more than 5 still improve every score.
+        Number of members (M in the paper). "auto" is the paper's 5. With ``network="tabular"`` it
+        is 8 for numbers, where more than 5 still improve every score, and 9 for classes.
     hidden_units : int or sequence of int, default=(50,)
         Number of units of each hidden layer.
     activation : str, default="relu"
@@ -590,7 +383,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     (2, 3)
     """
 
-    _method_class = _DeepEnsemble
+    _method_class = DeepEnsembleMethod
     _parameter_constraints: dict = _CONSTRAINTS
 
     def __init__(

@@ -180,7 +180,7 @@ class NetworkEstimator:
 
 @dataclass
 class Outcome:
-    """What training gave: members, their weights in the mixture, and what to report.
+    """Trained members, their weights in the mixture, and attributes to set.
 
     `parts` are the rows that each member was trained and validated on, where each has its own, and
     `attributes` fitted attributes of the estimator by name.

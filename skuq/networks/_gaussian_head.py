@@ -36,15 +36,14 @@ class GaussianHead(LikelihoodHead):
         Smallest standard deviation, in units of the standardised y. It keeps the
         likelihood bounded when a network fits its training rows exactly.
     score : {"log", "crps"}, default="log"
-        What networks are trained on: the negative log likelihood, or the continuous ranked
-        probability score, which is in units of y. A row that is badly fitted counts in
-        proportion to its error there, not to the error's square over the variance.
+        Training loss: the negative log likelihood, or the continuous ranked probability score
+        (CRPS). A badly fitted row counts by its error in the CRPS, and by its squared error
+        over the variance in the likelihood.
     beta : float, default=0.0
         With ``score="log"``, weighs each output's loss by ``scale**(2 * beta)``, without a
-        gradient through this
-        factor; in [0, 1]. 0 is the likelihood; with 1 the mean learns as from the squared
-        error. In between (the paper recommends 0.5) rows that fit well do not drown the
-        others. `log_likelihood` and `validation_loss` remain those of the normal.
+        gradient through this factor; in [0, 1]. 0 is the likelihood; with 1 the mean learns as
+        from the squared error. In between (the paper recommends 0.5) rows that fit well do not
+        drown the others. `log_likelihood` and `validation_loss` remain those of the normal.
 
     Raises
     ------

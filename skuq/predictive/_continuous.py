@@ -1,4 +1,4 @@
-"""What follows from the moments and the inverse cdf of any distribution of numbers.
+"""Base class of distributions of numbers: standard deviations, quantiles and intervals.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 """

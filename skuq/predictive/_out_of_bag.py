@@ -21,10 +21,11 @@ def fit_out_of_bag_scale(
 
     Under them the errors on rows that members have not seen are most likely to come from normals
     of variance ``a**2 * total**2 + b**2``. A row's prediction is the mean of the members that have
-    not trained on it; its total variance is their noise and the spread of all members. The fitted
-    variance is averaged with the one predicted, which counts as much as 100 rows: few rows decide
-    little. So does ``log(a**2)`` itself, by a standard normal prior, since rows of equal variance
-    cannot tell a factor from a floor.
+    not trained on it; its total variance is their noise and the spread of all members.
+
+    Two priors protect ensembles with few rows. ``log(a**2)`` is standard normal, because rows of
+    equal variance cannot tell a factor from a floor. The fitted variance is averaged with the
+    predicted one, which counts as much as 100 rows.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from tiers import slow_after
 
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.ensembles import stacking_weights
-from skuq.estimators import _deep_ensemble
+from skuq.estimators import _deep_method
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture
 
@@ -117,7 +117,7 @@ def test_calibration_is_fitted_on_the_rows_that_members_have_not_seen(pair, tabl
         seen.append((loc, scale, unseen, y, weight))
         return 2.0, 0.5
 
-    monkeypatch.setattr(_deep_ensemble, "fit_out_of_bag_scale", fit)
+    monkeypatch.setattr(_deep_method, "fit_out_of_bag_scale", fit)
     weight = np.linspace(1, 3, 160)
     model = DeepEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert calibration(model) == (2.0, 0.5)
@@ -134,11 +134,11 @@ def test_calibration_is_fitted_on_the_rows_that_members_have_not_seen(pair, tabl
 
 
 def test_calibration_takes_a_sample_of_many_rows(table, monkeypatch):
-    monkeypatch.setattr(_deep_ensemble, "_MOST_CALIBRATION_ROWS", 60)
+    monkeypatch.setattr(_deep_method, "_MOST_CALIBRATION_ROWS", 60)
     sizes = []
-    original = _deep_ensemble.fit_out_of_bag_scale
+    original = _deep_method.fit_out_of_bag_scale
     monkeypatch.setattr(
-        _deep_ensemble,
+        _deep_method,
         "fit_out_of_bag_scale",
         lambda *arrays: sizes.append(len(arrays[3])) or original(*arrays),
     )
@@ -197,7 +197,7 @@ def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
         given.append((log_likelihood, weight))
         return stacking_weights(log_likelihood, weight)
 
-    monkeypatch.setattr(_deep_ensemble, "stacking_weights", noted)
+    monkeypatch.setattr(_deep_method, "stacking_weights", noted)
     X, y = classes
     model = DeepEnsembleClassifier(**TINY, n_members=6).fit(X, y)
     ((log_likelihood, weight),) = given
@@ -264,13 +264,13 @@ def test_rows_to_weigh_the_kinds_by(classes, case):
 
 def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
     """Also where kinds have different numbers of members."""
-    train_all, given = _deep_ensemble.training.train_all, []
+    train_all, given = _deep_method.training.train_all, []
 
     def noted(jobs, data, **settings):
         given.extend(job.splits for job in jobs)
         return train_all(jobs, data, **settings)
 
-    monkeypatch.setattr(_deep_ensemble.training, "train_all", noted)
+    monkeypatch.setattr(_deep_method.training, "train_all", noted)
     DeepEnsembleClassifier(**{**TINY, "epochs": 1}, n_members=4).fit(*classes)
     assert [len(splits) for splits in given] == [2, 1, 1]
     for splits in given[1:]:
@@ -280,7 +280,7 @@ def test_members_of_all_kinds_meet_on_the_same_splits(classes, monkeypatch):
 
 def diverge(monkeypatch, which):
     """Let members of networks without embedding diverge."""
-    train_all = _deep_ensemble.training.train_all
+    train_all = _deep_method.training.train_all
 
     def diverging(jobs, data, **settings):
         found = train_all(jobs, data, **settings)
@@ -289,7 +289,7 @@ def diverge(monkeypatch, which):
                 members[which] = [FloatingPointError("diverged")] * len(members[which])
         return found
 
-    monkeypatch.setattr(_deep_ensemble.training, "train_all", diverging)
+    monkeypatch.setattr(_deep_method.training, "train_all", diverging)
 
 
 def test_a_kind_that_diverges_gets_no_weight(classes, monkeypatch):
