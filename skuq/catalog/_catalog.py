@@ -79,16 +79,17 @@ class Catalog(Sequence[TrialRecord]):
         Raises
         ------
         LookupError
-            If the trial failed.
+            If the trial failed or was discarded.
         """
         record = self.records[index]
         if not record.completed:
-            raise LookupError(f"Trial {record.trial_number} has no member: {record.message}")
+            reason = record.message or record.status
+            raise LookupError(f"Trial {record.trial_number} has no member: {reason}")
         result: Member | FoldedMember = record.result
         return result
 
     def to_frame(self) -> pd.DataFrame:
-        """Tabulate the trials: status, score, seconds, configuration and message."""
+        """Tabulate the trials: status, score, time, share of training, configuration, message."""
         rows = []
         for record in self.records:
             member = record.result if record.completed else None
@@ -98,6 +99,7 @@ class Catalog(Sequence[TrialRecord]):
                     "status": record.status,
                     "score": record.score,
                     "seconds": record.seconds,
+                    "share": record.share,
                     "n_epochs": member.n_epochs if member else 0,
                     "best_epoch": member.best_epoch if member else -1,
                     **record.configuration,

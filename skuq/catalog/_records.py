@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,6 +62,11 @@ class Member:
         return len(self.history["loss"])
 
     @property
+    def n_weights(self) -> int:
+        """Number of trained weights."""
+        return 0 if self.weights is None else self.weights.size
+
+    @property
     def score(self) -> float:
         """Loss of the kept epoch, on validation rows if there are any. Smaller is better."""
         watched = self.history["val_loss"]
@@ -92,13 +98,17 @@ class FoldedMember:
         Out-of-fold raw outputs on all rows, followed by the moments of the networks' mixture on
         shifted rows.
     score : float
-        Negative log likelihood of `held_out`, averaged over outputs and, by weight, over rows.
-        Smaller is better.
+        Loss of `held_out` by the head's `scores`, averaged over rows by weight. Smaller is better.
     """
 
     networks: tuple[Member, ...]
     held_out: np.ndarray | None
     score: float
+
+    @property
+    def n_weights(self) -> int:
+        """Number of trained weights of all networks."""
+        return sum(network.n_weights for network in self.networks)
 
     @property
     def n_epochs(self) -> int:
@@ -128,15 +138,21 @@ class TrialRecord:
     configuration : dict
         ``{decision name: value}``.
     seed : int
-    status : {"completed", "failed"}
+    status : {"completed", "discarded", "failed"}
+        A discarded trial was stopped early, because its scores were behind those of others.
     score : float
-        Value that the search minimises; NaN if the trial failed.
+        Value that the search minimises; NaN if the trial failed. The last one of a discarded trial.
     seconds : float
         Time from submission to result.
     message : str
         Reason of the failure; empty for a completed trial.
     result : Member, FoldedMember or None
-        Value returned by the evaluation; None if the trial failed.
+        Value returned by the evaluation; None unless the trial completed.
+    stage_scores : tuple of float
+        Scores after the first stages of training, at which trials may be discarded.
+    share : float
+        Share of the full training: less than 1 if the trial was discarded, or shortened because the
+        search's time was running out.
     """
 
     trial_number: int
@@ -147,11 +163,56 @@ class TrialRecord:
     seconds: float = 0.0
     message: str = ""
     result: Any = None
+    stage_scores: tuple[float, ...] = ()
+    share: float = 1.0
 
     @property
     def completed(self) -> bool:
         """Whether the trial gave a member."""
         return self.status == "completed"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the trial gave no score either."""
+        return self.status == "failed"
+
+
+@dataclass(frozen=True)
+class TrialBudget:
+    """How far a trial may go.
+
+    Attributes
+    ----------
+    stages : tuple of (float, float)
+        Shares of the training, ascending, each with the largest score that a trial may have then.
+        One with a larger score is discarded.
+    seconds : float
+        Time that the trial may take. Its training is shortened to fit into it.
+    """
+
+    stages: tuple[tuple[float, float], ...] = ()
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class TrialOutcome:
+    """Result of a trial that had a budget: what its record will hold.
+
+    Attributes
+    ----------
+    result : Member, FoldedMember or None
+        None if the trial was discarded.
+    score : float
+    stage_scores : tuple of float
+        Scores at the stages that the trial reached.
+    share : float
+        Share of the full training that was done.
+    """
+
+    result: Any
+    score: float
+    stage_scores: tuple[float, ...] = ()
+    share: float = 1.0
 
 
 @saved_as("catalog.HeldOut")

@@ -266,10 +266,18 @@ def _check_record(record: TrialRecord, file: Path) -> None:
     _require(type(number) is int and file.name == _trial_name(number), "its number is another")
     _require(type(record.configuration) is dict, "its configuration is no dict")
     _require(type(record.seed) is int and type(record.message) is str, "it has no seed")
-    _require(record.status in ("completed", "failed"), f"its status is {record.status!r}")
+    statuses = "completed", "discarded", "failed"
+    _require(record.status in statuses, f"its status is {record.status!r}")
     _require(record.completed == (record.result is not None), "status and result differ")
-    _require(record.completed == math.isfinite(record.score), f"its score is {record.score!r}")
+    _require(record.failed != math.isfinite(record.score), f"its score is {record.score!r}")
     _require(math.isfinite(record.seconds), f"its time is {record.seconds!r}")
+    scores, share = record.stage_scores, record.share
+    _require(type(scores) is tuple and all(map(_is_number, scores)), "its stages have no scores")
+    _require(_is_number(share) and 0 <= share <= 1, f"its share is {share!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
 
 
 def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMember:

@@ -10,6 +10,7 @@ candidates; its weights are how often each was taken, divided by its size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,6 +59,7 @@ def select_forward(
     replacement: bool = True,
     k_init: int = 1,
     min_members: int = 1,
+    min_weight: float = 0.0,
     min_size: int = 1,
     max_size: int | None = None,
     sample_weight: ArrayLike | None = None,
@@ -85,6 +87,9 @@ def select_forward(
     min_members : int, default=1
         Minimum number of distinct members, reached even if the loss rises. One member has
         no epistemic part.
+    min_weight : float, default=0.0
+        Smallest weight of each of the `min_members` heaviest members. Without it, repeats of the
+        best candidate may leave the others next to nothing.
     min_size : int, default=1
         Minimum number of members with repeats.
     max_size : int, optional
@@ -121,8 +126,11 @@ def select_forward(
         else:
             growing = _n_distinct(path) < max(min_members, k_init)
             excluded = [index for index, _ in path] if growing or not replacement else []
+            if not growing:
+                excluded += _too_heavy(path, min_members, min_weight)
             taken = _best_candidate(losses, np.isfinite(singles), excluded)
             improves = not path or losses[taken] < path[-1][1]
+            improves &= taken not in excluded
             if not (growing or len(path) < min_size or improves):
                 break
         path.append((taken, float(losses[taken])))
@@ -137,6 +145,18 @@ def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int])
     allowed = usable & ~np.isnan(losses)
     allowed[excluded] = False
     return int(np.argmin(np.where(allowed, losses, np.inf)))
+
+
+def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: float) -> list[int]:
+    """Candidates whose repeat would leave one of the heaviest `min_members` too little weight."""
+    counts = Counter(index for index, _ in path)
+    needed = min_weight * (len(path) + 1) - 1e-9
+
+    def lightest(index: int) -> int:
+        more = counts | Counter({index: counts[index] + 1})
+        return sorted(more.values(), reverse=True)[min_members - 1]
+
+    return [index for index in counts if lightest(index) < needed]
 
 
 def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
@@ -218,6 +238,7 @@ def select_greedy(
     sample_weight: ArrayLike | None = None,
     k_init: int = 1,
     min_members: int = 2,
+    min_weight: float | None = None,
     loss: str = "nll",
 ) -> Selection:
     """Select greedily as AutoDEUQ does, with repeats as weights.
@@ -236,6 +257,9 @@ def select_greedy(
     min_members : int, default=2
         Minimum number of distinct members; 1 is the paper's rule to the letter, which often keeps
         one member on small data, and then there is no epistemic part.
+    min_weight : float, optional
+        Smallest weight of each of the `min_members` heaviest members. By default half of what they
+        would have if they were the only ones and equal.
     loss : {"nll", "crps", "mse"}, default="nll"
         Loss to minimise: of the normal with the mixture's mean and variance, or of its mean.
 
@@ -262,8 +286,14 @@ def select_greedy(
         n_members,
         k_init=k_init,
         min_members=min_members,
+        min_weight=real_weight(min_members) if min_weight is None else min_weight,
         sample_weight=sample_weight,
     )
+
+
+def real_weight(min_members: int) -> float:
+    """Return the weight that each of the `min_members` heaviest members should have at least."""
+    return 0.5 / min_members
 
 
 def select_top(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from numbers import Integral, Real
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 from skuq import search
 from skuq._params import HasMethods, Interval, Options, StrOptions
 from skuq._registry import saved_as
+from skuq._space import Space
+from skuq.catalog import Catalog
+from skuq.catalog._search_files import find_search
 from skuq.ensembles import (
     check_selection,
     select_forward,
@@ -19,20 +23,37 @@ from skuq.ensembles import (
     select_top,
 )
 from skuq.ensembles._likelihood import brier_statistics, class_log_likelihood, likelihood_statistics
-from skuq.ensembles._selection import MOMENT_LOSSES, select_best
+from skuq.ensembles._selection import MOMENT_LOSSES, real_weight, select_best
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._search_estimator import SEARCH_CONSTRAINTS, SearchEstimator, SearchMethod
-from skuq.networks import resolve_search_space
+from skuq.networks import TabularSpace, resolve_search_space
 from skuq.search import STRATEGIES, make_proposer, pin
+from skuq.tables import NumberTargets
 from skuq.tables._targets import TARGET_CONSTRAINTS
+
+_N_TRIALS = 50  # by default, without `max_time`
+_MOST_TRIALS = 10_000  # with it
+_EPOCHS = 100  # where the space does not decide them
+_VALIDATION_FRACTION = 0.25
+_N_FOLDS, _N_FOLDS_OF_MANY, _MANY_ROWS = 8, 5, 20_000
+_LOSSES = ("crps", "nll")
+_N_TAKEN_OVER = 10  # trials of another search
+_SEARCH_EVERYTHING = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
 
 _CONSTRAINTS: dict = {
     **SEARCH_CONSTRAINTS,
+    "n_trials": [*SEARCH_CONSTRAINTS["n_trials"], StrOptions({"auto"})],
+    "epochs": [*SEARCH_CONSTRAINTS["epochs"], StrOptions({"auto"})],
+    "validation_fraction": [*SEARCH_CONSTRAINTS["validation_fraction"], StrOptions({"auto"})],
+    "cv": [*SEARCH_CONSTRAINTS["cv"], StrOptions({"auto"})],
+    "discard": ["boolean", search.SuccessiveHalving],
+    "initial_trials": [None, list, tuple, Catalog, str, os.PathLike],
+    "objective": [None, callable],
     "min_members": [Interval(Integral, 1, None, closed="left")],
     "n_nodes": [Interval(Integral, 1, None, closed="left")],
     "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
     "search_space": [
-        StrOptions({"benchmark", "toy", "tabular"}),
+        StrOptions({"auto", "tabular", "dense", "benchmark", "toy"}),
         *SEARCH_CONSTRAINTS["search_space"],
     ],
     "sample_size": [Interval(Integral, 1, None, closed="left"), None],
@@ -46,7 +67,62 @@ class _AutoDEUQ(SearchMethod):
     """AgEBO and its variants, with greedy selection."""
 
     selection_parameters = ("n_members", "min_members", "selection", "selection_loss")
-    prediction_parameters = ("epistemic_ddof",)
+    prediction_parameters = ("epistemic_ddof", "calibrate")
+
+    def __init__(self, estimator):
+        super().__init__(estimator)
+        space = estimator.search_space
+        self.is_tabular = isinstance(space, str) and space in ("auto", "tabular")
+
+    @property
+    def n_trials(self):
+        own = self.estimator
+        if not isinstance(own.n_trials, str):
+            return own.n_trials
+        return _N_TRIALS if own.max_time is None else _MOST_TRIALS
+
+    @property
+    def score_name(self):
+        return "CRPS" if self.is_tabular and not self.classifies else "NLL"
+
+    @property
+    def halving(self):
+        discard = self.estimator.discard
+        return search.SuccessiveHalving() if discard is True else discard or None
+
+    @property
+    def objective(self):
+        return self.estimator.objective
+
+    @property
+    def calibrates(self):
+        return not self.classifies and self.estimator.calibrate
+
+    def validation(self, n_rows, given):
+        """Decide how rows are held out: eight folds where they train as one program."""
+        own = self.estimator
+        fraction = own.validation_fraction
+        is_auto = isinstance(fraction, str)
+        cv = own.cv
+        if isinstance(cv, str):
+            in_folds = self.is_tabular and is_auto and not given
+            cv = _n_folds(n_rows) if in_folds else None
+        return {"fraction": _VALIDATION_FRACTION if is_auto else fraction, "cv": cv}
+
+    def epochs(self, space, inputs, n_train):
+        epochs = self.estimator.epochs
+        return (_EPOCHS, None) if isinstance(epochs, str) else (epochs, epochs)
+
+    def targets(self):
+        if self.classifies or not self.is_tabular:
+            return super().targets()
+        return NumberTargets(self.estimator.target_transform, loss=_LOSSES[0])
+
+    def make_space(self, inputs, n_rows, x, n_train):
+        if self.is_tabular:
+            losses = () if self.classifies else _LOSSES
+            return TabularSpace(x, inputs.n_codes, n_train, self.classifies, losses)
+        return super().make_space(inputs, n_rows, x, n_train)
 
     def check_selection(self):
         if self.estimator.selection == "hq" and self.estimator.n_members < 2:
@@ -59,20 +135,37 @@ class _AutoDEUQ(SearchMethod):
     def proposer(self, space, held_out):
         own, decisions = self.estimator, self.estimator.decisions_
         if isinstance(own.search, str):
-            return make_proposer(
+            planned = _N_TRIALS if isinstance(own.n_trials, str) else own.n_trials
+            proposer = make_proposer(
                 own.search,
                 decisions,
-                own.n_trials,
+                planned,
                 fixed_architecture=own.fixed_architecture,
                 fixed_hyperparameters=own.fixed_hyperparameters,
                 population_size=own.population_size,
                 sample_size=own.sample_size,
                 kappa=own.kappa,
             )
+            first = self._initial_configurations(space)
+            return search.StartingWith(first, proposer) if first else proposer
         # A copy: the parameter is not touched, so that fit can be called again.
         oracle = copy.deepcopy(own.search)
         pinned = pin(decisions, own.fixed_architecture, own.fixed_hyperparameters)
-        return search.OracleProposer(oracle, pinned, own.n_trials)
+        return search.OracleProposer(oracle, pinned, self.n_trials)
+
+    def _initial_configurations(self, space):
+        """Configurations to begin with: the user's, or recipes that the space knows."""
+        own = self.estimator
+        given, name = own.initial_trials, "initial_trials"
+        if given is None:
+            known = hasattr(space, "known_recipes") and own.search in _SEARCH_EVERYTHING
+            given, name = (space.known_recipes() if known else []), "known_recipes"
+        elif not isinstance(given, list | tuple):
+            given = _best_configurations(given)
+        both = sum(own.decisions_, Space())
+        fixed = {**(own.fixed_architecture or {}), **(own.fixed_hyperparameters or {})}
+        checked = [both.check({**configuration, **fixed}, name) for configuration in given]
+        return [c for k, c in enumerate(checked) if c not in checked[:k]]
 
     def choose(self, candidates):
         own = self.estimator
@@ -87,9 +180,10 @@ class _AutoDEUQ(SearchMethod):
         return chosen
 
     def _greedy(self, y, *predicted, sample_weight):
-        settings = {"min_members": self.estimator.min_members, "sample_weight": sample_weight}
+        min_members = self.estimator.min_members
+        settings = {"min_members": min_members, "sample_weight": sample_weight}
         if self.classifies:
-            proba, n_members = predicted
+            (proba, n_members), settings["min_weight"] = predicted, real_weight(min_members)
             return select_forward(*self._statistics(y, proba), n_members, **settings)
         return select_greedy(y, *predicted, loss=self.estimator.selection_loss, **settings)
 
@@ -112,6 +206,21 @@ class _AutoDEUQ(SearchMethod):
         return likelihood_statistics(class_log_likelihood(y, proba))
 
 
+def _n_folds(n_rows):
+    """Return the number of folds for so many rows: fewer where training is long."""
+    if n_rows < 2 * _N_FOLDS:
+        return max(2, n_rows // 2)
+    return _N_FOLDS if n_rows <= _MANY_ROWS else _N_FOLDS_OF_MANY
+
+
+def _best_configurations(trials):
+    """Configurations of the best trials of another search, given as a catalog or its folder."""
+    catalog = trials if isinstance(trials, Catalog) else Catalog.load(find_search(trials))
+    completed = [catalog[int(k)] for k in catalog.completed]
+    best = sorted(completed, key=lambda record: record.score)[:_N_TAKEN_OVER]
+    return [record.configuration for record in best]
+
+
 @saved_as("estimators.AutoDEUQRegressor", kind="estimator")
 class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
@@ -125,9 +234,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
 
     Parameters
     ----------
-    n_trials : int, default=50
-        Number of trials, hence the size of the catalog; 500 in the paper.
-    n_members : int, default=5
+    n_trials : int or "auto", default="auto"
+        Number of trials, hence the size of the catalog; 500 in the paper. "auto" is 50, and with
+        `max_time` as many as there is time for.
+    n_members : int, default=10
         Maximum number of distinct members (K).
     min_members : int, default=2
         Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
@@ -135,17 +245,20 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     n_nodes : int, default=5
         Number of variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy
         task.
-    epochs : int, default=100
-        Maximum number of epochs of one network; training stops early and keeps the best epoch.
-    validation_fraction : float, default=0.25
+    epochs : int or "auto", default="auto"
+        Maximum number of epochs of one network, of which the best is kept. "auto" is what the space
+        decides, else 100.
+    validation_fraction : float or "auto", default="auto"
         Share of the rows that is held out for early stopping, the search and the selection.
-        Ignored with `cv` or `validation_data`.
-    cv : int, cross-validation generator, iterable or None, default=None
+        Ignored with `cv` or `validation_data`. "auto" is 0.25.
+    cv : int, cross-validation generator, iterable, "auto" or None, default="auto"
         Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
         one network per fold of the rows of positive weight, each without the rows of its fold.
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
         selected trials predict. Better for small tables, at as many times the cost as there are
-        folds. A splitter must test every row once. None holds out `validation_fraction`.
+        folds. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
+        8 folds in the tabular space (5 above 20,000 rows), whose folds train as one program, and
+        None in other spaces, with `validation_data` or with a number as `validation_fraction`.
     refit : bool, default=False
         Whether to train the members again on all rows, `validation_data` among them, after the
         search. Each trains for as many epochs as were best in the search; with `cv` one network
@@ -155,13 +268,27 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
         "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
-    search_space : None, "tabular", "benchmark", "toy", SearchSpace, callable or pair, default=None
-        Space of networks. None is the paper's: fully connected networks with skip connections,
-        with `n_nodes` and `max_batch_size`; "benchmark" and "toy" are the paper's presets.
-        "tabular" is `skuq.networks.TabularSpace`, which embeds numbers and categories and decides
-        the number of epochs itself. A callable ``build(hp, input_shape, n_outputs) ->
-        keras.Model``, alone or in a pair with ``training(hp) -> dict``, is a space in
-        Keras-Tuner's language, see `skuq.networks.KerasTunerSpace`.
+    search_space : str, SearchSpace, callable or pair, default="auto"
+        Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
+        numbers and categories, decides the number of epochs itself, and whose first trials are
+        recipes known to be good. "dense" is the paper's: fully connected networks with skip
+        connections, with `n_nodes` and `max_batch_size`; "benchmark" and "toy" are its presets. A
+        callable ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
+        ``training(hp) -> dict``, is a space in Keras-Tuner's language, see
+        `skuq.networks.KerasTunerSpace`.
+    discard : bool or SuccessiveHalving, default=True
+        Whether trials that are behind others early in their training are stopped. They are
+        recorded as discarded and are no candidates for the ensemble. True is
+        `skuq.search.SuccessiveHalving` with its defaults.
+    initial_trials : list of dict, Catalog, path or None, default=None
+        Configurations to try first, completed by the space's defaults. From a catalog, or from
+        the folder of a search, the ten best are taken. None are the recipes that a tabular space
+        knows.
+    objective : callable or None, default=None
+        ``objective(trial) -> float``, which the search minimises instead of ``trial.score``, for
+        example with a price on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
+        trial is a `skuq.catalog.Member` or `FoldedMember`. Early discarding still goes by the
+        score.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
@@ -180,6 +307,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     selection_loss : {"nll", "crps", "mse"}, default="nll"
         Loss that "greedy" and "top" minimise: the NLL (the paper's) or CRPS of the normal with the
         mixture's mean and variance, or the squared error of the mean. "hq" has losses of its own.
+    calibrate : bool, default=True
+        Whether to scale the ensemble's standard deviation so that it fits the errors on the rows
+        held out, as `DeepEnsembleRegressor` does. Not with `shift_validation`.
     epistemic_ddof : {0, 1}, default=0
         Degrees of freedom of the epistemic variance: 0 is the mixture's own variance of the means;
         1 is the paper's Eq. 4 (K - 1), used by `predict` and `predict_uncertainty` but not by
@@ -202,7 +332,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         same data and settings continues with the stored trials. Each search has a subfolder of its
         own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
-        Seconds after which the search ends with the first trial that finishes.
+        Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
+        of them. The first always finishes, so that there is an ensemble, and compiling networks
+        can take longer. Below 30 seconds trials run in the calling process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
@@ -286,17 +418,20 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
 
     def __init__(
         self,
-        n_trials=50,
+        n_trials="auto",
         *,
-        n_members=5,
+        n_members=10,
         min_members=2,
         n_nodes=5,
-        epochs=100,
-        validation_fraction=0.25,
-        cv=None,
+        epochs="auto",
+        validation_fraction="auto",
+        cv="auto",
         refit=False,
         search="agebo",
-        search_space=None,
+        search_space="auto",
+        discard=True,
+        initial_trials=None,
+        objective=None,
         fixed_architecture=None,
         fixed_hyperparameters=None,
         population_size=None,
@@ -305,6 +440,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         max_batch_size=256,
         selection="greedy",
         selection_loss="nll",
+        calibrate=True,
         epistemic_ddof=0,
         preprocess="auto",
         target_transform="standard",
@@ -327,6 +463,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         self.refit = refit
         self.search = search
         self.search_space = search_space
+        self.discard = discard
+        self.initial_trials = initial_trials
+        self.objective = objective
         self.fixed_architecture = fixed_architecture
         self.fixed_hyperparameters = fixed_hyperparameters
         self.population_size = population_size
@@ -335,6 +474,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         self.max_batch_size = max_batch_size
         self.selection = selection
         self.selection_loss = selection_loss
+        self.calibrate = calibrate
         self.epistemic_ddof = epistemic_ddof
         self.preprocess = preprocess
         self.target_transform = target_transform
@@ -361,9 +501,10 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
 
     Parameters
     ----------
-    n_trials : int, default=50
-        Number of trials, hence the size of the catalog; 500 in the paper.
-    n_members : int, default=5
+    n_trials : int or "auto", default="auto"
+        Number of trials, hence the size of the catalog; 500 in the paper. "auto" is 50, and with
+        `max_time` as many as there is time for.
+    n_members : int, default=10
         Maximum number of distinct members (K).
     min_members : int, default=2
         Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
@@ -371,17 +512,20 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     n_nodes : int, default=5
         Number of variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy
         task.
-    epochs : int, default=100
-        Maximum number of epochs of one network; training stops early and keeps the best epoch.
-    validation_fraction : float, default=0.25
+    epochs : int or "auto", default="auto"
+        Maximum number of epochs of one network, of which the best is kept. "auto" is what the space
+        decides, else 100.
+    validation_fraction : float or "auto", default="auto"
         Share of the rows that is held out for early stopping, the search and the selection.
-        Ignored with `cv` or `validation_data`.
-    cv : int, cross-validation generator, iterable or None, default=None
+        Ignored with `cv` or `validation_data`. "auto" is 0.25.
+    cv : int, cross-validation generator, iterable, "auto" or None, default="auto"
         Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
         one network per fold of the rows of positive weight, each without the rows of its fold.
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
         selected trials predict. Better for small tables, at as many times the cost as there are
-        folds. A splitter must test every row once. None holds out `validation_fraction`.
+        folds. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
+        8 folds in the tabular space (5 above 20,000 rows), whose folds train as one program, and
+        None in other spaces, with `validation_data` or with a number as `validation_fraction`.
     refit : bool, default=False
         Whether to train the members again on all rows, `validation_data` among them, after the
         search. Each trains for as many epochs as were best in the search; with `cv` one network
@@ -391,13 +535,27 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
         "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
-    search_space : None, "tabular", "benchmark", "toy", SearchSpace, callable or pair, default=None
-        Space of networks. None is the paper's: fully connected networks with skip connections,
-        with `n_nodes` and `max_batch_size`; "benchmark" and "toy" are the paper's presets.
-        "tabular" is `skuq.networks.TabularSpace`, which embeds numbers and categories and decides
-        the number of epochs itself. A callable ``build(hp, input_shape, n_outputs) ->
-        keras.Model``, alone or in a pair with ``training(hp) -> dict``, is a space in
-        Keras-Tuner's language, see `skuq.networks.KerasTunerSpace`.
+    search_space : str, SearchSpace, callable or pair, default="auto"
+        Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
+        numbers and categories, decides the number of epochs itself, and whose first trials are
+        recipes known to be good. "dense" is the paper's: fully connected networks with skip
+        connections, with `n_nodes` and `max_batch_size`; "benchmark" and "toy" are its presets. A
+        callable ``build(hp, input_shape, n_outputs) -> keras.Model``, alone or in a pair with
+        ``training(hp) -> dict``, is a space in Keras-Tuner's language, see
+        `skuq.networks.KerasTunerSpace`.
+    discard : bool or SuccessiveHalving, default=True
+        Whether trials that are behind others early in their training are stopped. They are
+        recorded as discarded and are no candidates for the ensemble. True is
+        `skuq.search.SuccessiveHalving` with its defaults.
+    initial_trials : list of dict, Catalog, path or None, default=None
+        Configurations to try first, completed by the space's defaults. From a catalog, or from
+        the folder of a search, the ten best are taken. None are the recipes that a tabular space
+        knows.
+    objective : callable or None, default=None
+        ``objective(trial) -> float``, which the search minimises instead of ``trial.score``, for
+        example with a price on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
+        trial is a `skuq.catalog.Member` or `FoldedMember`. Early discarding still goes by the
+        score.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
@@ -434,7 +592,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         same data and settings continues with the stored trials. Each search has a subfolder of its
         own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
-        Seconds after which the search ends with the first trial that finishes.
+        Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
+        of them. The first always finishes, so that there is an ensemble, and compiling networks
+        can take longer. Below 30 seconds trials run in the calling process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
@@ -518,17 +678,20 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
 
     def __init__(
         self,
-        n_trials=50,
+        n_trials="auto",
         *,
-        n_members=5,
+        n_members=10,
         min_members=2,
         n_nodes=5,
-        epochs=100,
-        validation_fraction=0.25,
-        cv=None,
+        epochs="auto",
+        validation_fraction="auto",
+        cv="auto",
         refit=False,
         search="agebo",
-        search_space=None,
+        search_space="auto",
+        discard=True,
+        initial_trials=None,
+        objective=None,
         fixed_architecture=None,
         fixed_hyperparameters=None,
         population_size=None,
@@ -558,6 +721,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         self.refit = refit
         self.search = search
         self.search_space = search_space
+        self.discard = discard
+        self.initial_trials = initial_trials
+        self.objective = objective
         self.fixed_architecture = fixed_architecture
         self.fixed_hyperparameters = fixed_hyperparameters
         self.population_size = population_size

@@ -108,13 +108,13 @@ class NeuralEnsembleSearch(SearchMethod):
 
     def epochs(self, space, inputs, n_train):
         if self.estimator.epochs is not None:
-            return self.estimator.epochs
+            return self.estimator.epochs, None
         if isinstance(inputs, ImageInputs) and not inputs.flat:
-            return _IMAGE_EPOCHS
+            return _IMAGE_EPOCHS, None
         architecture, hyperparameters = self.estimator.decisions_
         recipe = Recipe(**space.recipe({**architecture.default(), **hyperparameters.default()}))
         n_steps = -(-n_train // recipe.batch_size)
-        return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS))
+        return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS)), None
 
     def _pinned(self):
         """The decisions, with one value each where they do not vary."""

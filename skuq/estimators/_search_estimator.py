@@ -7,6 +7,7 @@ estimator names: the space, the proposer, and how members are selected.
 from __future__ import annotations
 
 import functools
+import time
 import warnings
 from dataclasses import replace
 from numbers import Integral, Real
@@ -30,6 +31,7 @@ from skuq.estimators._durable import (
 )
 from skuq.fitted import FittedEnsemble
 from skuq.networks import TabularSpace
+from skuq.predictive._out_of_bag import fit_out_of_bag_scale
 from skuq.search import CandidatePredictions, Limits, RunOptions, Search, SearchResult
 from skuq.tables import (
     ClassTargets,
@@ -68,6 +70,10 @@ SEARCH_CONSTRAINTS: dict = {
 }
 
 
+#: Factor of the standard deviation, and floor of the noise, of ensembles without a calibration.
+NO_CALIBRATION = (1.0, 0.0)
+
+
 class SearchMethod:
     """How an estimator's parameters decide a search and a selection.
 
@@ -80,12 +86,29 @@ class SearchMethod:
     reselect_parameters: tuple[str, ...] = ()
     #: Parameters that change predictions alone.
     prediction_parameters: tuple[str, ...] = ()
+    #: What the search minimises, for messages.
+    score_name = "NLL"
+    #: What discards trials early; None trains all to their end.
+    halving: Any = None
+    #: Whether the ensemble's standard deviation is scaled to fit errors on held-out rows.
+    calibrates = False
+    #: What trials are scored by instead of their own score.
+    objective: Any = None
 
     def __init__(self, estimator):
         self.estimator = estimator
         self.classifies = is_classifier(estimator)
         space = estimator.search_space
         self.is_tabular = isinstance(space, str) and space == "tabular"
+
+    @property
+    def n_trials(self) -> int:
+        """Number of trials of the search."""
+        return self.estimator.n_trials
+
+    def validation(self, n_rows: int, given: bool) -> dict[str, Any]:
+        """Decide the `fraction` or the `cv` by which rows are held out; `given`: the user does."""
+        return {"fraction": self.estimator.validation_fraction, "cv": self.estimator.cv}
 
     @property
     def params_not_in_fingerprint(self) -> set[str]:
@@ -128,9 +151,9 @@ class SearchMethod:
             return TabularSpace(x, inputs.n_codes, n_train, self.classifies)
         return self.resolve_space(inputs, n_rows)
 
-    def epochs(self, space, inputs, n_train: int) -> int:
-        """Return the largest number of epochs of a trial."""
-        return self.estimator.epochs
+    def epochs(self, space, inputs, n_train: int) -> tuple[int, int | None]:
+        """Return the epochs of a trial that decides none, and the maximum of all trials."""
+        return self.estimator.epochs, None
 
     def proposer(self, space, held_out: HeldOut):
         """Make what proposes configurations."""
@@ -147,6 +170,17 @@ class SearchMethod:
     def choose(self, candidates: CandidatePredictions) -> Any:
         """Select an ensemble; returns a `Selection` of positions among the candidates."""
         raise NotImplementedError
+
+    def calibration(self, chosen, candidates: CandidatePredictions) -> tuple[float, float]:
+        """Fit the factor and the floor of the standard deviation of the chosen ensemble."""
+        if not self.calibrates:
+            return NO_CALIBRATION
+        raw = np.stack([candidates.raw[k] for k in chosen.indices]).astype("float64")
+        loc, scale = self.head.distribution(raw)
+        unseen = np.ones(raw.shape[:2], dtype=bool)
+        return fit_out_of_bag_scale(
+            loc, scale, unseen, candidates.y, candidates.weight, chosen.weights
+        )
 
 
 class SearchEstimator:
@@ -202,6 +236,7 @@ class SearchEstimator:
         SearchFailedError
             If no network could be trained; it shows the reasons.
         """
+        started = time.monotonic()
         was_fitted = hasattr(self, "selection_")
         forget_fit(self)
         method = self._method
@@ -212,7 +247,7 @@ class SearchEstimator:
         self.inputs_, self.targets_ = given.inputs, given.targets
         vars(self).update(method.attributes(given.inputs, given.targets))
         # The user's own `cv` may fold otherwise each time, so its folds are part of the identity.
-        splits = None if isinstance(self.cv, Integral | None) else given.splits(self)
+        splits = None if isinstance(self.cv, Integral | str | None) else given.splits(self)
         identity, ignored = given.identity(splits), method.params_not_in_fingerprint
         with open_store(self, ignored, self._memory, was_fitted, identity) as store:
             self._memory = store if self.catalog_dir is None else None
@@ -221,12 +256,13 @@ class SearchEstimator:
                 self.entropy_ = store.entropy or self.entropy_
             splits = splits or given.splits(self)
             advice = "`cv`, a larger validation_fraction or validation_data may help."
-            warn_of_few_rows(splits.n_valid, advice if self.cv is None else "", stacklevel=4)
-            search = self._make_search(method, given, splits, store)
+            warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "", stacklevel=4)
+            search = self._make_search(method, given, splits, store, started)
             if store is not None:
                 begin_search(store, self, search.held_out)
             result = search.run()
         self._select(result)
+        self._warn_of_few_members()
         if self.refit:
             options = self._options(
                 "refit", trial_timeout=self.trial_timeout, raise_on_failures=False
@@ -235,56 +271,80 @@ class SearchEstimator:
             self.refitted_ = result.refitted
         return self
 
-    def _make_search(self, method, given, splits, store):
+    def _make_search(self, method, given, splits, store, started):
         """Fit the scales on the training rows, and put the search together."""
         inputs, targets = given.inputs, given.targets
         data = splits.training_data(inputs, targets)
         held_out, inputs_of_trials = _held_out(splits, data, given.shifted, inputs, targets)
         space = method.make_space(inputs, len(given.rows.X), data.x, splits.n_train)
         self.decisions_ = space.decisions(data.x.shape[1:], targets.head.n_raw)
+        epochs, max_epochs = method.epochs(space, inputs, splits.n_train)
         trainer = MemberTrainer(
             space,
             data,
             targets.head,
-            method.epochs(space, inputs, splits.n_train),
+            epochs,
             inputs_of_trials,
             splits.parts,
             timeout=self.trial_timeout,
+            max_epochs=max_epochs,
+            objective=method.objective,
         )
         proposer = method.proposer(space, held_out)
+        max_time = self.max_time
+        if max_time is not None:  # what has been prepared until now counts
+            max_time = max(0.0, max_time - (time.monotonic() - started))
         return Search(
             trainer,
             proposer,
-            self.n_trials,
+            method.n_trials,
             method.trial_entropy(self.entropy_),
             held_out,
             store,
-            self._options("search", self.max_time, self.trial_timeout, self.max_failures),
+            self._options("search", max_time, self.trial_timeout, self.max_failures),
+            halving=method.halving,
             in_stacks=method.is_stackable(proposer),
         )
 
     def _options(self, name, *args, **kwargs):
         """How a search or a refit of this estimator runs, with the limits given."""
         limits = Limits(*args, **kwargs)
-        return RunOptions(self.n_jobs, limits, self.verbose, name=name, score_name="NLL")
+        score_name = self._method.score_name
+        return RunOptions(self.n_jobs, limits, self.verbose, name=name, score_name=score_name)
 
     # -------------------------------------------------------------- selection
 
     def _select(self, result: SearchResult):
         """Select an ensemble for each held-out set, and the one that predicts."""
         self.catalog_, self.refitted_ = result.catalog, result.refitted
-        self.selections_ = tuple(
-            self._choose(result.candidate_predictions([part])) for part in result.sets
-        )
-        if len(result.sets) <= 2:  # the clean rows, or one shifted set: selected on already
-            self.selection_ = self.selections_[-1]
-        else:
-            self.selection_ = self._choose(result.candidate_predictions())
+        candidates = [result.candidate_predictions([part]) for part in result.sets]
+        chosen = [self._choose(own) for own in candidates]
+        self.selections_ = tuple(selection for selection, _ in chosen)
+        self.selection_, self.calibration_ = chosen[-1]
+        if len(result.sets) > 2:  # else the clean rows, or one shifted set: selected on already
+            self.selection_, _ = self._choose(result.candidate_predictions())
+        if len(result.sets) > 1:
+            self.calibration_ = NO_CALIBRATION
 
     def _choose(self, candidates, method=None):
-        """Select an ensemble of trials."""
-        chosen = (method or self._method).choose(candidates)
-        return replace(chosen, indices=self.catalog_.completed[np.asarray(chosen.indices)])
+        """Select an ensemble of trials, and calibrate it on the same rows."""
+        method = method or self._method
+        chosen = method.choose(candidates)
+        calibration = method.calibration(chosen, candidates)
+        indices = self.catalog_.completed[np.asarray(chosen.indices)]
+        return replace(chosen, indices=indices), calibration
+
+    def _warn_of_few_members(self):
+        """Warn where too few networks predict for an honest epistemic part."""
+        wanted, n_networks = getattr(self, "min_members", 1), len(self.fitted_.members)
+        if n_networks < wanted:
+            is_one = n_networks == 1
+            warnings.warn(
+                f"The ensemble has {n_networks} network{'s' * (not is_one)}, because no more trials "
+                f"succeeded{': its epistemic uncertainty is 0' * is_one}. Give the search more "
+                "trials or more time.",
+                stacklevel=5,
+            )
 
     @property
     def _result(self) -> SearchResult:
@@ -299,7 +359,10 @@ class SearchEstimator:
     def fitted_(self) -> FittedEnsemble:
         """The networks that are selected, and everything needed to predict with them."""
         members, weights = self._result.members(self.selection_)
-        return FittedEnsemble(self.inputs_, self.targets_, members, weights)
+        targets = self.targets_
+        if self.calibration_ != NO_CALIBRATION:
+            targets = targets.with_calibration(*self.calibration_)
+        return FittedEnsemble(self.inputs_, targets, members, weights)
 
     def reselect(self, X=None, y=None, sample_weight=None, **settings):
         """Choose another ensemble out of the networks there are: nothing is trained.
@@ -343,7 +406,7 @@ class SearchEstimator:
             raws = [predict_members(networks, x, once=True) for networks in trials]
             raws = [raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw) for raw in raws]
             candidates = CandidatePredictions(raws, targets, weight, np.arange(len(x)))
-        self.selection_ = self._choose(candidates, method)
+        self.selection_, self.calibration_ = self._choose(candidates, method)
         if self.refitted_:
             self.refitted_ = {}
             warnings.warn(
@@ -385,7 +448,10 @@ class SearchEstimator:
                 f"`severity` must be an integer in 0..{len(self.selections_) - 1}. "
                 f"Got {severity!r}."
             )
-        return self._copy(selection_=self.selections_[severity])
+        selection = self.selections_[severity]
+        if selection is self.selection_:
+            return self._copy()
+        return self._copy(selection_=selection, calibration_=NO_CALIBRATION)
 
     def member_estimators(self, *, every_trial=False):
         """Members as fitted estimators of one trial each: a pool to choose from.
@@ -402,10 +468,11 @@ class SearchEstimator:
             have not seen: those held out, or with `cv` and `refit`, which train on all, others.
         """
         check_is_fitted(self)
-        indices, changes = self.selection_.indices, {}
+        # The calibration is that of the ensemble.
+        indices, changes = self.selection_.indices, {"calibration_": NO_CALIBRATION}
         if every_trial:
             self._result.check_complete()
-            indices, changes = self.catalog_.completed, {"refitted_": {}}
+            indices, changes = self.catalog_.completed, {**changes, "refitted_": {}}
         one = replace(self.selection_, weights=np.ones(1), loss=float("nan"), path=())
         return [
             (f"trial{k}", self._copy(selection_=replace(one, indices=np.array([k])), **changes))
@@ -506,15 +573,20 @@ class _Given(NamedTuple):
 
     def splits(self, estimator) -> Splits:
         """Decide which rows train and which validate."""
+        given = self.validation is not None
         return make_splits(
             self.rows,
             estimator.entropy_,
-            fraction=estimator.validation_fraction,
-            cv=estimator.cv,
+            **estimator._method.validation(self._n_units(), given),
             validation=self.validation,
             groups=self.groups,
             labels=self.targets.labels(self.rows.y),
         )
+
+    def _n_units(self) -> int:
+        """Number of rows or, where there are groups, of groups, that validation can divide."""
+        used = self.rows.used
+        return len(used) if self.groups is None else len(np.unique(self.groups[used]))
 
     def identity(self, splits: Splits | None) -> dict[str, Any]:
         """Data that make two searches the same, by name; `splits` are those of the user's folds."""
@@ -535,7 +607,8 @@ def _read_data(
     """Validate and encode what a user gives to `fit`."""
     named = _named_sets(shift_validation)
     method.check(named)
-    if estimator.cv is not None and validation_data is not None:
+    is_auto = isinstance(estimator.cv, str)
+    if estimator.cv is not None and not is_auto and validation_data is not None:
         raise ValueError(
             "With `cv` every row validates, and `validation_data` are others to validate on: "
             f"give one of them. Got cv={estimator.cv!r}."

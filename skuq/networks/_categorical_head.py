@@ -49,6 +49,10 @@ class CategoricalHead:
         losses = self.loss(y[..., None, :], copies)  # (.., C)
         return np.log(copies.shape[-2]) - backend.ops.logsumexp(-losses, axis=-1)
 
+    def scores(self, y, raw) -> np.ndarray:
+        """`loss` (..,) in NumPy, from arrays: searches minimise it."""
+        return -self.log_likelihood(y, raw)
+
     def log_likelihood(self, y, raw) -> np.ndarray:
         """Log probability (..,) of codes (.., 1), from arrays of raw numbers (.., n_classes)."""
         codes = np.broadcast_to(np.asarray(y).astype(int), (*raw.shape[:-1], 1))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from skuq import backend
 from skuq._registry import saved_as
@@ -116,9 +117,16 @@ class GaussianHead(LikelihoodHead):
         """Negative log likelihood or CRPS of each row, mean over outputs; `beta` is not used."""
         if self.score == "log":
             return super().validation_loss(y, raw)
-        mean, scale = self.distribution(raw, backend.ops)
-        scores = _mean_distance(y - mean, scale) - scale / math.sqrt(math.pi)
-        return backend.ops.mean(scores, axis=-1)
+        return backend.ops.mean(self._crps(y, raw, backend.ops), axis=-1)
+
+    def scores(self, y, raw) -> np.ndarray:
+        """`validation_loss` (..,) in NumPy, from arrays: searches minimise it."""
+        return super().scores(y, raw) if self.score == "log" else self._crps(y, raw).mean(axis=-1)
+
+    def _crps(self, y, raw, xp=np):
+        """CRPS (.., n_outputs) of each output."""
+        mean, scale = self.distribution(raw, xp)
+        return _mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
 
     def mixture_loss(self, y, copies):
         """`validation_loss` of an equal mixture: y (.., n_outputs), copies (.., C, n_raw)."""
@@ -126,21 +134,21 @@ class GaussianHead(LikelihoodHead):
             return super().mixture_loss(y, copies)
         ops = backend.ops
         mean, scale = self.distribution(copies, ops)  # (.., C, m)
-        to_y = ops.mean(_mean_distance(y[..., None, :] - mean, scale), axis=-2)
+        to_y = ops.mean(_mean_distance(y[..., None, :] - mean, scale, ops), axis=-2)
         n_copies, variance = copies.shape[-2], ops.square(scale)
 
         def to_copy(k):  # all pairs at once would be large
             std = ops.sqrt(variance + variance[..., k, None, :])
-            return _mean_distance(mean - mean[..., k, None, :], std)
+            return _mean_distance(mean - mean[..., k, None, :], std, ops)
 
         between = sum(to_copy(k) for k in range(n_copies))
         return ops.mean(to_y - 0.5 * ops.mean(between, axis=-2) / n_copies, axis=-1)
 
 
-def _mean_distance(mean, std):
-    """Compute E|X| of normals X (tensors)."""
-    ops, z = backend.ops, mean / std
-    return std * (z * ops.erf(_SQRT_HALF * z) + _SQRT_2_OVER_PI * ops.exp(-0.5 * ops.square(z)))
+def _mean_distance(mean, std, xp):
+    """Compute E|X| of normals X."""
+    z, erf = mean / std, special.erf if xp is np else xp.erf
+    return std * (z * erf(_SQRT_HALF * z) + _SQRT_2_OVER_PI * xp.exp(-0.5 * xp.square(z)))
 
 
 @saved_as("networks.SquaredErrorHead")

@@ -57,7 +57,11 @@ class ArtificialHead(Head, Protocol):
 
 
 class LikelihoodHead(Head, Protocol):
-    """A head with a likelihood, by which the networks of several folds are scored."""
+    """A head whose networks a search can score and mix."""
+
+    def scores(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """Loss (..,) of each row that a search minimises, from arrays."""
+        ...
 
     def log_likelihood(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Log density (..,) of all outputs together, from arrays."""

@@ -44,6 +44,10 @@ class LikelihoodHead:
         log_likelihood = ops.logsumexp(joint, axis=-1) - np.log(copies.shape[-2])
         return -log_likelihood / self.n_outputs
 
+    def scores(self, y, raw) -> np.ndarray:
+        """`validation_loss` (..,) in NumPy, from arrays: searches minimise it."""
+        return -self.log_densities(y, raw).mean(axis=-1)
+
     def log_likelihood(self, y, raw) -> np.ndarray:
         """Log density (..,) of all outputs together: arrays (.., n_outputs), (.., n_raw)."""
         return self.log_densities(y, raw).sum(axis=-1)

@@ -19,12 +19,12 @@ _PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
 
 
 def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> SearchSpace:
-    """Return the search space meant by None, a name, an object, a callable or a pair.
+    """Return the search space meant by a name, an object, a callable or a pair.
 
     Parameters
     ----------
-    space : None, "benchmark", "toy", SearchSpace, callable or (callable, callable)
-        None is `DenseSkipSpace` with the two arguments below; callables are in
+    space : "dense", "benchmark", "toy", SearchSpace, callable or (callable, callable)
+        "dense" is `DenseSkipSpace` with the two arguments below; callables are in
         Keras-Tuner's language, see `KerasTunerSpace`.
     n_nodes, max_batch_size : int
 
@@ -33,7 +33,7 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
     ValueError
         If it is none of these.
     """
-    if space is None:
+    if isinstance(space, str) and space == "dense":
         return DenseSkipSpace(n_nodes, max_batch_size)
     if isinstance(space, TabularSpace):
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,23 @@ _MANY = 4_000  # rows, which wider networks pay for
 _STEPS_OF_FEW, _STEPS_OF_MANY = 6_000, 5_000  # of a run
 _MORE_STEPS = 0.035  # for each of many rows
 _MOST_EPOCHS = 512
+
+# What is best differs from table to table.
+_KNOWN_RECIPES = (
+    {},
+    {"frequency_scale": 3.0},
+    {"embedding": "piecewise-linear"},
+    {"residual": True, "dropout": 0.1},
+    {"loss": "nll"},
+    {"embedding": "none"},
+)
+_KNOWN_CLASS_RECIPES = (
+    {},
+    {"embedding": "none"},
+    {"frequency_scale": 3.0},
+    {"residual": True},
+    {"embedding": "piecewise-linear"},
+)
 _MOST_STEPS_PER_EPOCH = 512
 
 
@@ -43,6 +60,8 @@ class TabularSpace:
         those of x.
     classes : bool, default=False
         Whether y are classes, for which some dropout is the default.
+    losses : tuple of {"crps", "nll"}, default=()
+        Losses of a `GaussianHead` that are one more decision, the first by default.
 
     References
     ----------
@@ -54,11 +73,12 @@ class TabularSpace:
     categories: Mapping[int, int] = field(default_factory=dict)
     n_rows: int | None = None
     classes: bool = False
+    losses: tuple[str, ...] = ()
 
     takes_images = False
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """Six decisions about the network, four about its training."""
+        """Six decisions about the network, four about its training, and the loss."""
         width = 64 if self._n_rows < _MANY else 128
         architecture = Space(
             (
@@ -70,15 +90,31 @@ class TabularSpace:
                 Categorical("embedding_dim", (2, 4, 8), default=4),
             )
         )
+        loss = (Categorical("loss", self.losses),) if self.losses else ()
         hyperparameters = Space(
             (
                 Real("learning_rate", 0.02, 0.3, log=True, default=0.1),
                 Real("weight_decay", 1e-3, 0.2, log=True, default=0.02),
                 Real("frequency_scale", 0.02, 10.0, log=True, default=0.3),
                 Categorical("dropout", (0.0, 0.05, 0.1, 0.2), default=0.1 if self.classes else 0.0),
+                *loss,
             )
         )
         return Decisions(architecture, hyperparameters)
+
+    def known_recipes(self) -> list[dict]:
+        """Configurations that are good on many tables: where a search starts.
+
+        Each is the default with the changes given; the first is the default itself.
+        """
+        changes = _KNOWN_CLASS_RECIPES if self.classes else _KNOWN_RECIPES
+        return [own for own in changes if self.losses or "loss" not in own]
+
+    def head(self, configuration: Mapping, head):
+        """The head that a configuration trains with, where the loss is a decision."""
+        if "loss" not in configuration:
+            return head
+        return replace(head, score="crps" if configuration["loss"] == "crps" else "log")
 
     def build(
         self, configuration: Mapping, input_shape: tuple, n_outputs: int, *, n_copies: int = 1

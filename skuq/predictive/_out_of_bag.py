@@ -15,7 +15,12 @@ _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 
 
 def fit_out_of_bag_scale(
-    loc: np.ndarray, scale: np.ndarray, unseen: np.ndarray, y: np.ndarray, weight: np.ndarray
+    loc: np.ndarray,
+    scale: np.ndarray,
+    unseen: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray,
+    member_weights: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """Fit a factor a of an ensemble's total standard deviation, and a floor b of its noise.
 
@@ -30,12 +35,14 @@ def fit_out_of_bag_scale(
     Parameters
     ----------
     loc, scale : ndarray of shape (K, n, m)
-        Means and standard deviations of the members, of equal weight.
+        Means and standard deviations of the members.
     unseen : ndarray of bool of shape (K, n)
         Whether a member has not trained on a row.
     y : ndarray of shape (n, m)
     weight : ndarray of shape (n,)
         Non-negative.
+    member_weights : ndarray of shape (K,), optional
+        Weights of the members in the mixture; by default they are equal.
 
     Returns
     -------
@@ -47,9 +54,14 @@ def fit_out_of_bag_scale(
     if n_used < _FEWEST_ROWS:
         return 1.0, 0.0
     loc, scale, unseen = loc[:, used], scale[:, used], unseen[:, used]
-    share = (unseen / unseen.sum(axis=0))[..., None]
+    if member_weights is None:
+        member_weights = np.full(len(loc), 1 / len(loc))
+    members = member_weights[:, None] * unseen
+    share = (members / members.sum(axis=0))[..., None]
     squared_error = (y[used] - (share * loc).sum(axis=0)) ** 2
-    total = (share * scale**2).sum(axis=0) + loc.var(axis=0)
+    mean = np.tensordot(member_weights, loc, 1)
+    spread = np.tensordot(member_weights, (loc - mean) ** 2, 1)
+    total = (share * scale**2).sum(axis=0) + spread
     rows = (weight[used] / weight[used].sum())[:, None] / loc.shape[-1]
 
     def nll(parameters: np.ndarray) -> tuple[float, np.ndarray]:

@@ -1,6 +1,7 @@
 from ._evolution import AgeingEvolution as AgeingEvolution
 from ._forest import ForestOptimizer as ForestOptimizer
 from ._forest import ForestSurrogate as ForestSurrogate
+from ._halving import SuccessiveHalving as SuccessiveHalving
 from ._keras_tuner import AgEBOOracle as AgEBOOracle
 from ._keras_tuner import OracleProposer as OracleProposer
 from ._limits import Limits as Limits
@@ -13,6 +14,7 @@ from ._proposers import FixedSequence as FixedSequence
 from ._proposers import Joint as Joint
 from ._proposers import Proposer as Proposer
 from ._proposers import RandomProposer as RandomProposer
+from ._proposers import StartingWith as StartingWith
 from ._result import CandidatePredictions as CandidatePredictions
 from ._result import SearchResult as SearchResult
 from ._search import Search as Search

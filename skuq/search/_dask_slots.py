@@ -67,11 +67,11 @@ class DaskSlots:
         with contextlib.suppress(Exception):
             self._client.unregister_worker_plugin(self._name)
 
-    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
+    def submit(self, slot: int, *arguments: Any) -> Future[Any]:
         """Start a trial in a free slot, or raise SlotsLostError."""
         self._check_client()
         settings = {**self._submit_kwargs, "pure": False}
-        task = self._client.submit(_run_trial, self._name, configuration, seed, **settings)
+        task = self._client.submit(_run_trial, self._name, *arguments, **settings)
         self._tasks[slot] = task
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
@@ -162,7 +162,7 @@ def _make_plugin(payload: EvaluationPayload) -> Any:
     return PayloadPlugin(payload)
 
 
-def _run_trial(name: str, configuration: dict[str, Any], seed: int) -> Outcome:
+def _run_trial(name: str, *arguments: Any) -> Outcome:
     """Run a trial in a worker."""
     import distributed
 
@@ -173,4 +173,4 @@ def _run_trial(name: str, configuration: dict[str, Any], seed: int) -> Outcome:
             "cluster's scheduler was restarted in the middle of it."
         )
     payload: EvaluationPayload = plugin.payload
-    return payload.run(configuration, seed)
+    return payload.run(*arguments)

@@ -15,8 +15,9 @@ from skuq.search._proposers import History, Running
 class AgeingEvolution:
     """Propose a mutated copy of the best of a sample of the population.
 
-    The population is the last `population_size` completed trials: each new one replaces
-    the oldest, whatever their scores. Until it is full, configurations are random.
+    The population is the last `population_size` trials that have a score, completed or discarded:
+    each new one replaces the oldest, whatever their scores. Until it is full, configurations are
+    random.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ class AgeingEvolution:
     sample_size: int = 10
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        population = [r for r in history if r.completed][-self.population_size :]
+        population = [r for r in history if not r.failed][-self.population_size :]
         if len(population) < self.population_size:
             return self.space.sample(rng)
         size = min(self.sample_size, len(population))

@@ -85,12 +85,12 @@ class ForestOptimizer:
     max_score: float = 1e3
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        completed = [record for record in history if record.completed]
-        if len(completed) < self.n_initial or not len(self.space):
+        scored = [record for record in history if not record.failed]
+        if len(scored) < self.n_initial or not len(self.space):
             return self.space.sample(rng)
-        scores = [min(record.score, self.max_score) for record in completed]
-        failed = [record for record in history if not record.completed]
-        configurations = [record.configuration for record in completed + failed]
+        scores = [min(record.score, self.max_score) for record in scored]
+        failed = [record for record in history if record.failed]
+        configurations = [record.configuration for record in scored + failed]
         targets = scores + [max(scores)] * len(failed) + [min(scores)] * len(running)
         x = self.space.encode([*configurations, *running])
         surrogate = ForestSurrogate(seed=int(rng.integers(2**31 - 1))).fit(x, targets)

@@ -189,11 +189,11 @@ class OracleProposer:
 
     def _tell(self, record: TrialRecord) -> None:
         trial = self._trials[record.trial_number]
-        if record.completed:
+        if not record.failed:
             sign = -1 if self._oracle.objective.direction == "max" else 1
             metrics = {self._oracle.objective.name: sign * record.score}
             self._oracle.update_trial(trial.trial_id, metrics)
         trial = self._oracle.trials[trial.trial_id]
-        trial.status = _STATUS.COMPLETED if record.completed else _STATUS.FAILED
+        trial.status = _STATUS.FAILED if record.failed else _STATUS.COMPLETED
         trial.message = record.message
         self._oracle.end_trial(trial)

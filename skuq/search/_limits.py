@@ -8,11 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SearchFailedError
 
 # If all of the first trials fail, the cause is the search and not the trials.
 _N_FIRST_TRIALS = 10
+
+# Shares of other trials' time: what a trial surely needs no more than, and needs at least.
+_AMPLE, _WORTHWHILE = 3.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,8 @@ class Limits:
     Parameters
     ----------
     max_time : float, optional
-        Seconds; the first trial that finishes after them is the last one.
+        Seconds. Trials that run then are given up, as long as one has succeeded. Those that take a
+        budget are shortened to end before.
     trial_timeout : float, optional
         Seconds of one trial.
     max_failures : int, optional
@@ -40,10 +46,25 @@ class Limits:
     raise_on_failures: bool = True
     grace: float = 20.0
 
-    def is_out_of_time(self, history: Sequence[TrialRecord], started: float) -> bool:
-        """Whether `max_time` has passed since `started` and at least one trial has succeeded."""
-        over = self.max_time is not None and time.monotonic() - started > self.max_time
-        return over and any(record.completed for record in history)
+    def seconds_left(self, started: float) -> float:
+        """Return the rest of `max_time`, counted from `started`, a time of the monotonic clock."""
+        if self.max_time is None:
+            return math.inf
+        return started + self.max_time - time.monotonic()
+
+    def seconds_of_next_trial(self, history: Sequence[TrialRecord], started: float) -> float:
+        """Return the time that one more trial may take; 0 if none should start.
+
+        It is infinite while so much is left that a trial is not expected to need it. A trial that
+        would have less than a fifth of the time of the others does not start.
+        """
+        left = self.seconds_left(started)
+        durations = [r.seconds for r in history if r.completed and r.share == 1]
+        if not durations:
+            return 0.0 if left <= 0 and any(r.completed for r in history) else max(left, 0.01)
+        if left > _AMPLE * max(durations):
+            return math.inf
+        return left if left > _WORTHWHILE * float(np.median(durations)) else 0.0
 
     def deadline(self) -> float:
         """Time of the monotonic clock at which a trial that starts now is stopped."""
@@ -67,7 +88,7 @@ class Limits:
         if not self.raise_on_failures:
             return
         new = history[n_known:]
-        n_failed = sum(not record.completed for record in new)
+        n_failed = sum(record.failed for record in new)
         enough = len(new) >= min(n_trials - n_known, _N_FIRST_TRIALS)
         if self.max_failures is not None and n_failed > self.max_failures:
             problem = f"{n_failed} of {len(new)} trials failed, max_failures={self.max_failures}"
@@ -75,7 +96,7 @@ class Limits:
             problem = f"All {len(history)} trials so far failed"
         else:
             return
-        failed = [record for record in history if not record.completed]
+        failed = [record for record in history if record.failed]
         reasons = Counter(record.message for record in failed).most_common(3)
         listed = "\n".join(f"  {count} x {message}" for message, count in reasons)
         n_old = len(failed) - n_failed

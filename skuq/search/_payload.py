@@ -45,7 +45,7 @@ class EvaluationPayload:
         self._needs_backend, self._pickled = state
         self._reset()
 
-    def run(self, configuration: dict[str, Any], seed: int) -> Outcome:
+    def run(self, *arguments: Any) -> Outcome:
         """Run one evaluation; never raises.
 
         The result is pickled here, so that one that cannot be pickled fails its own trial only
@@ -53,7 +53,7 @@ class EvaluationPayload:
         """
         try:
             evaluate = self._unpickled()
-            return True, cloudpickle.dumps(evaluate(configuration, seed)), ""
+            return True, cloudpickle.dumps(evaluate(*arguments)), ""
         except BaseException as error:  # sys.exit() in a trial must not end the caller
             message = f"{type(error).__name__}: {error}"
             if not isinstance(error, Exception):

@@ -65,9 +65,9 @@ class ProcessSlots:
             self._folder.cleanup()
             _remove_folder(self._folder.name)
 
-    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
-        """Start a trial in a free slot."""
-        job = self._path, configuration, seed
+    def submit(self, slot: int, *arguments: Any) -> Future[Any]:
+        """Start a trial in a free slot: an evaluation of its configuration, seed and budget."""
+        job = self._path, *arguments
         try:
             future = self._worker_of(slot).submit(*job)
         except BrokenExecutor:  # it died while it was idle
@@ -140,9 +140,9 @@ class _Worker:
             },
         )
 
-    def submit(self, path: str, configuration: dict[str, Any], seed: int) -> Future[Any]:
+    def submit(self, path: str, *arguments: Any) -> Future[Any]:
         self.n_trials += 1
-        future: Future[Any] = self._executor.submit(_run_trial, path, configuration, seed)
+        future: Future[Any] = self._executor.submit(_run_trial, path, *arguments)
         return future
 
     def stop(self) -> list[Any]:
@@ -214,7 +214,7 @@ def _remove_folder(folder: str) -> None:
         time.sleep(0.01)
 
 
-def _run_trial(path: str, configuration: dict[str, Any], seed: int) -> tuple[str, int]:
+def _run_trial(path: str, *arguments: Any) -> tuple[str, int]:
     """Run a trial; return the path of its outcome and this process's resident bytes.
 
     Outcomes go through files. One that is larger than the pipe to the caller would be sent
@@ -225,7 +225,7 @@ def _run_trial(path: str, configuration: dict[str, Any], seed: int) -> tuple[str
     if path not in _payloads:
         _payloads.clear()
         _payloads[path] = pickle.loads(Path(path).read_bytes())
-    outcome = _payloads[path].run(configuration, seed)
+    outcome = _payloads[path].run(*arguments)
     outcome_path = Path(path).with_name(f"{uuid.uuid4().hex}.pkl")
     outcome_path.write_bytes(pickle.dumps(outcome))
     return str(outcome_path), resident_bytes()

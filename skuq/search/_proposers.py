@@ -63,6 +63,27 @@ class FixedSequence:
 
 
 @dataclass(frozen=True)
+class StartingWith:
+    """Propose given configurations first, then what another proposer says.
+
+    Parameters
+    ----------
+    configurations : sequence of mapping
+    proposer : Proposer
+        Learns from the first trials as from its own.
+    """
+
+    configurations: Sequence[Mapping[str, Any]]
+    proposer: Proposer
+
+    def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
+        n_asked = len(history) + len(running)
+        if n_asked < len(self.configurations):
+            return dict(self.configurations[n_asked])
+        return self.proposer.ask(history, running, rng)
+
+
+@dataclass(frozen=True)
 class Joint:
     """Combine two independent proposers, each for its own decisions.
 

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from skuq.catalog._records import TrialRecord
+from skuq.catalog._records import TrialOutcome, TrialRecord
 from skuq.exceptions import SlotsLostError
 from skuq.search._limits import Limits
 from skuq.search._slots import Slots
@@ -27,18 +27,28 @@ class RunningTrial:
     deadline: float
     started: float = field(default_factory=time.monotonic)
 
-    def record(self, result: Any, reason: str) -> TrialRecord:
-        """Make the record of the trial, which failed if there is a `reason`."""
-        return TrialRecord(
-            self.number,
-            self.configuration,
-            self.seed,
-            status="failed" if reason else "completed",
-            score=float("nan") if reason else result.score,
-            seconds=time.monotonic() - self.started,
-            message=reason,
-            result=result,
-        )
+    @property
+    def arguments(self) -> tuple[dict[str, Any], int]:
+        """What is evaluated."""
+        return self.configuration, self.seed
+
+    def failure(self, reason: str) -> TrialRecord:
+        """Make the record of the trial if it failed."""
+        return self._record("failed", message=reason)
+
+    def record(self, result: Any) -> TrialRecord:
+        """Make the record of the trial from what its evaluation returned."""
+        if not math.isfinite(result.score):
+            return self.failure(f"The evaluation gave a score of {result.score}.")
+        if not isinstance(result, TrialOutcome):
+            return self._record("completed", score=result.score, result=result)
+        status = "discarded" if result.result is None else "completed"
+        return self._record(status, **vars(result))
+
+    def _record(self, status: str, **fields: Any) -> TrialRecord:
+        seconds = time.monotonic() - self.started
+        own = self.number, self.configuration, self.seed
+        return TrialRecord(*own, status=status, seconds=seconds, **fields)
 
 
 class RunningTrials(dict[Future[Any], RunningTrial]):
@@ -50,22 +60,26 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
         self._limits = limits
         self.free_slots = deque(range(slots.n_slots))
 
-    def wait(self) -> Iterator[TrialRecord]:
-        """Wait until a trial ends or is overdue; yield a record of each that has ended.
+    def wait(self, seconds: float = math.inf) -> Iterator[TrialRecord]:
+        """Wait until a trial ends or is overdue, but not longer than so many seconds.
 
-        Trials lost with their worker stay unfinished and leave no record.
+        Yields a record of each trial that has ended. Trials lost with their worker stay unfinished
+        and leave no record.
         """
         first_deadline = min(trial.deadline for trial in self.values())
-        timeout = None if first_deadline == math.inf else max(0, first_deadline - time.monotonic())
+        seconds = min(seconds, first_deadline - time.monotonic())
+        timeout = None if seconds == math.inf else max(0, seconds)
         finished, _ = wait(self, timeout, return_when=FIRST_COMPLETED)
         lost = None
         for future in sorted(finished, key=lambda future: self[future].number):
             trial = self.pop(future)
             try:
-                record = trial.record(*self._outcome(trial.slot, future))
+                record = trial.record(self._slots.result(trial.slot, future))
             except SlotsLostError as error:
                 lost = error
                 continue
+            except Exception as error:
+                record = trial.failure(f"{type(error).__name__}: {error}")
             self.free_slots.append(trial.slot)
             yield record
         if lost is not None:
@@ -80,18 +94,4 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
                 del self[future]
                 self.free_slots.append(trial.slot)
                 timeout = self._limits.trial_timeout
-                yield trial.record(
-                    None, f"TimeoutError: stopped after trial_timeout={timeout:g} s."
-                )
-
-    def _outcome(self, slot: int, future: Future[Any]) -> tuple[Any, str]:
-        """Return the result of an evaluation, and the reason if it failed."""
-        try:
-            result = self._slots.result(slot, future)
-        except SlotsLostError:
-            raise
-        except Exception as error:
-            return None, f"{type(error).__name__}: {error}"
-        if not math.isfinite(result.score):
-            return None, f"The evaluation gave a score of {result.score}."
-        return result, ""
+                yield trial.failure(f"TimeoutError: stopped after trial_timeout={timeout:g} s.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,8 +10,9 @@ from typing import Any
 
 from skuq._seeds import generator, trial_seed
 from skuq.catalog import Catalog, HeldOut
-from skuq.catalog._records import TrialRecord
+from skuq.catalog._records import TrialBudget, TrialRecord
 from skuq.exceptions import SearchFailedError
+from skuq.search._halving import SuccessiveHalving
 from skuq.search._limits import RunOptions
 from skuq.search._proposers import FixedSequence, Proposer
 from skuq.search._result import SearchResult
@@ -19,6 +21,7 @@ from skuq.search._slots import Slots, open_slots
 from skuq.search._trial_log import Store, TrialLog
 
 _MAX_STACK_SIZE = 16
+_WORTH_PROCESSES = 30.0  # seconds of a search: starting worker processes takes several of them
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,10 @@ class Search:
     Parameters
     ----------
     evaluate : callable
-        ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. With
-        `in_stacks` it has the methods ``fit_together`` and ``together`` of a
-        `skuq.training.MemberTrainer`, too.
+        ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. If it has
+        a true attribute `takes_budget`, it is given a `skuq.catalog.TrialBudget` too and returns a
+        `skuq.catalog.TrialOutcome`. With `in_stacks` it has the methods ``fit_together`` and
+        ``together`` of a `skuq.training.MemberTrainer`.
     proposer : Proposer
     n_trials : int
     entropy : int
@@ -41,6 +45,8 @@ class Search:
         Trials that it has are not run again. Each that finishes is added to it before the next
         is proposed.
     options : RunOptions, optional
+    halving : SuccessiveHalving, optional
+        Discards trials early; for evaluations that take a budget. None trains all to their end.
     in_stacks : bool, default=False
         Whether all configurations are known beforehand: trials that can be trained side by side
         then are, in stacks of at most 16. `trial_timeout` holds for a whole stack, and no slots are
@@ -57,6 +63,7 @@ class Search:
     held_out: HeldOut | None = None
     store: Store | None = None
     options: RunOptions = field(default_factory=RunOptions)
+    halving: SuccessiveHalving | None = None
     in_stacks: bool = False
     open_slots: Callable[..., Slots] = open_slots
 
@@ -79,17 +86,32 @@ class Search:
             return self._run_in_stacks(configurations)
         log = TrialLog(self.n_trials, self.store, self.options)
         n_missing = max(1, len(log.missing))
-        with self.open_slots(self.evaluate, self.options.n_jobs, n_missing) as slots, log:
+        n_jobs = self.options.n_jobs
+        if (self.options.limits.max_time or math.inf) < _WORTH_PROCESSES:
+            n_jobs = n_missing = 1
+        with self.open_slots(self.evaluate, n_jobs, n_missing) as slots, log:
             running = RunningTrials(slots, self.options.limits)
-            while (log.missing or running) and not log.is_out_of_time():
-                while log.missing and running.free_slots:
+            while (log.missing or running) and log.seconds_left() > 0:
+                while (
+                    log.missing and running.free_slots and (seconds := log.seconds_of_next_trial())
+                ):
                     trial = self._next_trial(log, running)
-                    running[slots.submit(trial.slot, trial.configuration, trial.seed)] = trial
-                log.finished.extend(running.wait())
+                    budget = self._budget(log, seconds)
+                    running[slots.submit(trial.slot, *trial.arguments, *budget)] = trial
+                if not running:
+                    break
+                log.finished.extend(running.wait(log.seconds_left()))
                 log.store_finished()
         if hasattr(self.proposer, "tell"):
             self.proposer.tell(log.history)
         return SearchResult(Catalog(log.history, self.held_out))
+
+    def _budget(self, log: TrialLog, seconds: float) -> tuple[TrialBudget, ...]:
+        """Make the budget of the next trial, if the evaluation takes one."""
+        if not getattr(self.evaluate, "takes_budget", False):
+            return ()
+        stages = () if self.halving is None else self.halving.stages(log.history)
+        return (TrialBudget(stages, seconds),)
 
     def _stackable_configurations(self) -> list[dict[str, Any]]:
         """Propose all configurations, if they can be trained side by side."""
@@ -109,7 +131,7 @@ class Search:
         size = -(-self.n_trials // -(-self.n_trials // _MAX_STACK_SIZE))
         with log:
             for first in range(0, len(missing), size):
-                if log.is_out_of_time():
+                if log.seconds_left() <= 0:
                     break
                 numbers = missing[first : first + size]
                 seeds = [trial_seed(self.entropy, k) for k in numbers]

@@ -32,8 +32,8 @@ class Slots(Protocol):
 
     def __exit__(self, *exception: object) -> bool | None: ...
 
-    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
-        """Start a trial in a free slot."""
+    def submit(self, slot: int, *arguments: Any) -> Future[Any]:
+        """Start a trial in a free slot: an evaluation of its configuration, seed and budget."""
 
     def stop(self, slot: int) -> bool:
         """End the trial that the slot runs, if that is possible; whether it was."""
@@ -52,8 +52,8 @@ def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials
     Parameters
     ----------
     evaluate : callable
-        ``evaluate(configuration, seed) -> result``; pickled once a process. If it has a method
-        ``cancel()``, that is called when its results are no longer needed.
+        ``evaluate(configuration, seed[, budget]) -> result``; pickled once a process. If it has a
+        method ``cancel()``, that is called when its results are no longer needed.
     n_jobs : int, optional
         As in joblib: None is 1 unless a `parallel_config` says otherwise, -1 all cores. On
         Dask, at most the number of threads that its workers have now, which is also the default.
@@ -126,10 +126,10 @@ class InlineSlots:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
+    def submit(self, slot: int, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(self._evaluate(configuration, seed))
+            future.set_result(self._evaluate(*arguments))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -158,8 +158,8 @@ class ThreadSlots(InlineSlots):
             self._evaluate.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def submit(self, slot: int, configuration: dict[str, Any], seed: int) -> Future[Any]:
-        future = self._futures[slot] = self._pool.submit(self._evaluate, configuration, seed)
+    def submit(self, slot: int, *arguments: Any) -> Future[Any]:
+        future = self._futures[slot] = self._pool.submit(self._evaluate, *arguments)
         return future
 
     def result(self, slot: int, future: Future[Any]) -> Any:

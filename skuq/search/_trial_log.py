@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from typing import Any, Protocol
 
 from tqdm.auto import tqdm
@@ -105,9 +106,15 @@ class TrialLog:
             self._report(record)
         self._check_failures()
 
-    def is_out_of_time(self) -> bool:
-        """Whether the search has used its time."""
-        return self._options.limits.is_out_of_time(self.history, self._started)
+    def seconds_left(self) -> float:
+        """Return the time that the search has left; infinite until a trial has succeeded."""
+        if not any(record.completed for record in self.history):
+            return math.inf
+        return self._options.limits.seconds_left(self._started)
+
+    def seconds_of_next_trial(self) -> float:
+        """Return the time that one more trial may take; 0 if none should start."""
+        return self._options.limits.seconds_of_next_trial(self.history, self._started)
 
     def _check_failures(self) -> None:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
@@ -124,10 +131,14 @@ class TrialLog:
         self._bar.update()
         scores = [r.score for r in self.history if r.completed]
         best = f"{min(scores):.3f}" if scores else "-"
-        n_failed = len(self.history) - len(scores)
-        self._bar.set_postfix({f"best {self._options.score_name}": best, "failed": n_failed})
-        if record.completed:
-            _logger.info("trial %d: score %.4f", record.trial_number, record.score)
+        counts = Counter(r.status for r in self.history)
+        shown = {f"best {self._options.score_name}": best, "failed": counts["failed"]}
+        if counts["discarded"]:
+            shown["discarded"] = counts["discarded"]
+        self._bar.set_postfix(shown)
+        if not record.failed:
+            stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
+            _logger.info("trial %d: score %.4f%s", record.trial_number, record.score, stopped)
         else:
             # Not a warning: in a wide space some networks diverge, and the catalog says so.
             _logger.info("trial %d failed: %s", record.trial_number, record.message)

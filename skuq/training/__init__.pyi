@@ -3,9 +3,9 @@ from ._draws import predict_draws as predict_draws
 from ._engine import TrainingRun as TrainingRun
 from ._job import TrainingJob as TrainingJob
 from ._job import TrainingState as TrainingState
+from ._joint import shorten as shorten
 from ._predict import predict_members as predict_members
 from ._recipe import Recipe as Recipe
-from ._train import shorten as shorten
 from ._train import train as train
 from ._train import train_all as train_all
 from ._train import train_epochs as train_epochs

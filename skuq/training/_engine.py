@@ -65,6 +65,11 @@ class TrainingRun:
         self._seconds += time.perf_counter() - started
 
     @property
+    def n_epochs(self) -> int:
+        """Number of epochs done."""
+        return self._done
+
+    @property
     def jit(self) -> bool:
         """Whether the program is compiled through XLA."""
         return self._key.jit

@@ -13,7 +13,6 @@ from skuq.networks._plan import make_plan
 from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob
 from skuq.training._predict import predict_members
-from skuq.training._train import only_member, train
 
 _LARGEST_STACK = 16  # folds of one program
 _LARGEST_SPREAD = 0.1  # of the mean weights of stacked folds: losses are not divided by them
@@ -22,26 +21,21 @@ _LARGEST_SPREAD = 0.1  # of the mean weights of stacked folds: losses are not di
 Fold = tuple[np.ndarray, np.ndarray]
 
 
-def train_folds(
+def fold_jobs(
     make_job: Callable[..., TrainingJob],
     data: TrainingData,
     folds: Sequence[Fold],
     seeds: Sequence[int],
-    *,
-    cancelled: Callable[[], bool] | None = None,
-) -> list[Member]:
-    """Train one network a fold; ``make_job(seeds, **fields)`` makes the jobs.
+) -> list[tuple[TrainingJob, TrainingData]]:
+    """Make the jobs of one network a fold, each with its data, in the order of the folds.
 
-    `data` has no validation rows of its own, and `seeds` one entry for each fold. If a network
-    diverges, this raises FloatingPointError.
+    ``make_job(seeds, **fields)`` makes a job. `data` has no validation rows of its own, and `seeds`
+    one entry for each fold.
     """
     alone = make_job(seeds[:1])
     if make_plan(alone.network) is not None and _are_alike(data, folds):
-        return _train_stacked(make_job, data, folds, seeds, cancelled)
-    return [
-        only_member(train(make_job([seed]), data.divided(*fold), cancelled=cancelled))
-        for fold, seed in zip(folds, seeds)
-    ]
+        return _stacks(make_job, data, folds, seeds)
+    return [(make_job([seed]), data.divided(*fold)) for fold, seed in zip(folds, seeds)]
 
 
 def _are_alike(data: TrainingData, folds: Sequence[Fold]) -> bool:
@@ -51,13 +45,12 @@ def _are_alike(data: TrainingData, folds: Sequence[Fold]) -> bool:
     return bool((np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD)
 
 
-def _train_stacked(
+def _stacks(
     make_job: Callable[..., TrainingJob],
     data: TrainingData,
     folds: Sequence[Fold],
     seeds: Sequence[int],
-    cancelled: Callable[[], bool] | None,
-) -> list[Member]:
+) -> list[tuple[TrainingJob, TrainingData]]:
     # Smaller folds are filled up with a row of no weight.
     n, data = len(data.x), data.with_empty_row()
     largest = np.max([[len(rows) for rows in fold] for fold in folds], axis=0)
@@ -68,11 +61,20 @@ def _train_stacked(
         )
         for fold in folds
     ]
-    members: list[Member | FloatingPointError] = []
-    for part in np.array_split(np.arange(len(seeds)), -(-len(seeds) // _LARGEST_STACK)):
-        job = make_job([seeds[k] for k in part], stacked=True, splits=[splits[k] for k in part])
-        members += train(job, data, cancelled=cancelled)
-    return [only_member([member]) for member in members]
+    parts = np.array_split(np.arange(len(seeds)), -(-len(seeds) // _LARGEST_STACK))
+    return [
+        (
+            make_job([seeds[k] for k in part], stacked=True, splits=[splits[k] for k in part]),
+            data,
+        )
+        for part in parts
+    ]
+
+
+def mean_score(head: LikelihoodHead, y: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
+    """Return the weighted mean over rows of what a search minimises, in float64."""
+    scores = head.scores(y.astype("float64"), raw.astype("float64"))
+    return float(np.average(scores, weights=weight.astype("float64")))
 
 
 def folded_member(
@@ -90,9 +92,7 @@ def folded_member(
     raw = np.empty((len(data.x), head.n_raw), dtype="float32")
     for network, (_, valid) in zip(networks, folds):
         raw[valid] = np.asarray(network.held_out)[: len(valid)]
-    likelihood = head.log_likelihood(data.y.astype("float64"), raw.astype("float64"))
-    score = -np.average(likelihood, weights=data.weight.astype("float64"))
-    score = float(score / data.y.shape[1])
+    score = mean_score(head, data.y, raw, data.weight)
     if held_out is not None:
         mixture = head.pooled(predict_members(networks, held_out, once=True))
         raw = np.concatenate([raw, mixture.astype("float32")])

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import replace
 from typing import Any
 
-from skuq import backend, training
+from skuq import training
 from skuq.catalog._records import Member
 from skuq.networks._head_protocol import Head
 from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob, TrainingState
+from skuq.training._joint import JointTraining
 from skuq.training._recipe import Recipe
-
-_SAFETY = 0.9  # share of the time left that epochs are planned for
-_CLOCK_TICK = 1e-6  # seconds; a job of one epoch has no second one to be timed
 
 
 def train(
@@ -86,83 +80,9 @@ def train_all(
     list of lists
         What `train` returns, for each job.
     """
-    groups = [job.groups() for job in jobs]
-    n_groups = sum(map(len, groups))
-    if n_groups == 1:
-        return [_train_group(groups[0][0], data, cancelled, report, deadline)]
-    ended = threading.Event()
-
-    def group_cancelled() -> bool:
-        return ended.is_set() or (cancelled is not None and cancelled())
-
-    with ThreadPoolExecutor(min(backend.n_programs_at_once(), n_groups)) as pool:
-        try:
-            runs = [
-                [
-                    pool.submit(_train_group, group, data, group_cancelled, report, deadline)
-                    for group in of_job
-                ]
-                for of_job in groups
-            ]
-            done, _ = wait(sum(runs, []), return_when=FIRST_EXCEPTION)
-            for run in done:
-                run.result()  # raises what ended it
-        except BaseException:  # an interrupt too: groups end at their next slice
-            ended.set()
-            raise
-        return [[member for run in of_job for member in run.result()] for of_job in runs]
-
-
-def _train_group(
-    job: TrainingJob,
-    data: TrainingData,
-    cancelled: Callable[[], bool] | None,
-    report: Callable[[int], Any] | None,
-    deadline: float,
-) -> list[Member | FloatingPointError]:
-    run = training.TrainingRun(job, data)  # loads the backend
-    run.advance(cancelled=cancelled, report=report, deadline=deadline)
-    members: list[Member | FloatingPointError] = run.members()
-    return members
-
-
-def shorten(
-    jobs: Sequence[TrainingJob], data: TrainingData, seconds: float
-) -> tuple[list[TrainingJob], float]:
-    """Give jobs no more epochs than can be trained in so many seconds, but at least one.
-
-    Two epochs of a group of each job's members are trained before, which compiles and shows how
-    long an epoch takes. All jobs keep the same share of their epochs.
-
-    Returns
-    -------
-    jobs : list of TrainingJob
-    deadline : float
-        Time of ``time.monotonic()`` at which the seconds, counted from the return, are over.
-    """
-    needed: list[float] = []  # seconds of each group
-    tiers = []
-    for job in jobs:
-        groups = job.groups()
-        run = training.TrainingRun(groups[0], data)
-        run.advance(1)  # compiles
-        started = time.monotonic()
-        run.advance(1)
-        needed += [(time.monotonic() - started) * job.recipe.epochs] * len(groups)
-        tiers.append(run.jit)
-    cores = [0.0] * min(backend.n_programs_at_once(), len(needed))
-    for group in needed:  # they start in this order, each on the first free core
-        cores[cores.index(min(cores))] += group
-    share = min(1.0, _SAFETY * seconds / max(max(cores), _CLOCK_TICK))
-    shortened = [
-        _with_share_of_epochs(replace(job, jit=jit), share) for job, jit in zip(jobs, tiers)
-    ]
-    return shortened, time.monotonic() + seconds
-
-
-def _with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
-    recipes = [replace(own, epochs=max(1, int(share * own.epochs))) for own in job.recipes]
-    return replace(job, recipes=tuple(recipes))
+    training = JointTraining([(job, data) for job in jobs])
+    training.advance(cancelled=cancelled, report=report, deadline=deadline)
+    return training.members()
 
 
 def train_epochs(

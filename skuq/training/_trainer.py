@@ -17,14 +17,26 @@ from typing import Any
 import numpy as np
 
 from skuq._seeds import trial_seed
-from skuq.catalog._records import FoldedMember, Member, TrialRecord
+from skuq.catalog._records import (
+    FoldedMember,
+    Member,
+    TrialBudget,
+    TrialOutcome,
+    TrialRecord,
+)
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._plan import make_plan
 from skuq.networks._search_space import SearchSpace
 from skuq.tables._training_data import TrainingData
 from skuq.training._checks import build_checked
-from skuq.training._folds import Fold, folded_member, train_folds
+from skuq.training._folds import Fold, fold_jobs, folded_member, mean_score
 from skuq.training._job import TrainingJob
+from skuq.training._joint import (
+    JointTraining,
+    seconds_needed,
+    share_in_time,
+    with_share_of_epochs,
+)
 from skuq.training._recipe import Recipe, stack_conflict
 from skuq.training._train import only_member, train
 
@@ -41,7 +53,7 @@ class MemberTrainer:
     head : object
         From raw outputs to a distribution: `n_raw` and ``loss(y, raw)``.
     epochs : int
-        Largest number of epochs, unless the configuration decides it.
+        Number of epochs of a configuration that does not decide it.
     held_out : ndarray of shape (n_held_out, ...), optional
         Standardised inputs that each member predicts once it is trained, instead of the
         validation rows. With `folds` they follow the rows of the folds, and are predicted by all
@@ -53,6 +65,10 @@ class MemberTrainer:
     timeout : float, optional
         Seconds one call may take, of `together` for all its members. Training looks at the
         clock about once a second; compilation does not.
+    max_epochs : int, optional
+        Maximum number of epochs, also of a configuration that decides it.
+    objective : callable, optional
+        ``objective(member) -> float``, which the search minimises instead of `member.score`.
     """
 
     search_space: SearchSpace
@@ -62,8 +78,11 @@ class MemberTrainer:
     held_out: np.ndarray | None = None
     folds: Sequence[Fold] | None = None
     timeout: float | None = None
+    max_epochs: int | None = None
+    objective: Callable[[Any], float] | None = None
 
     needs_backend = True  # a worker process should import it before all else
+    takes_budget = True
     _cancelled = False
 
     def cancel(self) -> None:
@@ -71,16 +90,27 @@ class MemberTrainer:
         self._cancelled = True
 
     def __call__(
-        self, configuration: Mapping[str, Any], seed: int, **changes: Any
-    ) -> Member | FoldedMember:
+        self,
+        configuration: Mapping[str, Any],
+        seed: int,
+        budget: TrialBudget | None = None,
+        **changes: Any,
+    ) -> Any:
         """Build, train, predict the validation rows.
 
         Parameters
         ----------
         configuration : mapping
         seed : int
+        budget : TrialBudget, optional
+            Stages at which the trial may be discarded, and its time.
         **changes : dict
             Fields of the recipe that are not as the configuration decides them.
+
+        Returns
+        -------
+        Member, FoldedMember or TrialOutcome
+            The last if there is a budget.
 
         Raises
         ------
@@ -92,13 +122,63 @@ class MemberTrainer:
             If it took longer than `timeout`.
         """
         with self._in_time() as cancelled:
-            if self.folds is None:
-                job = self.job(configuration, seed, **changes)
-                return only_member(train(job, self.data, cancelled=cancelled))
-            seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
-            make_job = self._job_maker(configuration, **changes)
-            networks = train_folds(make_job, self.data, self.folds, seeds, cancelled=cancelled)
-            return folded_member(networks, self.data, self.folds, self.head, self.held_out)
+            if budget is not None:
+                return self._within(budget, configuration, seed, cancelled)
+            training = JointTraining(self._jobs(configuration, seed, **changes))
+            training.advance(cancelled=cancelled)
+            return self._result(training)
+
+    def _within(
+        self,
+        budget: TrialBudget,
+        configuration: Mapping[str, Any],
+        seed: int,
+        cancelled: Callable[[], bool],
+    ) -> TrialOutcome:
+        """Train stage by stage, as far and as long as the budget allows."""
+        started, jobs = time.monotonic(), self._jobs(configuration, seed)
+        share, deadline, scores = 1.0, started + budget.seconds, []
+        if budget.seconds < math.inf:
+            needed, measured = seconds_needed(jobs)
+            share = share_in_time(needed, deadline - time.monotonic())
+            data = [own for _, own in jobs]
+            jobs = [(with_share_of_epochs(job, share), own) for job, own in zip(measured, data)]
+        training = JointTraining(jobs)
+        # Scores of a shortened training are not those of others after the same share.
+        for stage, largest in budget.stages if share == 1 else ():
+            training.advance(stage, cancelled=cancelled)
+            scores.append(self._score(self._result(training)))
+            if not scores[-1] <= largest:
+                return TrialOutcome(None, scores[-1], tuple(scores), stage)
+        training.advance(cancelled=cancelled, deadline=deadline)
+        result = self._result(training)
+        score = self._score(result) if self.objective is None else float(self.objective(result))
+        return TrialOutcome(result, score, tuple(scores), share)
+
+    def _jobs(
+        self, configuration: Mapping[str, Any], seed: int, **changes: Any
+    ) -> list[tuple[TrainingJob, TrainingData]]:
+        """Make the jobs of a trial, each with its data: one, or those of the folds."""
+        make_job = self._job_maker(configuration, **changes)
+        if self.folds is None:
+            return [(make_job([seed], held_out=self.held_out), self.data)]
+        seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
+        return fold_jobs(make_job, self.data, self.folds, seeds)
+
+    def _result(self, training: JointTraining) -> Member | FoldedMember:
+        """Make the record of what is trained so far, or raise the error of a diverged network."""
+        networks = [only_member([member]) for of_job in training.members() for member in of_job]
+        if self.folds is None:
+            return networks[0]
+        return folded_member(networks, self.data, self.folds, self.head, self.held_out)
+
+    def _score(self, result: Member | FoldedMember) -> float:
+        """Score a trial by the same loss as every other, whatever it was trained on."""
+        n_valid, one_loss = len(self.data.x_valid), not hasattr(self.search_space, "head")
+        if isinstance(result, FoldedMember) or not n_valid or one_loss:
+            return result.score
+        raw = np.asarray(result.held_out)[:n_valid]
+        return mean_score(self.head, self.data.y_valid, raw, self.data.weight_valid)
 
     def job(self, configuration: Mapping[str, Any], seed: int, **changes: Any) -> TrainingJob:
         """Make the job of a configuration's network on the training rows.
@@ -116,7 +196,12 @@ class MemberTrainer:
         """Make the function ``(seeds, **fields) -> TrainingJob`` of a configuration."""
         recipe = replace(self.recipe(configuration), **changes)
         model = self.build(configuration)
-        return functools.partial(TrainingJob.of_model, model, self.head, recipe)
+        return functools.partial(TrainingJob.of_model, model, self._head(configuration), recipe)
+
+    def _head(self, configuration: Mapping[str, Any]) -> Any:
+        """The head that a configuration trains with."""
+        decide = getattr(self.search_space, "head", None)
+        return self.head if decide is None else decide(configuration, self.head)
 
     def fit_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
         """Whether these configurations of one architecture can be trained `together`.
@@ -149,7 +234,7 @@ class MemberTrainer:
         with self._in_time() as cancelled:
             job = TrainingJob.of_model(
                 self.build(configurations[0]),
-                self.head,
+                self._head(configurations[0]),
                 [self.recipe(configuration) for configuration in configurations],
                 seeds,
                 stacked=True,
@@ -180,7 +265,10 @@ class MemberTrainer:
                 f"The search space decides {unknown}, which a recipe does not have. "
                 f"It may decide {Recipe.field_names()}."
             )
-        return Recipe(**{"epochs": self.epochs, **decided})
+        epochs = decided.get("epochs", self.epochs)
+        if self.max_epochs is not None:
+            epochs = min(epochs, self.max_epochs)
+        return Recipe(**{**decided, "epochs": epochs})
 
     def build(self, configuration: Mapping[str, Any]) -> Any:
         """The network of a configuration, checked."""

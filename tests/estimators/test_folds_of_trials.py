@@ -288,9 +288,9 @@ def test_learning_rates_fall_anew_as_they_fell_in_the_search(tiny_space, rows, m
 
     asked, train = [], MemberTrainer.__call__
 
-    def watched(self, configuration, seed, **changes):
+    def watched(self, configuration, seed, budget=None, **changes):
         asked.append((seed, changes))
-        return train(self, configuration, seed, **changes)
+        return train(self, configuration, seed, budget, **changes)
 
     monkeypatch.setattr(MemberTrainer, "__call__", watched)
     model = regressor(Reduced(), epochs=40, refit=True).fit(*rows)

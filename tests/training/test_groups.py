@@ -262,7 +262,7 @@ def test_a_deadline_ends_a_run_between_slices(data):
 def set_clock(monkeypatch, *times):
     """Times that `shorten` reads, one after the other."""
     clock = functools.partial(next, iter(times))
-    monkeypatch.setattr(_train, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(_joint, "time", SimpleNamespace(monotonic=clock))
 
 
 @pytest.mark.parametrize(

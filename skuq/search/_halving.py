@@ -1,0 +1,72 @@
+"""Early discarding of trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skuq.catalog._records import TrialRecord
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving:
+    """Discard trials that are behind others after the same share of their training.
+
+    A trial passes a stage if its score is among the best of all that have reached the stage so far,
+    one in `reduction_factor` of them. The scores it has to reach are known when it starts, so that
+    a trial depends on its configuration, seed and budget alone.
+
+    Parameters
+    ----------
+    shares : tuple of float, default=(1 / 15, 1 / 5, 7 / 15)
+        Shares of the full training at which trials are judged. The default are the ends of the
+        learning rate's cycles in the schedule "coslog4", where networks are as good as at the end
+        of a shorter training.
+    reduction_factor : float, default=2
+        Share of the trials that pass a stage is one over this factor; larger than 1.
+    min_trials : int, default=4
+        Number of scores that a stage must have before it discards a trial.
+
+    References
+    ----------
+    L. Li, K. Jamieson, A. Rostamizadeh, E. Gonina, J. Ben-tzur, M. Hardt, B. Recht and
+    A. Talwalkar, "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020; in the
+    variant that stops trials instead of pausing them.
+
+    Examples
+    --------
+    >>> from skuq.catalog import TrialRecord
+    >>> from skuq.search import SuccessiveHalving
+    >>> history = [TrialRecord(k, score=0.1, stage_scores=(k / 10,)) for k in range(5)]
+    >>> SuccessiveHalving(shares=(0.2,)).stages(history)
+    ((0.2, 0.2),)
+    """
+
+    shares: tuple[float, ...] = (1 / 15, 1 / 5, 7 / 15)
+    reduction_factor: float = 2.0
+    min_trials: int = 4
+
+    def __post_init__(self) -> None:
+        shares = (0.0, *self.shares, 1.0)
+        if not all(a < b for a, b in zip(shares, shares[1:])):
+            raise ValueError(f"`shares` must ascend between 0 and 1. Got {self.shares}.")
+        if not self.reduction_factor > 1:
+            raise ValueError(
+                f"`reduction_factor` must be larger than 1. Got {self.reduction_factor}."
+            )
+
+    def stages(self, history: Sequence[TrialRecord]) -> tuple[tuple[float, float], ...]:
+        """Return each stage's share, and the score that a trial has to reach to pass it."""
+        reached = [
+            sorted(r.stage_scores[k] for r in history if len(r.stage_scores) > k)
+            for k in range(len(self.shares))
+        ]
+        return tuple(zip(self.shares, map(self._threshold, reached)))
+
+    def _threshold(self, scores: list[float]) -> float:
+        """Return the largest score with which one more trial is still among the best."""
+        if len(scores) < self.min_trials:
+            return math.inf
+        n_passing = math.ceil((len(scores) + 1) / self.reduction_factor)
+        return scores[min(n_passing, len(scores)) - 1]
