@@ -173,6 +173,16 @@ def test_half_of_the_weight_is_no_majority():
         assert accuracies_of_teams(labels, y, **settings) == {(0, 1): 0.25}
 
 
+def test_ties_of_weighted_votes_go_to_the_most_accurate():
+    # Right on 3, 5 and 8 of 10 rows, the third wherever the others are: 3 + 5 against 8 is a tie.
+    y = np.zeros(10, int)
+    labels = np.repeat([[3], [5], [8]], 10, axis=1) <= np.arange(10)
+    settings = {"weights": "accuracy"}
+    assert accuracies_of_teams(labels.astype(int), y, **settings)[0, 1, 2] == 0.8
+    settings["voting"] = "majority"
+    assert accuracies_of_teams(labels.astype(int), y, **settings)[0, 1, 2] == 0.5
+
+
 @pytest.mark.parametrize("weights", [None, "accuracy"])
 @pytest.mark.parametrize("majority", [False, True])
 def test_label_votes_are_counted_row_by_row(weights, majority, global_random_seed):
@@ -189,6 +199,9 @@ def test_label_votes_are_counted_row_by_row(weights, majority, global_random_see
             enough = max(won) > votes.sum() / 2 + 1e-9 or not majority
             right += enough and row[int(np.argmax(won))] == truth
         assert_allclose(served, right / len(y), atol=1e-12)
+    # Probabilities vote as the labels do that they make most probable.
+    votes = (accuracies_of_teams(p, y, voting=voting, weights=weights) for p in (proba, labels))
+    assert next(votes) == next(votes)
 
 
 def test_soft_votes_are_weighted_by_accuracy(global_random_seed):
