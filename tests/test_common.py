@@ -64,6 +64,7 @@ OTHERS = [
     skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, cv=2),
     skuq.NESRegressor(n_members=2, **{**SEARCH, "epochs": 40}),
     skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
+    skuq.HQEnsembleSelector(POOL, cv=3, voting="majority", weights="accuracy"),
 ]
 
 

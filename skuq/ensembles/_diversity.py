@@ -3,7 +3,7 @@
 Notation: M models, N rows, teams of S models as index arrays (n_teams, S); F sets of rows
 (Q measures have one, HQ measures one a focal model).
 
-All six Q measures of a team follow from how often *pairs* of its models are wrong together:
+All Q measures of a team follow from how often *pairs* of its models are wrong together:
 with l of S models right on a row, l (S - l) is the number of its pairs that disagree, and
 (S - l)(S - l - 1) / 2 the number of pairs that are both wrong. So the rows are read once,
 into one matrix a set, and a team of any size costs S (S - 1) / 2 look-ups.
@@ -21,9 +21,9 @@ from scipy.spatial.distance import pdist
 
 from skuq.ensembles._teams import check_teams, row_weights
 
-#: Cohen's kappa, Q statistics, binary disagreement (averaged over pairs); Fleiss' kappa,
-#: Kohavi-Wolpert variance, generalised diversity.
-MEASURES = ("ck", "qs", "bd", "fk", "kw", "gd")
+#: Cohen's kappa, Formula 1 of the HQ paper, Q statistics, binary disagreement (averaged over
+#: pairs); Fleiss' kappa, Kohavi-Wolpert variance, generalised diversity.
+MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
 
 # Share of the rows below which a denominator counts as 0: rounding of weighted counts.
 _ROUNDING = 1e-12
@@ -61,7 +61,7 @@ class PairCounts:
         sets = np.broadcast_to(sets, len(teams))
         n, size = self.n[sets], teams.shape[1]
         n_pairs = size * (size - 1) / 2
-        if measure in ("ck", "qs"):
+        if measure in _TABLES:
             score = _pair_sum(_TABLES[measure](self), teams, sets) / n_pairs
         elif measure in ("bd", "kw"):
             disagree = _pair_sum(self._disagree(), teams, sets)
@@ -84,6 +84,12 @@ class PairCounts:
         n2 = self.n[:, None, None] ** 2
         return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
 
+    def _formula_1(self) -> np.ndarray:
+        n, first = self.n[:, None, None], self.wrong[:, :, None]
+        second = np.swapaxes(first, 1, 2)
+        product = n * self.both - first * second  # N11 N00 - N01 N10
+        return _ratio(2 * product, first * (n - first) + second * (n - second), 0.0, n**2)
+
     def _yule(self) -> np.ndarray:
         n = self.n[:, None, None]
         only = self.wrong[:, :, None] - self.both  # the first is wrong, the second right
@@ -95,7 +101,11 @@ class PairCounts:
         return _ratio(alike - apart, alike + apart, 0.0, 0.0)
 
 
-_TABLES = {"ck": PairCounts._cohen, "qs": PairCounts._yule}
+_TABLES = {
+    "ck": PairCounts._cohen,
+    "ck-formula-1": PairCounts._formula_1,
+    "qs": PairCounts._yule,
+}
 
 
 def _ratio(
@@ -155,7 +165,7 @@ def diversity_score(
     on: str = "correctness",
     sample_weight: ArrayLike | None = None,
 ) -> float | np.ndarray:
-    """Compute one of the six Q measures of teams' diversity; low means diverse.
+    """Compute a Q measure of teams' diversity; low means diverse.
 
     Parameters
     ----------
@@ -164,14 +174,15 @@ def diversity_score(
         ``on="labels"``.
     y : array-like of shape (n_samples,), optional
         The true labels.
-    measure : {"ck", "qs", "bd", "fk", "kw", "gd"}, default="gd"
-        Cohen's kappa, Q statistics and binary disagreement, averaged over pairs; Fleiss'
-        kappa, Kohavi-Wolpert variance and generalised diversity. "bd", "kw" and "gd" are
-        one minus the measure, so that low means diverse for all.
+    measure : {"ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd"}, default="gd"
+        Cohen's kappa, the HQ paper's Formula 1 for it (see Notes), Q statistics and binary
+        disagreement, averaged over pairs; Fleiss' kappa, Kohavi-Wolpert variance and
+        generalised diversity. "bd", "kw" and "gd" are one minus the measure, so that low means
+        diverse for all.
     teams : sequence of sequences of int, optional
         Which models make a team; by default all of them make one.
     on : {"correctness", "labels"}, default="correctness"
-        Ratings that the kappas compare: being right or wrong, as in the paper, or the labels
+        Ratings that "ck" and "fk" compare: being right or wrong, as in the paper, or the labels
         themselves, as in its released code. The other measures use correctness only.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative.
@@ -179,9 +190,9 @@ def diversity_score(
     Returns
     -------
     float or ndarray of shape (n_teams,)
-        A number if `teams` is not given. Never NaN: where a measure is 0/0 it is 0 for a pair
-        of "ck" or "qs" (no agreement beyond chance can be seen) and 1 for "fk" and "gd"
-        (members that never differ are not diverse); without rows "bd" and "kw" are 1 too.
+        A number if `teams` is not given. Never NaN: where a measure is 0/0 it is 0 for a pair of
+        "ck", "ck-formula-1" or "qs" (no agreement beyond chance can be seen) and 1 for "fk" and
+        "gd" (members that never differ are not diverse); without rows "bd" and "kw" are 1 too.
 
     Raises
     ------
@@ -193,9 +204,11 @@ def diversity_score(
     The rows are used as given. The HQ paper measures on negative samples: rows on which
     at least one model is wrong (Q), or the focal model is (HQ).
 
-    Cohen's kappa is 2 (N11 N00 - N01 N10) / ((N11 + N10)(N10 + N00) + (N11 + N01)(N01 +
-    N00)). The paper's Formula 1 has the brackets of the denominator paired otherwise, which
-    is the same only for two models of equal accuracy.
+    "ck" is Cohen's kappa: 2 (N11 N00 - N01 N10) / ((N11 + N10)(N10 + N00) + (N11 + N01)(N01 +
+    N00)). "ck-formula-1" is the paper's Formula 1 to the letter, which pairs the brackets of the
+    denominator otherwise: (N11 + N10)(N01 + N00) + (N11 + N01)(N10 + N00). The two are the same
+    only for models of equal accuracy or without correlation; otherwise Formula 1 is farther
+    from 0.
 
     References
     ----------

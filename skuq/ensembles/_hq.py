@@ -22,7 +22,13 @@ from skuq.ensembles._selection import (
     normal_statistics,
     select_best,
 )
-from skuq.ensembles._teams import hard_vote_accuracy, negative_loss, row_weights, soft_vote_accuracy
+from skuq.ensembles._teams import (
+    hard_vote_accuracy,
+    negative_loss,
+    row_weights,
+    soft_vote_accuracy,
+    vote_weights,
+)
 
 # Candidates that searches make teams of: of 20 there are 21 679 teams of up to five.
 _POOL_SIZE = 20
@@ -42,15 +48,17 @@ def prune_classifiers(
     """Prune the teams of a pool of classifiers; everything is checked.
 
     Models give classes `codes` (M, N) and, if teams average them, probabilities `proba`
-    (M, N, C); None to vote by plurality. Of the true classes y (N,), -1 is one that no model knows.
+    (M, N, C); None to vote by labels. Of the true classes y (N,), -1 is one that no model knows.
     """
     wrong = codes != y
     # What is equal has to stay equal: ties are told apart by it.
     accuracy = np.round(~wrong @ weight / weight.sum(), 12)
+    votes = None if rules.weights is None else vote_weights(accuracy, rules.weights)
     if proba is None:
-        strength = hard_vote_accuracy(codes, y, weight, accuracy)
+        majority = rules.voting == "majority"
+        strength = hard_vote_accuracy(codes, y, weight, accuracy, votes, majority)
     else:
-        strength = soft_vote_accuracy(proba, y, weight)
+        strength = soft_vote_accuracy(proba, y, weight, votes)
     labels = codes if rules.on == "labels" else None
     return prune(Pool(wrong, weight, strength, accuracy, labels), rules, _generator(random_state))
 
@@ -69,6 +77,7 @@ def select_teams(
     beta: float = 0.1,
     max_team_size: int | None = None,
     voting: str | None = None,
+    weights: str | None = None,
     choose: str | Callable[..., Any] = "accuracy",
     n_negatives: int | None = None,
     rank_base: int = 1,
@@ -88,8 +97,10 @@ def select_teams(
         `classes`.
     metric, score, filters, beta, max_team_size, choose, n_negatives, rank_base, on
         See `HQEnsembleSelector`.
-    voting : {"soft", "hard"}, optional
+    voting : {"soft", "hard", "majority"}, optional
         By default "soft" for probabilities, "hard" for labels.
+    weights : {"accuracy"}, optional
+        By default all votes count the same. See `HQEnsembleSelector`.
     classes : array-like of shape (n_classes,), optional
         Labels of the columns of probabilities. By default the class numbers if y has
         no other, else the sorted labels of y.
@@ -122,9 +133,19 @@ def select_teams(
     >>> chosen.selected_
     (0, 1, 2)
     """
-    rules = Rules(metric, score, filters, beta, max_team_size, choose, n_negatives, rank_base, on)
-    if voting not in (None, "soft", "hard"):
-        raise ValueError(f"`voting` must be 'soft' or 'hard'. Got {voting!r}.")
+    rules = Rules(
+        metric,
+        score,
+        filters,
+        beta,
+        max_team_size,
+        choose,
+        n_negatives,
+        rank_base,
+        on,
+        voting,
+        weights,
+    )
     predictions, y = _stack_predictions(predictions), np.asarray(y)
     if y.shape != predictions.shape[1:2] or not len(y):
         raise ValueError(
@@ -141,12 +162,12 @@ def _as_codes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Codes of the models' and the true classes, and the probabilities to average or None."""
     if predictions.ndim == 3:
-        proba = None if voting == "hard" else predictions.astype(float)
+        proba = predictions.astype(float) if voting in (None, "soft") else None
         return *_probability_codes(predictions, y, classes), proba
     if voting == "soft":
         raise ValueError(
             '`voting="soft"` needs probabilities (n_models, n_samples, n_classes). Got labels '
-            f'of shape {predictions.shape}; use `voting="hard"`.'
+            f'of shape {predictions.shape}; use `voting="hard"` or "majority".'
         )
     return *_label_codes(predictions, y), None
 

@@ -24,7 +24,7 @@ from sklearn.cluster import KMeans
 from skuq._registry import saved_as
 from skuq.ensembles._diversity import MEASURES, PairCounts, count_pairs
 from skuq.ensembles._selection import Selection
-from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams
+from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams, vote_weights
 
 FILTERS = ("alpha", "kmeans", "mean")
 
@@ -62,6 +62,8 @@ class Rules:
     n_negatives: int | None = None
     rank_base: int = 1
     on: str = "correctness"
+    voting: str | None = None
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.metric, str) or _is_list(self.metric)):
@@ -83,6 +85,8 @@ class Rules:
             ("score", ("hq", "q")),
             ("rank_base", (0, 1)),
             ("on", ("correctness", "labels")),
+            ("voting", (None, "soft", "hard", "majority")),
+            ("weights", (None, "accuracy")),
         ):
             if getattr(self, name) not in options:
                 raise ValueError(
@@ -168,6 +172,8 @@ class TeamSelection:
         The same as a mask.
     accuracies_ : ndarray of shape (n_models,)
         Accuracies of the single models.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the votes of the selected team, summing to 1.
     n_possible_ : int
         Teams there are, up to the largest size allowed.
     n_scored_ : int
@@ -180,16 +186,16 @@ class TeamSelection:
     selected_: tuple[int, ...]
     support_: np.ndarray
     accuracies_: np.ndarray
+    weights_: np.ndarray
     n_possible_: int
     n_scored_: int
     thresholds_: tuple[Threshold, ...]
 
     @property
     def selection(self) -> Selection:
-        """The team to serve as a `Selection` of equal weights."""
-        size = len(self.selected_)
+        """The team to serve, with its weights, as a `Selection`."""
         strength = self.teams_["accuracy"][self.teams_["team"] == self.selected_].item()
-        return Selection(np.array(self.selected_), np.full(size, 1 / size), -strength)
+        return Selection(np.array(self.selected_), self.weights_, -strength)
 
 
 def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
@@ -225,7 +231,14 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     support = np.zeros(n_models, bool)
     support[list(selected)] = True
     return TeamSelection(
-        frame, selected, support, pool.model_strength, n_possible, len(scored), tuple(thresholds)
+        frame,
+        selected,
+        support,
+        pool.model_strength,
+        vote_weights(pool.model_strength[list(selected)], rules.weights),
+        n_possible,
+        len(scored),
+        tuple(thresholds),
     )
 
 

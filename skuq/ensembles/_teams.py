@@ -19,6 +19,7 @@ from skuq._checks import check_weights
 from skuq.ensembles._types import Loss, Statistics
 
 _CHUNK_BYTES = 2**22  # of one temporary array
+_TIE = 1e-6  # share of the votes by which ties are broken
 
 Strength = Callable[[np.ndarray], np.ndarray]
 
@@ -82,27 +83,48 @@ def row_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray:
     return check_weights(sample_weight, np.empty(n), relative=True) if n else np.empty(0)
 
 
-def tie_weights(accuracy: np.ndarray) -> np.ndarray:
-    """Weights (S,) of members' votes, summing to 1, with which no vote is tied.
+def vote_weights(accuracy: np.ndarray, weights: str | None) -> np.ndarray:
+    """Compute the weights (S,) of members' votes, summing to 1.
 
-    Equal but for less than 1e-6: the best of the members on one side outweighs all worse
-    ones on another, so the plurality of what is tied is the side of the most accurate.
+    None: equal weights. "accuracy": weights in proportion to `accuracy` (S,), but for a member that
+    is always wrong, which keeps 1e-9 of the best member's, since mixtures need positive weights.
+    If all are always wrong their weights are equal.
     """
-    rank = np.argsort(np.lexsort((np.arange(len(accuracy)), -accuracy)))
-    weights = 1 + 1e-6 * 0.5 ** (rank + 1.0)
-    return weights / weights.sum()
+    votes = np.ones(len(accuracy))
+    if weights == "accuracy" and accuracy.any():
+        votes = np.maximum(accuracy / accuracy.max(), 1e-9)
+    return votes / votes.sum()
+
+
+def break_ties(votes: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
+    """Tilt weights (..., S) so that no vote is tied, and scale them to sum to 1.
+
+    Shares of votes change by less than 1e-6. The best of the members on one side outweighs all
+    worse ones on another, so the plurality of what is tied is the side of the most accurate.
+    """
+    rank = np.argsort(np.argsort(-accuracy, axis=-1, kind="stable"), axis=-1)
+    votes = votes + _TIE * votes.mean(axis=-1, keepdims=True) * 0.5 ** (rank + 1.0)
+    return votes / votes.sum(axis=-1, keepdims=True)
 
 
 def hard_vote_accuracy(
-    codes: np.ndarray, y: np.ndarray, weight: np.ndarray, accuracy: np.ndarray
+    codes: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray,
+    accuracy: np.ndarray,
+    votes: np.ndarray | None = None,
+    majority: bool = False,
 ) -> Strength:
     """The share of rows a team's plurality vote gets right, as a function of teams.
 
-    Ties go to the side of the member with the highest `accuracy` (M,).
+    Ties go to the side of the member with the highest `accuracy` (M,). `votes` (M,) are weights
+    of the models, None for equal ones. With `majority` the winner needs more than half of the
+    votes, and rows without one count as wrong.
     """
     order = np.lexsort((np.arange(len(codes)), -accuracy))
     place = np.argsort(order)  # model -> its place, the most accurate first
-    codes = codes[order]
+    codes, accuracy = codes[order], accuracy[order]
+    votes = None if votes is None else votes[order]
     # Rows in which the same models side with each other and the same are right are one row.
     small = np.min_scalar_type(len(codes))
     # The first model that gives a model's class stands for all of that side.
@@ -119,25 +141,42 @@ def hard_vote_accuracy(
         for start in range(0, len(teams), step):
             members = teams[start : start + step].T
             sides = side[members]  # (S, n_teams, n_patterns)
+            if votes is not None:
+                shares = break_ties(votes[members.T], accuracy[members.T])
             most, won = np.zeros((), side.dtype), np.zeros((), bool)
             for own, model in zip(sides, members):
-                votes = (sides == own).sum(axis=0, dtype=side.dtype)
+                if votes is None:
+                    got = (sides == own).sum(axis=0, dtype=side.dtype)
+                else:
+                    got = np.einsum("ts,stp->tp", shares, sides == own)
                 # Strictly more: a tie stays with the more accurate.
-                won = np.where(votes > most, right[model], won)
-                most = np.maximum(most, votes)
+                won = np.where(got > most, right[model], won)
+                most = np.maximum(most, got)
+            if majority:  # a half that tilted votes make a little more is no majority
+                won = won & (most > (0.5 + _TIE) * (len(members) if votes is None else 1))
             result[start : start + step] = won @ weight
         return result / weight.sum()
 
     return strength
 
 
-def soft_vote_accuracy(proba: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Strength:
-    """The share of rows a team's averaged probabilities get right, as a function of teams."""
+def soft_vote_accuracy(
+    proba: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray,
+    votes: np.ndarray | None = None,
+) -> Strength:
+    """The share of rows a team's averaged probabilities get right, as a function of teams.
+
+    `votes` (M,) are weights of the models, None for equal ones.
+    """
     codes = proba.argmax(axis=2)
     # Where all models give one class, so does every team.
     contested = (codes != codes[0]).any(axis=0)
     settled = weight[~contested & (codes[0] == y)].sum()
     proba = np.ascontiguousarray(np.moveaxis(proba[:, contested], 2, 1))  # (M, C, n)
+    if votes is not None:
+        proba = proba * votes[:, None, None]
     truth, share = y[contested], weight[contested]
 
     def strength(teams: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._diversity import MEASURES
 from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
-from skuq.ensembles._teams import tie_weights
+from skuq.ensembles._teams import break_ties
 from skuq.estimators._api import UncertaintyClassifier, forget_fit
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.fitted import FittedTeam
@@ -46,11 +46,11 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Pool of two or more classifiers. A `sklearn.frozen.FrozenEstimator` is not fitted again;
         "drop" leaves one out. For the members of a fitted ensemble of skuq see its
         `member_estimators`.
-    metric : {"ck", "qs", "bd", "fk", "kw", "gd"} or list of these, default="gd"
-        Measure of diversity: Cohen's kappa, Q statistics, binary disagreement, Fleiss' kappa,
-        Kohavi-Wolpert variance or generalised diversity. Generalised diversity gave the paper's
-        best shares of strong teams on CIFAR-10. The scores of several metrics are averaged (the
-        paper uses one at a time).
+    metric : {"ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd"} or list of these, default="gd"
+        Measure of diversity: Cohen's kappa, Cohen's kappa as the paper's Formula 1 prints it, Q
+        statistics, binary disagreement, Fleiss' kappa, Kohavi-Wolpert variance or generalised
+        diversity. Generalised diversity gave the paper's best shares of strong teams on CIFAR-10.
+        The scores of several metrics are averaged (the paper uses one at a time).
     diversity : {"hq", "q"}, default="hq"
         How a team is scored. "q" measures diversity once, on the rows that any model of the pool
         gets wrong: the paper's baseline, with ``filters=("mean",)``.
@@ -62,10 +62,17 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Share of the teams of each size that the alpha filter prunes.
     max_team_size : int or None, default=None
         Maximum number of members of a team. None is the size of the pool, for pools of at most 25.
-    voting : {"soft", "hard"}, default="soft"
-        How members vote: "soft" averages probabilities, "hard" takes the most frequent label. With
-        "hard" the probabilities are shares of votes, tilted by less than 1e-6 towards the more
-        accurate members, so that the most accurate of the tied members decides a tie.
+    voting : {"soft", "hard", "majority"}, default="soft"
+        How members vote. "soft" averages probabilities. "hard" takes the label with the most votes
+        (plurality). "majority" takes the label with more than half of the votes; a row without one
+        counts as wrong when teams are compared. As `predict` must name a class, it gives the label
+        with the most votes there; ``predict_proba(X).max(axis=1) > 0.5 + 1e-6`` tells which rows
+        have a majority. With "hard" and "majority" the probabilities are shares of votes, tilted by
+        less than 1e-6 towards the more accurate members, so that the most accurate of the tied
+        members decides a tie.
+    weights : {"accuracy"} or None, default=None
+        Weights of the members' votes, or of their probabilities with ``voting="soft"``. "accuracy":
+        in proportion to `accuracies_`. None: all the same.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How predictions of rows not trained on are made. None is 5-fold cross-validation, after
         which the chosen members are fitted on all rows; every row must be in exactly one test
@@ -82,7 +89,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Rank of the least accurate member of a team. Members are weighted in its HQ score by their
         rank in accuracy. 0 is what the paper's released code intends.
     on : {"correctness", "labels"}, default="correctness"
-        What the two kappas compare: whether members are right ("correctness"), or their labels as
+        What "ck" and "fk" compare: whether members are right ("correctness"), or their labels as
         in the released code. The other metrics use correctness only.
     n_jobs : int or None, default=None
         Number of estimators that are fitted in parallel.
@@ -105,6 +112,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Names of the pool, without those dropped.
     accuracies_ : ndarray of shape (n_models,)
         Accuracy of each model of the pool, on the rows that teams are scored on.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the votes of the selected team, which sum to 1.
     n_possible_, n_scored_ : int
         Number of possible teams, and of those that were scored.
     thresholds_ : tuple of (filter, score, size, value)
@@ -129,7 +138,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     -----
     Teams are chosen on the rows that score them, so `teams_` flatters the best of
     them. X is handed to the members as it is: they say what they accept. Scoring costs
-    next to nothing, as all six metrics follow from one matrix of counts; time goes into
+    next to nothing, as all metrics follow from one matrix of counts; time goes into
     fitting the pool, and then into the votes of the teams that were not pruned.
 
     References
@@ -166,7 +175,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         "filters": [list, tuple],
         "beta": [Interval(Real, 0, 1, closed="left")],
         "max_team_size": [Interval(Integral, 2, None, closed="left"), None],
-        "voting": [StrOptions({"soft", "hard"})],
+        "voting": [StrOptions({"soft", "hard", "majority"})],
+        "weights": [StrOptions({"accuracy"}), None],
         "cv": ["cv_object", StrOptions({"prefit"})],
         "choose": [StrOptions({"accuracy"}), callable],
         "n_negatives": [Interval(Integral, 1, None, closed="left"), None],
@@ -187,6 +197,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         beta=0.1,
         max_team_size=None,
         voting="soft",
+        weights=None,
         cv=None,
         choose="accuracy",
         n_negatives=None,
@@ -203,6 +214,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.beta = beta
         self.max_team_size = max_team_size
         self.voting = voting
+        self.weights = weights
         self.cv = cv
         self.choose = choose
         self.n_negatives = n_negatives
@@ -249,6 +261,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             self.n_negatives,
             self.rank_base,
             self.on,
+            self.voting,
+            self.weights,
         ).check_pool(len(pool))
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
@@ -256,16 +270,14 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.classes_ = _check_classes(pool, y, prefit=self.cv == "prefit")
         codes = class_codes(y, self.classes_)
         predictions = self._pool_predictions(pool, X, y, sample_weight)
-        if self.voting == "hard":
-            labels, proba = predictions, None
-        else:
-            labels, proba = predictions.argmax(axis=2), predictions
+        soft = self.voting == "soft"
+        labels, proba = (predictions.argmax(axis=2), predictions) if soft else (predictions, None)
         chosen = prune_classifiers(labels, proba, codes, weight, rules, self.random_state)
         self.names_ = list(pool)
         self.teams_, self.selected_ = chosen.teams_, chosen.selected_
         self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
         self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
-        self.thresholds_ = chosen.thresholds_
+        self.thresholds_, self.weights_ = chosen.thresholds_, chosen.weights_
         team = [pool[self.names_[k]] for k in self.selected_]
         if self.cv != "prefit":
             every = np.arange(len(y))
@@ -273,11 +285,16 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 delayed(fit_fold)(model, X, y, sample_weight, every) for model in team
             )
             team = [model for model, _ in fitted]
-        weights = None
-        if self.voting == "hard":
-            weights = tie_weights(self.accuracies_[list(self.selected_)])
-        self.fitted_ = FittedTeam(tuple(team), self.classes_, self.voting, weights)
+        weights = self.weights_
+        if not soft:
+            weights = break_ties(weights, self.accuracies_[list(self.selected_)])
+        self.fitted_ = FittedTeam(tuple(team), self.classes_, self._ballots, weights)
         return self
+
+    @property
+    def _ballots(self):
+        """What members vote with: probabilities ("soft") or labels ("hard")."""
+        return "soft" if self.voting == "soft" else "hard"
 
     def _check_pool(self, sample_weight):
         """The models by name."""
@@ -304,7 +321,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 raise ValueError(
                     f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
                     "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
-                    "`voting='hard'`."
+                    "`voting='hard'` or 'majority'."
                 )
             if sample_weight is not None and self.cv != "prefit":
                 check_takes_weights(model, f"Estimator {name!r}")
@@ -324,7 +341,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             splits = out_of_fold_splits(self.cv, X, y, classifier=True)
         work = Parallel(self.n_jobs, return_as="generator")(
             delayed(_predict_held_out)(
-                model, X, y, sample_weight, splits, self.voting, self.classes_
+                model, X, y, sample_weight, splits, self._ballots, self.classes_
             )
             for model in pool.values()
         )
@@ -367,8 +384,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Returns
         -------
         ndarray of shape (n, n_members * n_classes) or (n, n_members)
-            Probabilities, member by member; with ``voting="hard"`` the positions in
-            `classes_` of the labels.
+            Probabilities, member by member; if they vote with labels, the positions in `classes_`
+            of these.
         """
         check_is_fitted(self)
         votes = self.fitted_.votes(self.fitted_.inputs.validate(X, self))
@@ -402,8 +419,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             Labels, or probabilities.
         y : array-like of shape (n_samples,)
         **settings
-            `metric`, `score`, `filters`, `beta`, `max_team_size`, `voting`, `choose`,
-            `n_negatives`, `rank_base`, `on`, `classes`, `sample_weight`, `random_state`.
+            `metric`, `score`, `filters`, `beta`, `max_team_size`, `voting`, `weights`,
+            `choose`, `n_negatives`, `rank_base`, `on`, `classes`, `sample_weight`, `random_state`.
 
         Returns
         -------

@@ -25,8 +25,9 @@ class FittedTeam:
     estimators : tuple of classifier
     classes : ndarray of shape (n_classes,)
     voting : {"soft", "hard"}
+        Whether they vote with probabilities or with labels.
     weights : ndarray of shape (n_estimators,) or None
-        Of hard votes; they decide ties.
+        Weights of the votes, positive and summing to 1. None is equal ones.
     """
 
     estimators: tuple[Any, ...]
@@ -46,9 +47,8 @@ class FittedTeam:
     def distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class."""
         votes = self.votes(X)
-        if self.voting == "soft":
-            return CategoricalMixture(votes)
-        return CategoricalMixture(np.eye(len(self.classes))[votes], self.weights)
+        proba = votes if self.voting == "soft" else np.eye(len(self.classes))[votes]
+        return CategoricalMixture(proba, self.weights)
 
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Draw codes (n, n_samples)."""

@@ -42,6 +42,15 @@ def by_rows(right, measure):
         return 1 - np.mean([(n01 + n10) / n for _, n10, n01, _ in pairs(right)])
     if measure == "ck":
         return np.mean([cohen_kappa_score(a, b) for a, b in combinations(right, 2)])
+    if measure == "ck-formula-1":
+        return np.mean(
+            [
+                2
+                * (n11 * n00 - n01 * n10)
+                / ((n11 + n10) * (n01 + n00) + (n11 + n01) * (n10 + n00))
+                for n11, n10, n01, n00 in pairs(right)
+            ]
+        )
     good = right.sum(axis=0)  # l_k
     if measure == "fk":
         p = right.mean()
@@ -64,8 +73,29 @@ def test_measures_by_hand():
     # Four rows; both right, one right each, both wrong: N11 = N10 = N01 = N00 = 1.
     right = np.array([[1, 1, 0, 0], [1, 0, 1, 0]], dtype=bool)
     given = {m: diversity_score(right, measure=m) for m in MEASURES}
-    # kappa 0, Q 0, disagreement 1/2, Fleiss 0, KW 2/(4 * 4), p(1) = 1/2, p(2) = 1/4
-    assert given == {"ck": 0.0, "qs": 0.0, "bd": 0.5, "fk": 0.0, "kw": 0.875, "gd": 0.5}
+    # kappas 0, Q 0, disagreement 1/2, Fleiss 0, KW 2/(4 * 4), p(1) = 1/2, p(2) = 1/4
+    expected = {"ck": 0.0, "qs": 0.0, "bd": 0.5, "fk": 0.0, "kw": 0.875, "gd": 0.5}
+    assert given == {**expected, "ck-formula-1": 0.0}
+
+
+def test_formula_1_by_hand():
+    # Ten rows: N11 = 2, N10 = 3, N01 = 1, N00 = 4, so 2 (N11 N00 - N01 N10) = 2 (8 - 3) = 10.
+    first = [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
+    second = [1, 1, 0, 0, 0, 1, 0, 0, 0, 0]
+    right = np.array([first, second, first], dtype=bool)
+    # Formula 1: (2 + 3)(1 + 4) + (2 + 1)(3 + 4) = 46. Cohen: (2 + 3)(3 + 4) + (2 + 1)(1 + 4) = 50.
+    assert_allclose(diversity_score(right[:2], measure="ck-formula-1"), 10 / 46)
+    assert_allclose(diversity_score(right[:2], measure="ck"), 10 / 50)
+    # Of three models the mean over pairs (Formula 4); two of them are the same.
+    team = diversity_score(right, measure="ck-formula-1")
+    assert_allclose(team, (10 / 46 + 10 / 46 + 1) / 3)
+
+
+@given(arrays(bool, st.tuples(st.just(2), st.integers(1, 12))))
+def test_formula_1_is_farther_from_0_than_cohens_kappa(right):
+    formula_1, cohen = (diversity_score(right, measure=m) for m in ("ck-formula-1", "ck"))
+    assert abs(formula_1) >= abs(cohen) - 1e-11
+    assert (formula_1 == cohen) == (cohen == 0 or right[0].sum() == right[1].sum())
 
 
 @pytest.mark.parametrize("on", ["correctness", "labels"])
@@ -94,7 +124,7 @@ RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
 
 @given(RIGHT)
 def test_scores_are_finite_and_in_range_whatever_the_rows(right):
-    low = {"ck": -1, "qs": -1, "fk": -1, "bd": 0, "kw": 0.75, "gd": 0}
+    low = {"ck": -1, "ck-formula-1": -1, "qs": -1, "fk": -1, "bd": 0, "kw": 0.75, "gd": 0}
     for measure in MEASURES:
         assert low[measure] - 1e-9 <= diversity_score(right, measure=measure) <= 1 + 1e-9
 
@@ -131,12 +161,14 @@ def test_limit_cases():
     never, always = np.zeros((3, 5), bool), np.ones((3, 5), bool)
     for right in (never, always, never[:, :0]):
         given = {m: diversity_score(right, measure=m) for m in MEASURES}
-        assert given == {"ck": 0.0, "qs": 0.0, "bd": 1.0, "fk": 1.0, "kw": 1.0, "gd": 1.0}
+        pairwise = {"ck": 0.0, "ck-formula-1": 0.0, "qs": 0.0, "bd": 1.0}
+        assert given == {**pairwise, "fk": 1.0, "kw": 1.0, "gd": 1.0}
     same = np.array([[True, False, True]] * 3)
     assert {diversity_score(same, measure=m) for m in MEASURES} == {1.0}
     opposite = np.array([[True, False, True, False], [False, True, False, True]])
     given = {m: diversity_score(opposite, measure=m) for m in MEASURES}
-    assert given == {"ck": -1.0, "qs": -1.0, "bd": 0.0, "fk": -1.0, "kw": 0.75, "gd": 0.0}
+    pairwise = {"ck": -1.0, "ck-formula-1": -1.0, "qs": -1.0, "bd": 0.0}
+    assert given == {**pairwise, "fk": -1.0, "kw": 0.75, "gd": 0.0}
 
 
 def test_rare_errors_among_many_rows_are_seen():
@@ -172,6 +204,7 @@ def test_teams_are_scored_apart():
         ({"measure": "xx"}, "one of"),
         ({"on": "votes"}, "'correctness' or 'labels'"),
         ({"measure": "gd", "on": "labels"}, "Only"),
+        ({"measure": "ck-formula-1", "on": "labels"}, "Only"),
         ({"y": [1, 2]}, "shape"),
         ({"teams": [(0,)]}, "two or more"),
         ({"teams": [(0, 0)]}, "distinct"),

@@ -119,6 +119,109 @@ def test_hard_vote_ties_go_to_the_most_accurate():
     assert table.to_dict() == {(0, 1): 0.8, (0, 2): 0.4, (1, 2): 0.8, (0, 1, 2): 0.6}
 
 
+def accuracies_of_teams(labels, y, **settings):
+    table = select_teams(labels, y, filters=(), **settings).teams_
+    return dict(zip(table["team"], table["accuracy"]))
+
+
+def test_majority_is_more_than_half_of_the_votes():
+    y = np.zeros(6, int)
+    labels = np.array(
+        [
+            [0, 0, 0, 0, 1, 1],
+            [0, 0, 0, 1, 1, 2],
+            [0, 0, 1, 2, 1, 0],
+            [0, 1, 1, 3, 0, 0],
+        ]
+    )
+    given = accuracies_of_teams(labels, y, voting="majority")
+    # Of two members both, of three two, of four three must be right: 4 : 0, 3 : 1, 2 : 2 votes,
+    # 1 : 1 : 1 : 1, 1 : 3 and 2 : 1 : 1 (right, but with two votes of four only).
+    assert_allclose(given[0, 1], 3 / 6)
+    assert_allclose(given[0, 1, 2], 3 / 6)
+    assert_allclose(given[1, 2, 3], 3 / 6)
+    assert_allclose(given[0, 1, 2, 3], 2 / 6)
+    # The plurality has row 2 (a tie that the most accurate wins), 3 (the same) and 5 too.
+    assert_allclose(accuracies_of_teams(labels, y, voting="hard")[0, 1, 2, 3], 5 / 6)
+
+
+def test_weights_of_votes_by_hand():
+    y = np.zeros(10, int)
+    # Right on 8, 3 and 4 of 10 rows: the first outvotes the two others together, 8 : 7.
+    right = np.zeros((3, 10), bool)
+    right[0, :8] = right[1, [0, 1, 8]] = right[2, [0, 1, 2, 8]] = True
+    labels = 1 - right.astype(int)
+    plain = {(0, 1): 0.8, (0, 2): 0.8, (1, 2): 0.4, (0, 1, 2): 0.4}
+    assert accuracies_of_teams(labels, y) == plain
+    weighted = {**plain, (0, 1, 2): 0.8}
+    assert accuracies_of_teams(labels, y, weights="accuracy") == weighted
+    # 8 of 11, 8 of 12, 4 of 7 and 8 of 15 are more than half.
+    majority = accuracies_of_teams(labels, y, weights="accuracy", voting="majority")
+    assert majority == weighted
+    chosen = select_teams(labels, y, filters=(), weights="accuracy", max_team_size=2)
+    assert chosen.selected_ == (0, 1)
+    assert_allclose(chosen.weights_, [8 / 11, 3 / 11])
+    assert_allclose(chosen.selection.weights, chosen.weights_)
+    assert_allclose(select_teams(labels, y, filters=()).weights_, 1 / 2)
+
+
+def test_half_of_the_weight_is_no_majority():
+    y = np.zeros(4, int)
+    labels = np.array([[0, 0, 1, 1], [0, 1, 0, 1]])
+    for weights in (None, "accuracy"):
+        settings = {"voting": "majority", "weights": weights}
+        assert accuracies_of_teams(labels, y, **settings) == {(0, 1): 0.25}
+
+
+def test_ties_of_weighted_votes_go_to_the_most_accurate():
+    # Right on 3, 5 and 8 of 10 rows, the third wherever the others are: 3 + 5 against 8 is a tie.
+    y = np.zeros(10, int)
+    labels = np.repeat([[3], [5], [8]], 10, axis=1) <= np.arange(10)
+    settings = {"weights": "accuracy"}
+    assert accuracies_of_teams(labels.astype(int), y, **settings)[0, 1, 2] == 0.8
+    settings["voting"] = "majority"
+    assert accuracies_of_teams(labels.astype(int), y, **settings)[0, 1, 2] == 0.5
+
+
+@pytest.mark.parametrize("weights", [None, "accuracy"])
+@pytest.mark.parametrize("majority", [False, True])
+def test_label_votes_are_counted_row_by_row(weights, majority, global_random_seed):
+    proba, y = pool(global_random_seed, n_models=6, n_classes=4)
+    labels = proba.argmax(axis=2)
+    accuracy = (labels == y).mean(axis=1)
+    voting = "majority" if majority else "hard"
+    for team, served in accuracies_of_teams(labels, y, voting=voting, weights=weights).items():
+        order = sorted(team, key=lambda model: (-accuracy[model], model))
+        votes = accuracy[order] if weights else np.ones(len(team))
+        right = 0
+        for row, truth in zip(labels[order].T, y):
+            won = [round(votes[row == label].sum(), 9) for label in row]
+            enough = max(won) > votes.sum() / 2 + 1e-9 or not majority
+            right += enough and row[int(np.argmax(won))] == truth
+        assert_allclose(served, right / len(y), atol=1e-12)
+    # Probabilities vote as the labels do that they make most probable.
+    votes = (accuracies_of_teams(p, y, voting=voting, weights=weights) for p in (proba, labels))
+    assert next(votes) == next(votes)
+
+
+def test_soft_votes_are_weighted_by_accuracy(global_random_seed):
+    proba, y = pool(global_random_seed)
+    proba[1] = np.eye(3)[(y + 1) % 3]  # never right
+    accuracy = (proba.argmax(axis=2) == y).mean(axis=1)
+    for team, served in accuracies_of_teams(proba, y, weights="accuracy").items():
+        mean = np.average(proba[list(team)], axis=0, weights=accuracy[list(team)])
+        assert_allclose(served, (mean.argmax(axis=1) == y).mean(), atol=1e-12)
+
+
+def test_members_that_are_never_right_vote_alike():
+    y = np.zeros(3, int)
+    chosen = select_teams(np.array([[1, 1, 1], [1, 2, 1]]), y, weights="accuracy")
+    assert_allclose(chosen.weights_, [0.5, 0.5])
+    chosen = select_teams(np.array([[1, 1, 1], [0, 0, 1]]), y, weights="accuracy")
+    assert_allclose(chosen.teams_["accuracy"], 2 / 3)
+    assert 0 < chosen.weights_[0] < 1e-8
+
+
 def test_hard_vote_accuracy_needs_no_labels_of_the_truth(global_random_seed):
     # y may hold a class that no model gives.
     rng = np.random.default_rng(global_random_seed)
@@ -387,7 +490,8 @@ def test_real_pool_has_the_papers_threshold(data_dir):
             "not in `classes`",
         ),
         ({"voting": "soft"}, "needs probabilities"),
-        ({"voting": "loud"}, "'soft' or 'hard'"),
+        ({"voting": "loud"}, "`voting` must be one of"),
+        ({"weights": "loud"}, "`weights` must be one of"),
         ({"metric": "xx"}, "metric"),
         ({"metric": []}, "at least one"),
         ({"filters": ("beta",)}, "filters"),

@@ -25,7 +25,7 @@ from sklearn.model_selection import (
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import LabelEncoder, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from skuq import AutoDEUQRegressor, DeepEnsembleClassifier, HQEnsembleSelector
@@ -102,15 +102,65 @@ def test_out_of_fold_predictions_choose_the_team(digits, voting):
         assert_array_equal(model.predict(X_new)[sole], vote.predict(X_new)[sole])
 
 
+@pytest.mark.parametrize("weights", [None, "accuracy"])
 @pytest.mark.parametrize("voting", ["soft", "hard"])
-def test_prefit_models_are_used_as_they_are(digits, fitted, voting):
+def test_prefit_models_are_used_as_they_are(digits, fitted, voting, weights):
     _, X, _, y = digits
-    model = HQEnsembleSelector(fitted, cv="prefit", voting=voting).fit(X, y)
+    model = HQEnsembleSelector(fitted, cv="prefit", voting=voting, weights=weights).fit(X, y)
     assert all(member is dict(fitted)[n] for n, member in model.named_estimators_.items())
     # Served and judged are one thing, ties and all.
     served = model.teams_.set_index("team").loc[[model.selected_], "accuracy"].item()
     assert_allclose(model.score(X, y), served, atol=1e-12)
     assert_allclose(model.accuracies_, [m.score(X, y) for _, m in fitted])
+
+
+@pytest.mark.parametrize("voting", ["soft", "hard", "majority"])
+def test_votes_are_weighted_by_accuracy(digits, fitted, voting):
+    X_new, X, y_new, y = digits
+    model = HQEnsembleSelector(
+        fitted, cv="prefit", voting=voting, weights="accuracy", choose=lambda teams: teams.index[-1]
+    ).fit(X, y)
+    assert len(model.selected_) > 2
+    accuracy = model.accuracies_[list(model.selected_)]
+    assert_allclose(model.weights_, accuracy / accuracy.sum())
+    vote = np.average(
+        [
+            m.predict_proba(X_new) if voting == "soft" else np.eye(10)[m.predict(X_new)]
+            for m in model.estimators_
+        ],
+        axis=0,
+        weights=accuracy,
+    )
+    assert_allclose(model.predict_proba(X_new), vote, atol=1e-6)
+    assert_array_equal(model.predict(X_new), model.predict_proba(X_new).argmax(axis=1))
+    selected = model.named_estimators_
+    classic = VotingClassifier(
+        list(selected.items()),
+        voting="soft" if voting == "soft" else "hard",
+        weights=model.weights_,
+    )
+    classic.estimators_ = model.estimators_
+    classic.le_ = LabelEncoder().fit(y)
+    assert_array_equal(model.predict(X_new), classic.predict(X_new))
+
+
+# Pairs come first in `teams_`, and the team of all models last.
+@pytest.mark.parametrize(("weights", "place"), [(None, 0), (None, -1), ("accuracy", -1)])
+def test_majority_rows_can_be_told_by_their_share(digits, fitted, weights, place):
+    _, X, _, y = digits
+    model = HQEnsembleSelector(
+        fitted,
+        cv="prefit",
+        voting="majority",
+        weights=weights,
+        filters=(),
+        choose=lambda teams: teams.index[place],
+    ).fit(X, y)
+    found = model.predict_proba(X).max(axis=1) > 0.5 + 1e-6
+    judged = model.teams_.set_index("team").loc[[model.selected_], "accuracy"].item()
+    assert_allclose((found & (model.predict(X) == y)).mean(), judged, atol=1e-12)
+    # The other rows get the label with the most votes, which may be right.
+    assert model.score(X, y) > judged
 
 
 def test_frozen_models_are_not_fitted_again(digits, fitted):
@@ -143,9 +193,10 @@ def test_prediction_api(digits, fitted):
     assert model.sample_y(X[:4], 3, random_state=0).shape == (4, 3)
 
 
-def test_hard_votes_are_shares_and_transform_gives_codes(digits, fitted):
+@pytest.mark.parametrize("voting", ["hard", "majority"])
+def test_hard_votes_are_shares_and_transform_gives_codes(digits, fitted, voting):
     _, X, _, y = digits
-    model = HQEnsembleSelector(fitted, cv="prefit", voting="hard").fit(X, y)
+    model = HQEnsembleSelector(fitted, cv="prefit", voting=voting).fit(X, y)
     votes = np.stack([m.predict(X) for m in model.estimators_])
     shares = (votes[:, :, None] == model.classes_).mean(axis=0)
     assert_allclose(model.predict_proba(X), shares, atol=1e-6)
@@ -310,8 +361,14 @@ def test_single_precision_and_columns_of_labels_will_do(digits):
     odd = Odd(lambda n, c: np.full((n, c), 1 / c, dtype=np.float16))
     for voting in ("soft", "hard"):
         pool = [("odd", odd), ("bayes", GaussianNB())]
-        model = HQEnsembleSelector(pool, cv=2, voting=voting).fit(X, y)
+        model = HQEnsembleSelector(pool, cv=2, voting=voting, weights="accuracy").fit(X, y)
         assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("change", [{"voting": "absolute"}, {"weights": [1, 1, 1, 1, 1]}])
+def test_bad_votes(digits, change):
+    with pytest.raises(ValueError, match=f"The '{next(iter(change))}' parameter"):
+        HQEnsembleSelector(make_pool(), **change).fit(digits[0], digits[2])
 
 
 def bad_pools():

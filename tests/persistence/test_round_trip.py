@@ -189,7 +189,13 @@ CASES = {
     ),
     "operator ensemble": (skuq.OperatorEnsembleRegressor(2, **OPERATOR), INPUTS, VALUES),
     "hq": (skuq.HQEnsembleSelector(MIXED, cv=2), X, LABELS),
-    "hq, votes": (skuq.HQEnsembleSelector(MIXED, cv=KFold(2), voting="hard"), X, LABELS),
+    "hq, votes": (
+        skuq.HQEnsembleSelector(
+            MIXED, metric="ck-formula-1", cv=KFold(2), voting="majority", weights="accuracy"
+        ),
+        X,
+        LABELS,
+    ),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), cv=2), X, BOTH),
     "calibrated, isotonic": (
         skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), "isotonic", cv=2),
