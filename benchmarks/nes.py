@@ -412,6 +412,12 @@ def print_shift(title, records):
         gains = [values(s, (n, "clean"), "nll") - values(s, (n, "shifted"), "nll") for n in names]
         columns[f"severity {s}"] = column(gains)
     print_table("Gain in NLL of shifted over clean rows to choose on", columns)
+    own, others = ("NES-RE", "shifted"), [n for n in names if n != "NES-RE"]
+    columns = {"": others}
+    for s in severities:
+        gaps = [values(s, own, "nll") - values(s, (n, "shifted"), "nll") for n in others]
+        columns[f"severity {s}"] = column(gaps)
+    print_table("NLL of NES-RE minus that of others, chosen on shifted rows", columns)
 
 
 def print_peers(title, records):
