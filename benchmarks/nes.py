@@ -12,7 +12,8 @@ corrupted cells in severities 1 to 5, of other kinds where judged than where cho
 electricity and bank have the end of the training period to choose on.
 peers: scikit-learn's gradient boosting, also calibrated, on the training and validation
 rows together ("temperature" needs scikit-learn 1.8).
-both: NES-RE that changes learning rate and L2 too (`vary="both"`), beside the tabular methods.
+both: NES-RE of architectures alone, and NES-RE that changes learning rate and L2 too
+(`vary="both"`), side by side.
 large: NES and DeepEns (RS) with a pool of `--n-large`; best with one data set and seed.
 
 Of large sets `--max-train` rows are drawn by the seed, a quarter of them to validate; test
@@ -53,6 +54,7 @@ PARTS = ("tabular", "both", "shift", "peers", "large")
 SIZES = (3, 5, 10)  # M
 METHODS = ("NES-RE", "NES-RS", "DeepEns (RS)", "DeepEns + ES", "HyperEns")
 BOTH = "NES-RE, both"
+METHODS_OF = {"tabular": METHODS, "both": ("NES-RE", BOTH), "large": METHODS[:3]}  # by part
 SELECTORS = {
     "forward": {},
     "forward, use_best": {"use_best": True},
@@ -110,11 +112,10 @@ class Searches:
 
     def deep_ensemble(self, position):
         """Seeds of the architecture in one position of the random search."""
-        model = self.random[0].baseline("deep-ensemble")
-        trial = self.random[0].catalog_.completed[position]
-        found = self.random[0].catalog_[trial].configuration
-        architecture = {name: found[name] for name in model.fixed_architecture}
-        model.set_params(fixed_architecture=architecture)
+        search = self.random[0]
+        trial = search.catalog_.completed[position]
+        architecture = search.decisions_.architecture.restrict(search.catalog_[trial].configuration)
+        model = search.baseline("deep-ensemble", architecture=architecture)
         return self.fit(f"deep-ensemble-{trial}", model)
 
     def method(self, name):
@@ -171,8 +172,8 @@ def chosen_scores(likelihood, test_proba, y, n_members, first=None, **how):
     return scores(y, test_proba[chosen.indices], chosen.weights)
 
 
-def tabular(searches, names=METHODS):
-    """All methods, all sizes, pools cut short, and all selectors."""
+def tabular(searches, names):
+    """All methods of `names`, all sizes, pools cut short, and all selectors."""
     parts, record = searches.parts, {"methods": {}}
     for name in names:
         model, seconds, n_networks = searches.method(name)
@@ -281,7 +282,7 @@ def run(part, dataset, seed, arguments):
         if part == "shift":
             found = shift(searches, shifted_sets(dataset, parts, seed))
         else:
-            found = tabular(searches, {"both": [BOTH], "large": METHODS[:3]}.get(part, METHODS))
+            found = tabular(searches, METHODS_OF[part])
     return {
         **dict(zip(CELL, (part, dataset, seed, settings))),
         "n_rows": {name: len(rows.y) for name, rows in parts._asdict().items()},
@@ -297,6 +298,11 @@ def read(path):
 
 def is_cell(record, *cell):
     return tuple(record[k] for k in CELL) == cell
+
+
+def is_complete(record):
+    """Whether it has all methods of its part: once the part "both" had one."""
+    return {*METHODS_OF.get(record["part"], ())} <= {*record.get("methods", ())}
 
 
 def save(path, record):
@@ -333,7 +339,8 @@ def print_table(title, columns, first=22):
         print(f"{row[0]:{first}s}" + "".join(f"{c:>{w}s}" for c, w in zip(row[1:], widths[1:])))
 
 
-def print_tabular(title, records):
+def print_methods(title, records):
+    """All scores of ensembles; returns the names of the methods that all records have."""
     names = [n for n in (*METHODS, BOTH) if all(n in r["methods"] for r in records)]
 
     def values(name, size, score):
@@ -353,16 +360,22 @@ def print_tabular(title, records):
     columns["trained"] = [str(runs[0]["networks"][str(top)]) for runs in methods]
     columns["seconds"] = [f"{np.mean([m['seconds'] for m in runs]):.0f}" for runs in methods]
     print_table(f"{title}; from `minus NES-RE` on M = {top}", columns)
+    return names
+
+
+def print_tabular(title, records):
+    names, top = print_methods(title, records), max(SIZES)
     shown = [
         f"{score} {mean_error([r['single'][score] for r in records])}"
         for score in ("nll", "error", "ece")
     ]
     print("best single network of NES-RS:", ", ".join(shown))
 
-    firsts = sorted(records[0]["methods"]["NES-RE"]["nll_by_trials"], key=int)
     pools = [n for n in names if "nll_by_trials" in records[0]["methods"][n]]
     columns = {"": pools}
-    for k in firsts:
+    # Where trials have failed the last number is another.
+    counts = [set(r["methods"][n]["nll_by_trials"]) for n in pools for r in records]
+    for k in sorted(set.intersection(*counts), key=int):
         curves = [[r["methods"][n]["nll_by_trials"][k][str(top)] for r in records] for n in pools]
         columns[f"K={k}"] = column(curves, best=True)
     print_table(f"NLL of the first K trials, M = {top}", columns)
@@ -399,6 +412,12 @@ def print_shift(title, records):
         gains = [values(s, (n, "clean"), "nll") - values(s, (n, "shifted"), "nll") for n in names]
         columns[f"severity {s}"] = column(gains)
     print_table("Gain in NLL of shifted over clean rows to choose on", columns)
+    own, others = ("NES-RE", "shifted"), [n for n in names if n != "NES-RE"]
+    columns = {"": others}
+    for s in severities:
+        gaps = [values(s, own, "nll") - values(s, (n, "shifted"), "nll") for n in others]
+        columns[f"severity {s}"] = column(gaps)
+    print_table("NLL of NES-RE minus that of others, chosen on shifted rows", columns)
 
 
 def print_peers(title, records):
@@ -412,22 +431,21 @@ def print_peers(title, records):
 
 
 def beside_both(record, records):
-    """With the method of the part "both" of the same cell, if it has been run."""
+    """With the other method of the part "both" of the same cell, if it has been run."""
     cell = ("both", *(record[k] for k in CELL[1:]))
     more = next((r["methods"] for r in records if is_cell(r, *cell)), {})
-    return {**record, "methods": {**record["methods"], **more}}
+    return {**record, "methods": {**more, **record["methods"]}}
 
 
 def summary(records, arguments):
-    show = {"tabular": print_tabular, "large": print_tabular}
+    show = {"tabular": print_tabular, "large": print_tabular, "both": print_methods}
     show |= {"shift": print_shift, "peers": print_peers}
     for part in arguments.only:
-        if part == "both":  # shown beside the tabular methods
-            continue
         settings = settings_of(part, arguments)
         for dataset in arguments.datasets:
             cells = [(part, dataset, seed, settings) for seed in arguments.seeds]
             own = [r for r in records if any(is_cell(r, *cell) for cell in cells)]
+            own = [r for r in own if is_complete(r)]
             if part == "tabular":
                 own = [beside_both(r, records) for r in own]
             if own:
@@ -459,7 +477,8 @@ def main():
     cells = [(p, d, s) for p in arguments.only for s in arguments.seeds for d in arguments.datasets]
     for part, dataset, seed in [] if arguments.summary else cells:
         settings = settings_of(part, arguments)
-        known = any(is_cell(r, part, dataset, seed, settings) for r in read(path))
+        cell = part, dataset, seed, settings
+        known = any(is_cell(r, *cell) and is_complete(r) for r in read(path))
         if known and not arguments.redo:
             continue
         print(f"{part} {dataset} {seed}", flush=True)

@@ -4,11 +4,11 @@
 
 Far smaller than the paper's: 2000 images to train on and 1000 to validate on, of 14 x 14
 pixels (the mean of four), networks of three cells and eight channels, 15 epochs. NES-RE looks
-at clean and shifted validation images; NES-RS and DeepEns (RS), whose architecture is the best
-of NES-RS on shifted images, have pools of the same size. Ensembles are chosen and judged clean
-and on severities 1, 3 and 5, of the paper's validation and test families of corruptions, and
-once more on MNIST digits, which are of no class. Adds to ``nes_images.json`` in
-`--results-dir` after each method; what it holds is not run again.
+at clean and shifted validation images; NES-RS has a pool of the same size. Ensembles are chosen
+and judged clean and on severities 1, 3 and 5, of the paper's validation and test families of
+corruptions, and once more on MNIST digits, which are of no class. DeepEns (RS) repeats the
+architecture that is best in NES-RS at the severity it is judged on. Adds to
+``nes_images.json`` in `--results-dir` after each method; what it holds is not run again.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from skuq.ensembles import select_by_likelihood
 from skuq.metrics import predictive_entropy
 from skuq.networks import CellSpace
 
-SEVERITIES = (1, 3, 5)
+SEVERITIES = (1, 3, 5)  # 0, the clean images, comes before them
 N_TRAIN, N_VALID, N_TEST = 2000, 1000, 5000
 
 
@@ -76,12 +76,28 @@ def fit(model, parts):
     return model, time.perf_counter() - started
 
 
-def judge(model, parts, chooses):
-    """Scores by severity and size; `chooses` is False where members are as good as each other."""
+def deep_ensembles(search, parts):
+    """A deep ensemble for each severity, and their seconds; equal architectures share one."""
+    fitted, each, seconds = {}, [], 0
+    for k in range(1 + len(SEVERITIES)):
+        model = search.baseline("deep-ensemble", severity=k)
+        key = tuple(model.fixed_architecture.items())
+        if key not in fitted:
+            fitted[key], more = fit(model, parts)
+            seconds += more
+        each.append(fitted[key])
+    return each, seconds
+
+
+def judge(models, parts, chooses):
+    """Scores by severity and size, of a model for each severity.
+
+    `chooses` is False where members are as good as each other.
+    """
     _, valid, shifted, tests, y_test, digits = parts
     found, sets = {}, [valid, *shifted]
-    on_digits = pool_proba(model, digits)
-    for severity, held_out, X in zip((0, *SEVERITIES), sets, tests):
+    on_digits = pool_proba(models[0], digits)
+    for severity, model, held_out, X in zip((0, *SEVERITIES), models, sets, tests):
         likelihood = log_likelihood(pool_proba(model, held_out[0]), held_out[1])
         proba = pool_proba(model, X)
         found[str(severity)] = {}
@@ -115,21 +131,21 @@ def run(arguments):
     cell = settings, arguments.seed
     done = {r["dataset"] for r in read(arguments.path) if (r["settings"], r["seed"]) == cell}
 
-    def keep(name, model, seconds, n_networks, chooses=True):
+    def keep(name, models, seconds, n_networks, chooses=True):
         record = {"part": "images", "dataset": name, "seed": arguments.seed, "settings": settings}
         record |= {"seconds": round(seconds), "networks": n_networks}
-        record["severities"] = judge(model, parts, chooses)
+        record["severities"] = judge(models, parts, chooses)
         save(arguments.path, record)
         print(name, {s: v[str(max(SIZES))]["nll"] for s, v in record["severities"].items()})
 
     if not {"NES-RS", "DeepEns (RS)"} <= done:
         random, seconds = fit(base.set_params(strategy="rs"), parts)
-        keep("NES-RS", random, seconds, arguments.n_trials)
-        deep, more = fit(random.baseline("deep-ensemble"), parts)
+        keep("NES-RS", [random] * (1 + len(SEVERITIES)), seconds, arguments.n_trials)
+        deep, more = deep_ensembles(random, parts)
         keep("DeepEns (RS)", deep, seconds + more, arguments.n_trials + max(SIZES), chooses=False)
     if "NES-RE" not in done:
         evolved, seconds = fit(base.set_params(strategy="re"), parts)
-        keep("NES-RE", evolved, seconds, arguments.n_trials)
+        keep("NES-RE", [evolved] * (1 + len(SEVERITIES)), seconds, arguments.n_trials)
 
 
 def summary(records):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from numbers import Integral
 
 import numpy as np
@@ -221,8 +222,15 @@ class _Criterion:
         return *self._statistics(self._y, raws), self._weight
 
 
-def best_configuration(self):
-    """The trial that does best alone on the rows that ensembles are selected on.
+def best_configuration(self, severity=None):
+    """Get the configuration of the trial that does best alone.
+
+    Parameters
+    ----------
+    severity : int or None, default=None
+        Held-out set that decides: 0 is the clean validation rows, k the k-th set of
+        `shift_validation`. None is all shifted sets together, each counting the same, or the clean
+        rows if there are none.
 
     Returns
     -------
@@ -232,15 +240,19 @@ def best_configuration(self):
     Raises
     ------
     ValueError
-        If the estimator was pickled, which keeps the members alone.
+        If there is no such set, or the estimator was pickled, which keeps the members alone.
     """
     check_is_fitted(self)
-    best = self._method.best_trial(self._result.candidate_predictions())
+    result, sets = self._result, None
+    if severity is not None:
+        self.at_severity(severity)  # raises if there is no such set
+        sets = [result.sets[severity]]
+    best = self._method.best_trial(result.candidate_predictions(sets))
     return dict(self.catalog_[int(self.catalog_.completed[best])].configuration)
 
 
-def baseline(self, kind):
-    """What the paper compares with, on the best configuration of this search.
+def baseline(self, kind, severity=None, *, architecture=None):
+    """Make an estimator that the paper compares with, on the best configuration of this search.
 
     Parameters
     ----------
@@ -249,6 +261,12 @@ def baseline(self, kind):
         (RS), if this search was random); "deep-ensemble-es" trains `n_trials` such
         networks and selects among them (appendix C.3); "hyper-ensemble" trains
         `n_trials` of random learning rates and L2 penalties and selects (C.4).
+    severity : int or None, default=None
+        Held-out set on which the configuration is the best, see `best_configuration`.
+    architecture : dict or None, default=None
+        Architecture to use instead of the best one; decisions that it does not name have the
+        space's defaults. With that of `skuq.networks.best_nas_bench_201` a deep ensemble is
+        DeepEns (Optimal).
 
     Returns
     -------
@@ -260,17 +278,24 @@ def baseline(self, kind):
     Raises
     ------
     ValueError
-        If the estimator was pickled, which keeps the members alone.
+        If there is no such kind, set or architecture, or the estimator was pickled, which keeps
+        the members alone.
     """
     if kind not in _BASELINES:
         raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
-    configuration = self.best_configuration()
-    architecture, hyperparameters = self.decisions_
+    configuration = self.best_configuration(severity)
+    architectures, hyperparameters = self.decisions_
+    if architecture is None:
+        architecture = architectures.restrict(configuration)
+    elif not isinstance(architecture, Mapping):
+        raise ValueError(
+            f"`architecture` must be a dict {{decision name: value}}. Got {architecture!r}."
+        )
     settings = {
         **_BASELINES[kind],
         "strategy": "rs",
         "n_trials": self.n_members if kind == "deep-ensemble" else self.n_trials,
-        "fixed_architecture": architecture.restrict(configuration),
+        "fixed_architecture": architectures.check(architecture, "architecture"),
     }
     if kind == "hyper-ensemble":
         settings["fixed_hyperparameters"] = None

@@ -14,6 +14,8 @@ from ._head_protocol import Head as Head
 from ._keras_tuner import KerasTunerSpace as KerasTunerSpace
 from ._mlp import build_mlp as build_mlp
 from ._nas_bench import NASBench201Space as NASBench201Space
+from ._nas_bench_results import best_nas_bench_201 as best_nas_bench_201
+from ._nas_bench_results import parse_nas_bench_201 as parse_nas_bench_201
 from ._nomu import NomuHead as NomuHead
 from ._nomu import build_mean as build_mean
 from ._nomu import build_nomu as build_nomu

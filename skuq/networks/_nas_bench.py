@@ -44,6 +44,8 @@ class NASBench201Space:
     See Also
     --------
     CellSpace : The space of DARTS.
+    best_nas_bench_201 : The best architecture in published results.
+    parse_nas_bench_201 : Decisions of an architecture string.
 
     Notes
     -----
@@ -69,7 +71,7 @@ class NASBench201Space:
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """Architecture and training decisions; they do not depend on the data."""
-        edges = (Categorical(_edge(*edge), OPERATIONS, default="conv_3x3") for edge in EDGES)
+        edges = (Categorical(edge_name(*edge), OPERATIONS, default="conv_3x3") for edge in EDGES)
         return Decisions(Space(tuple(edges)), cell_hyperparameters())
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
@@ -104,7 +106,8 @@ class NASBench201Space:
         return {**configuration, **self.decisions().architecture.mutate(configuration, rng)}
 
 
-def _edge(i, j):
+def edge_name(i, j) -> str:
+    """Name of the decision on the edge from node i to node j."""
     return f"edge_{i}_{j}"
 
 
@@ -112,9 +115,9 @@ def _cell(layers, configuration, x, name):
     values = [x]
     for j in range(1, 4):
         ends = [
-            _operate(layers, configuration[_edge(i, j)], values[i], f"{name}_{_edge(i, j)}")
+            _operate(layers, configuration[edge_name(i, j)], values[i], f"{name}_{edge_name(i, j)}")
             for i in range(j)
-            if configuration[_edge(i, j)] != "none"
+            if configuration[edge_name(i, j)] != "none"
         ]
         if not ends:  # zero, and still a function of the input
             ends = [layers("Rescaling", x, f"{name}_{j}", scale=0.0)]

@@ -15,7 +15,13 @@ from tiers import slow_after
 
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection, select_by_likelihood
-from skuq.networks import CellSpace, DenseSkipSpace, NASBench201Space, WidthDepthSpace
+from skuq.networks import (
+    CellSpace,
+    DenseSkipSpace,
+    NASBench201Space,
+    WidthDepthSpace,
+    best_nas_bench_201,
+)
 from skuq.networks._resolve import resolve_nes_space
 from skuq.tables import RobustScaling
 
@@ -250,14 +256,68 @@ def test_baselines_use_the_best_configuration(tiny_space, iris):
         search.baseline("bagging")
 
 
-def test_the_best_architecture_is_chosen_on_shifted_rows(iris, fitted):
+def test_the_best_architecture_is_chosen_where_it_is_told(iris, fitted):
     X, y = iris
-    rows = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
-    losses = [
-        -np.mean([one.log_prob(*part).mean() for part in rows])
-        for _, one in fitted.member_estimators(every_trial=True)
-    ]
-    assert fitted.best_configuration() == fitted.catalog_[int(np.argmin(losses))].configuration
+    clean = fitted.catalog_.held_out.rows
+    sets = [(X[clean], y[clean]), *(shifted(X, y, by) for by in (0.5, 1.0, 2.0))]
+    losses = np.array(
+        [
+            [-one.log_prob(*part).mean() for part in sets]
+            for _, one in fitted.member_estimators(every_trial=True)
+        ]
+    )
+    together = fitted.catalog_[int(losses[:, 1:].mean(axis=1).argmin())].configuration
+    assert fitted.best_configuration() == together
+    chosen = [fitted.catalog_[int(trial)].configuration for trial in losses.argmin(axis=0)]
+    assert len({configuration["units"] for configuration in chosen}) > 1  # else any set would do
+    for severity, expected in enumerate(chosen):
+        assert fitted.best_configuration(severity) == expected
+        for kind in ("deep-ensemble", "hyper-ensemble"):
+            architecture = fitted.baseline(kind, severity).fixed_architecture
+            assert architecture == fitted.decisions_.architecture.restrict(expected)
+    for severity in (-1, 4, 1.5, "clean"):
+        with pytest.raises(ValueError, match=r"`severity` must be an integer in 0..3. Got"):
+            fitted.best_configuration(severity)
+        with pytest.raises(ValueError, match=r"`severity` must be an integer in 0..3. Got"):
+            fitted.baseline("deep-ensemble", severity)
+
+
+def test_baselines_of_a_given_architecture(iris, fitted):
+    other = {8: 10, 10: 8}[fitted.best_configuration()["units"]]
+    for kind in ("deep-ensemble", "deep-ensemble-es", "hyper-ensemble"):
+        model = fitted.baseline(kind, architecture={"units": other})
+        assert model.fixed_architecture["units"] == other
+    given = fitted.baseline("deep-ensemble", architecture={"units": other})
+    own = fitted.baseline("deep-ensemble")
+    assert given.fixed_hyperparameters == own.fixed_hyperparameters
+    trials = given.set_params(epochs=1).fit(*iris).catalog_
+    assert [record.configuration["units"] for record in trials] == [other] * 3
+    # What is not named has the space's default, not the best trial's value.
+    default = fitted.decisions_.architecture.default()
+    assert fitted.baseline("deep-ensemble", architecture={}).fixed_architecture == default
+    for architecture, message in (
+        ({"depth": 3}, r"`architecture` has unknown decisions \['depth'\]"),
+        ({"units": -1}, r"`architecture\['units'\]` must lie in"),
+        ("|none~0|", "`architecture` must be a dict"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fitted.baseline("deep-ensemble", architecture=architecture)
+
+
+@pytest.mark.slow
+def test_deep_ensembles_of_the_best_architecture_of_nas_bench_201():
+    best = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|skip_connect~0|none~1|avg_pool_3x3~2|"
+    table = {best: 0.3, best.replace("nor_conv_3x3", "none"): 0.4}
+    digits = load_digits()
+    images, y = digits.images[:160, ..., None] / 16, digits.target[:160]
+    search = NESClassifier(
+        2, n_members=2, epochs=1, search_space=NASBench201Space(2, 1), random_state=0
+    ).fit(images, y)
+    architecture = best_nas_bench_201(table)
+    deep = search.baseline("deep-ensemble", architecture=architecture).fit(images, y)
+    assert len(deep.catalog_) == 2
+    for record in deep.catalog_:
+        assert architecture.items() <= record.configuration.items()
 
 
 # ------------------------------------------------------------------------ settings

@@ -1,0 +1,176 @@
+"""Published results of NAS-Bench-201: architecture strings, and the best architecture."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skuq.networks._nas_bench import EDGES, OPERATIONS, edge_name
+
+_EXAMPLE = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|none~0|nor_conv_1x1~1|avg_pool_3x3~2|"
+_NODE = re.compile(r"\|(\w+~\d\|)+")
+_EDGE = re.compile(r"(\w+)~(\d)")
+#: Names of the benchmark -> names of `NASBench201Space`.
+_OPERATIONS = {name.replace("conv", "nor_conv"): name for name in OPERATIONS}
+_BEST = {"loss": np.argmin, "accuracy": np.argmax}
+
+
+def parse_nas_bench_201(text: str) -> dict[str, str]:
+    """Convert an architecture string of NAS-Bench-201 to the decisions of `NASBench201Space`.
+
+    Parameters
+    ----------
+    text : str
+        Groups for the nodes 1, 2 and 3, joined by "+". Each edge of a group is an operation, "~",
+        and the node that the edge reads.
+
+    Returns
+    -------
+    dict
+        ``{decision name: operation}``, for example for `fixed_architecture` of `NESClassifier`.
+
+    Raises
+    ------
+    ValueError
+        If it is no such string, an edge is missing or doubled, or an operation is unknown.
+
+    Examples
+    --------
+    >>> from skuq.networks import parse_nas_bench_201
+    >>> architecture = parse_nas_bench_201(
+    ...     "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|none~0|nor_conv_1x1~1|avg_pool_3x3~2|"
+    ... )
+    >>> architecture["edge_0_1"], architecture["edge_1_2"]
+    ('conv_3x3', 'skip_connect')
+    """
+    nodes = text.strip().split("+") if isinstance(text, str) else []
+    found = [
+        ((int(i), j), operation)
+        for j, node in enumerate(nodes, start=1)
+        for operation, i in _EDGE.findall(node)
+    ]
+    well_formed = all(_NODE.fullmatch(node) for node in nodes)
+    if not well_formed or sorted(edge for edge, _ in found) != sorted(EDGES):
+        raise ValueError(
+            "An architecture of NAS-Bench-201 must name each of its six edges once, as in "
+            f"{_EXAMPLE!r}. Got {text!r}."
+        )
+    unknown = sorted({operation for _, operation in found} - set(_OPERATIONS))
+    if unknown:
+        raise ValueError(
+            f"Operations of NAS-Bench-201 are {sorted(_OPERATIONS)}. Got {unknown} in {text!r}."
+        )
+    return {edge_name(*edge): _OPERATIONS[operation] for edge, operation in sorted(found)}
+
+
+def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None = None) -> dict:
+    """Find the best architecture in results of NAS-Bench-201.
+
+    A deep ensemble of it is DeepEns (Optimal) of Neural Ensemble Search. skuq has no results of
+    the benchmark: give those that you have.
+
+    Parameters
+    ----------
+    results : dict, path or API object
+        ``{architecture string: number}``; or the path of a JSON file with such an object, or of a
+        CSV file with the columns "architecture" and that named by `score`. Or the benchmark's own
+        API, `NASBench201API` or `NATStopology`: its validation results after 200 epochs, the mean
+        of its seeds.
+    score : {"loss", "accuracy"}, default="loss"
+        What the numbers are: the lowest loss is the best, or the highest accuracy. The paper takes
+        the validation loss.
+    dataset : str or None, default=None
+        Data set of an API object: "cifar10-valid", "cifar100" or "ImageNet16-120".
+
+    Returns
+    -------
+    dict
+        As of `parse_nas_bench_201`. Of equally good architectures it is the first.
+
+    Raises
+    ------
+    ValueError
+        If the results cannot be read, hold an architecture twice, or a number is not finite.
+
+    See Also
+    --------
+    NASBench201Space : The space of these architectures.
+
+    Examples
+    --------
+    >>> from skuq.networks import best_nas_bench_201
+    >>> none, skip = (
+    ...     f"|{name}~0|+|{name}~0|{name}~1|+|{name}~0|{name}~1|{name}~2|"
+    ...     for name in ("none", "skip_connect")
+    ... )
+    >>> best_nas_bench_201({none: 2.3, skip: 1.1})["edge_0_1"]
+    'skip_connect'
+    """
+    if score not in _BEST:
+        raise ValueError(f"`score` must be one of {sorted(_BEST)}. Got {score!r}.")
+    pairs = list(_read_results(results, score, dataset))
+    if not pairs:
+        raise ValueError("`results` hold no architecture.")
+    architectures = [parse_nas_bench_201(text) for text, _ in pairs]
+    text, count = Counter(text for text, _ in pairs).most_common(1)[0]
+    if count > 1:
+        raise ValueError(
+            "`results` must hold each architecture once, for example with the mean of its seeds. "
+            f"Got {text!r} {count} times."
+        )
+    try:
+        values = np.array([float(value) for _, value in pairs])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`results` must hold a number for each architecture: {error}.") from error
+    if not np.isfinite(values).all():
+        raise ValueError("`results` must hold a finite number for each architecture.")
+    return architectures[int(_BEST[score](values))]
+
+
+def _read_results(results, score, dataset) -> Iterable[tuple[str, Any]]:
+    """Pairs (architecture string, number)."""
+    if hasattr(results, "get_more_info"):
+        return _query(results, score, dataset)
+    if dataset is not None:
+        raise ValueError(
+            f"`dataset` is for API objects; other results are of one data set. Got {dataset!r}."
+        )
+    if isinstance(results, Mapping):
+        return results.items()
+    suffix = Path(results).suffix if isinstance(results, str | os.PathLike) else None
+    if suffix == ".json":
+        stored = json.loads(Path(results).read_text(encoding="utf-8"))
+        if isinstance(stored, dict):
+            return stored.items()
+    elif suffix == ".csv":
+        with open(results, newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            if {"architecture", score} <= set(rows.fieldnames or ()):
+                return [(row["architecture"], row[score]) for row in rows]
+    raise ValueError(
+        "`results` must be a dict {architecture string: number}, the path of a .json file with "
+        f'one, or of a .csv file with the columns "architecture" and "{score}", or an API object '
+        f"with `get_more_info`. Got {results!r}."
+    )
+
+
+def _query(api, score, dataset):
+    """Ask an API object of the benchmark for every architecture."""
+    if dataset is None:
+        raise ValueError('API objects need `dataset`, for example "cifar10-valid".')
+    for index in range(len(api)):
+        info = api.get_more_info(index, dataset, hp="200", is_random=False)
+        if f"valid-{score}" not in info:
+            raise ValueError(
+                f"The benchmark has no validation results for `dataset={dataset!r}`. For CIFAR-10 "
+                'they are those of "cifar10-valid".'
+            )
+        yield api.arch(index), info[f"valid-{score}"]
