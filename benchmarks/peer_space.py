@@ -65,6 +65,8 @@ def main():
             arguments.n_trials,
             search=search,
             search_space=(build, training),
+            discard=False,
+            calibrate=False,
             epochs=300,
             validation_fraction=0.2,
             random_state=0,

@@ -30,6 +30,13 @@ import skuq.exceptions
 N_ROWS, N_NEW = 120, 30
 SMALL = {"hidden_units": (16,), "epochs": 20, "batch_size": 32, "random_state": 0}
 SEARCH = {"n_trials": 6, "n_members": 3, "epochs": 10, "random_state": 0, "n_jobs": 1}
+PAPER = {
+    **SEARCH,
+    "cv": None,
+    "search_space": "dense",
+    "discard": False,
+    "validation_fraction": 0.25,
+}
 
 
 def regression_data():
@@ -78,14 +85,16 @@ def functions(estimator):
 
 FITS = {
     "AutoDEUQRegressor": (
-        lambda: skuq.AutoDEUQRegressor(**SEARCH),
+        lambda: skuq.AutoDEUQRegressor(**PAPER, calibrate=False),
         regression_data,
     ),
     "AutoDEUQRegressor, cv and refit": (
-        lambda: skuq.AutoDEUQRegressor(**{**SEARCH, "n_trials": 4}, cv=3, refit=True),
+        lambda: skuq.AutoDEUQRegressor(
+            **{**PAPER, "n_trials": 4, "cv": 3}, calibrate=False, refit=True
+        ),
         regression_data,
     ),
-    "AutoDEUQClassifier": (lambda: skuq.AutoDEUQClassifier(**SEARCH), classification_data),
+    "AutoDEUQClassifier": (lambda: skuq.AutoDEUQClassifier(**PAPER), classification_data),
     "NESRegressor": (
         lambda: skuq.NESRegressor(**SEARCH, search_space="width-depth"),
         regression_data,

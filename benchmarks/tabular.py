@@ -200,9 +200,7 @@ def tuning_classes(data_dir, sets):
 def search(data_dir, sets, splits, n_trials):
     for name in sets:
         for split in splits:
-            model = AutoDEUQRegressor(
-                search_space="tabular", n_trials=n_trials, random_state=split, verbose=1
-            )
+            model = AutoDEUQRegressor(n_trials=n_trials, random_state=split, verbose=1)
             once(
                 {"part": "search", "set": name, "split": split, "n_trials": n_trials},
                 partial(fitted, model, uci(data_dir, name, split)),

@@ -64,6 +64,8 @@ def run(data, split, seed, settings):
     """One fit and its scores, as a JSON record."""
     train, test = data["train_idx"][split], data["test_idx"][split]
     X, y = data["X"], data["y"]
+    paper_space = {"cv": None, "search_space": "dense", "n_members": 5, "discard": False}
+    settings = {**paper_space, "calibrate": False, **settings}
     model = AutoDEUQRegressor(random_state=seed, verbose=1, **settings)
     started = time.perf_counter()
     with warnings.catch_warnings():

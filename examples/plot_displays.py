@@ -59,8 +59,10 @@ def fit_pool():
 def fit_search(search, n_trials):
     model = skuq.AutoDEUQRegressor(
         n_trials,
+        search_space="dense",
         n_nodes=2,
         epochs=30,
+        discard=False,
         search=search,
         n_members=6,
         min_members=6,

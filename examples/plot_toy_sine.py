@@ -80,6 +80,9 @@ def fitted(search, n_trials, n_jobs, whole_space):
     model = AutoDEUQRegressor(
         n_trials,
         search=search,
+        n_members=5,
+        discard=False,
+        calibrate=False,
         search_space="toy" if whole_space else NarrowToySpace(n_nodes=3, max_batch_size=32),
         epochs=200,
         validation_fraction=1 / 3,

@@ -14,7 +14,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skuq import AutoDEUQRegressor
+from skuq import AutoDEUQRegressor, DeepEnsembleRegressor
 from skuq.metrics import coverage_score, gaussian_nll_loss
 
 FIGURE = Path("quickstart.png")
@@ -31,10 +31,8 @@ def main():
     X, y = load_diabetes(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 
-    common = {"validation_fraction": 1 / 3, "random_state": 0}
-    ensemble = AutoDEUQRegressor(n_trials=20, n_jobs=2, verbose=1, **common)
-    # "init" searches nothing: one network of the default architecture.
-    single = AutoDEUQRegressor(n_trials=1, n_members=1, search="init", **common)
+    ensemble = AutoDEUQRegressor(n_trials=20, n_jobs=2, verbose=1, random_state=0)
+    single = DeepEnsembleRegressor(n_members=1, random_state=0)
     kernel = ConstantKernel() * RBF(np.ones(X.shape[1])) + WhiteKernel()
     process = make_pipeline(
         StandardScaler(), GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)

@@ -38,6 +38,20 @@ _VALIDATION_FRACTION = 0.25
 _N_FOLDS, _N_FOLDS_OF_MANY, _MANY_ROWS = 8, 5, 20_000
 _LOSSES = ("crps", "nll")
 _N_TAKEN_OVER = 10  # trials of another search
+# The paper's experiments: section III, and its toy task.
+_PAPER_SETTINGS = {
+    "n_trials": 500,
+    "n_members": 5,
+    "min_members": 1,
+    "cv": None,
+    "population_size": 100,
+    "sample_size": 10,
+    "discard": False,
+}
+_PAPER_EXPERIMENTS = {
+    "benchmark": {"search_space": "benchmark", "epochs": 100, "validation_fraction": 0.25},
+    "toy": {"search_space": "toy", "epochs": 200, "validation_fraction": 1 / 3},
+}
 _SEARCH_EVERYTHING = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
 
 _CONSTRAINTS: dict = {
@@ -204,6 +218,13 @@ class _AutoDEUQ(SearchMethod):
         if self.estimator.selection_loss == "brier":
             return brier_statistics(y, proba)
         return likelihood_statistics(class_log_likelihood(y, proba))
+
+
+def _paper_settings(name):
+    """Parameters of one of the paper's experiments."""
+    if name not in _PAPER_EXPERIMENTS:
+        raise ValueError(f"`name` must be one of {sorted(_PAPER_EXPERIMENTS)}. Got {name!r}.")
+    return {**_PAPER_SETTINGS, **_PAPER_EXPERIMENTS[name]}
 
 
 def _n_folds(n_rows):
@@ -487,6 +508,29 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
+    @classmethod
+    def from_paper(cls, name="benchmark", **changes):
+        """Make an estimator with the settings of one of the paper's experiments.
+
+        Parameters
+        ----------
+        name : {"benchmark", "toy"}, default="benchmark"
+            "benchmark" is the regression benchmark (500 trials of fully connected networks with
+            skip connections, five members), "toy" the one-dimensional task of Fig. 1 and 2.
+        **changes : dict
+            Parameters that differ from those settings, by name.
+
+        Returns
+        -------
+        estimator
+
+        Examples
+        --------
+        >>> AutoDEUQRegressor.from_paper(n_trials=20).n_members
+        5
+        """
+        return cls(**{**_paper_settings(name), "calibrate": False, **changes})
+
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
 class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
@@ -742,3 +786,26 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+
+    @classmethod
+    def from_paper(cls, name="benchmark", **changes):
+        """Make an estimator with the settings of one of the paper's experiments.
+
+        Parameters
+        ----------
+        name : {"benchmark", "toy"}, default="benchmark"
+            "benchmark" is the regression benchmark (500 trials of fully connected networks with
+            skip connections, five members), "toy" the one-dimensional task of Fig. 1 and 2.
+        **changes : dict
+            Parameters that differ from those settings, by name.
+
+        Returns
+        -------
+        estimator
+
+        Examples
+        --------
+        >>> AutoDEUQClassifier.from_paper(n_trials=20).n_members
+        5
+        """
+        return cls(**{**_paper_settings(name), **changes})

@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
@@ -340,7 +341,7 @@ class SearchEstimator:
         if n_networks < wanted:
             is_one = n_networks == 1
             warnings.warn(
-                f"The ensemble has {n_networks} network{'s' * (not is_one)}, because no more trials "
+                f"The ensemble has {n_networks} network{'s' * (not is_one)}, as no more trials "
                 f"succeeded{': its epistemic uncertainty is 0' * is_one}. Give the search more "
                 "trials or more time.",
                 stacklevel=5,
@@ -396,16 +397,7 @@ class SearchEstimator:
         if X is None:
             candidates = self._result.candidate_predictions()
         else:
-            self._result.check_complete()
-            data = (X, y) if sample_weight is None else (X, y, sample_weight)
-            rows = read_validation_rows(
-                self, self.inputs_, self.targets_, data, "X, y", required=True
-            )
-            x, targets, weight = standardise_rows(rows, self.inputs_, self.targets_)
-            trials = [self.catalog_.member(k).networks for k in self.catalog_.completed]
-            raws = [predict_members(networks, x, once=True) for networks in trials]
-            raws = [raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw) for raw in raws]
-            candidates = CandidatePredictions(raws, targets, weight, np.arange(len(x)))
+            candidates = self._candidates_on(X, y, sample_weight)
         self.selection_, self.calibration_ = self._choose(candidates, method)
         if self.refitted_:
             self.refitted_ = {}
@@ -415,6 +407,77 @@ class SearchEstimator:
                 stacklevel=2,
             )
         return self
+
+    def leaderboard(self, X=None, y=None, sample_weight=None):
+        """Tabulate the trials from the best on, with their weights in the ensemble.
+
+        Parameters
+        ----------
+        X, y, sample_weight : optional
+            Rows to score each trial on, besides those that were held out in `fit`.
+
+        Returns
+        -------
+        DataFrame
+            Columns: `trial`, `status`, `score` on the held-out rows (smaller is better; of a
+            discarded trial, when it was stopped), `new_score` if X and y are given, `weight` in the
+            ensemble, `seconds`, `share` of the full training, `n_networks`, `n_weights` of all
+            of them, and the decisions of the configuration.
+
+        Raises
+        ------
+        ValueError
+            If the estimator was pickled, which keeps the members alone, and X is given.
+        """
+        check_is_fitted(self)
+        weights = dict(zip(self.selection_.indices.tolist(), self.selection_.weights.tolist()))
+        new = {} if X is None and y is None else self._scores_on(X, y, sample_weight)
+        rows = []
+        for k, record in enumerate(self.catalog_):
+            result = record.result
+            rows.append(
+                {
+                    "trial": record.trial_number,
+                    "status": record.status,
+                    "score": record.score,
+                    **({"new_score": new.get(k, np.nan)} if new else {}),
+                    "weight": weights.get(k, 0.0),
+                    "seconds": record.seconds,
+                    "share": record.share,
+                    "n_networks": len(result.networks) if result else 0,
+                    "n_weights": result.n_weights if result else 0,
+                    **record.configuration,
+                }
+            )
+        frame = pd.DataFrame(rows)
+        # Completed trials first, then the discarded ones.
+        order = {"completed": 0, "discarded": 1, "failed": 2}
+        rank = frame["status"].map(order)
+        frame = frame.assign(rank=rank).sort_values(["rank", "score"], kind="stable")
+        return frame.drop(columns="rank").reset_index(drop=True)
+
+    def _scores_on(self, X, y, sample_weight):
+        """Score of each completed trial on other rows, by its position in the catalog."""
+        candidates = self._candidates_on(X, y, sample_weight)
+        head, weight = self.targets_.head, candidates.weight
+        scores = [
+            np.average(head.scores(candidates.y, raw.astype("float64")), weights=weight)
+            for raw in candidates.raw
+        ]
+        return dict(zip(self.catalog_.completed.tolist(), map(float, scores)))
+
+    def _candidates_on(self, X, y, sample_weight):
+        """Predict other rows with every completed trial."""
+        if X is None or y is None:
+            raise ValueError("Give both X and y, or neither and no weights.")
+        self._result.check_complete()
+        data = (X, y) if sample_weight is None else (X, y, sample_weight)
+        rows = read_validation_rows(self, self.inputs_, self.targets_, data, "X, y", required=True)
+        x, targets, weight = standardise_rows(rows, self.inputs_, self.targets_)
+        trials = [self.catalog_.member(k).networks for k in self.catalog_.completed]
+        raws = [predict_members(networks, x, once=True) for networks in trials]
+        raws = [raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw) for raw in raws]
+        return CandidatePredictions(raws, targets, weight, np.arange(len(x)))
 
     def _method_with(self, settings):
         """The method with other parameters of the selection, checked."""

@@ -21,7 +21,7 @@ from skuq.training import (
     Recipe,
     TrainingJob,
     TrainingRun,
-    _train,
+    _joint,
     draw_variables,
     shorten,
     train,

@@ -1,0 +1,163 @@
+"""Searches and the one recipe at equal wall time.
+
+    python benchmarks/equal_time.py --data-dir ../shared/data --seconds 60 --sets yacht --splits 0
+    python benchmarks/equal_time.py --summary
+
+Every method gets the same seconds and the same two jobs:
+
+- "autodeuq": `AutoDEUQRegressor(max_time=...)`, or the classifier.
+- "recipe": `DeepEnsembleRegressor(network="tabular")` with as many members as the time allows.
+- "random": AutoDEUQ with random search in the same space.
+- "agebo": AutoDEUQ without early discarding.
+
+Each method runs in a process of its own, which has imported everything and trained a small network
+before the clock starts. Finished runs are written to ``benchmarks/results/equal_time.json`` at once
+and not repeated. `--summary` prints, and writes a table for docs/results.md.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from leaderboard import class_data, regression_data
+from tabular import SMALL
+
+RESULTS = Path(__file__).parent / "results" / "equal_time.json"
+LARGER = ("kin8nm", "power")
+CLASSES = ("letter", "pendigits", "adult", "bank", "electricity")
+METHODS = ("autodeuq", "recipe", "random", "agebo")
+N_JOBS = 2
+
+
+def make(method, classes, seconds, seed):
+    """Make the estimator of a method."""
+    import skuq
+
+    kind = "Classifier" if classes else "Regressor"
+    if method == "recipe":
+        return getattr(skuq, f"DeepEnsemble{kind}")(network="tabular", random_state=seed)
+    settings = {"random": {"search": "rs-mixed", "discard": False}, "agebo": {"discard": False}}
+    return getattr(skuq, f"AutoDEUQ{kind}")(
+        max_time=seconds, n_jobs=N_JOBS, random_state=seed, **settings.get(method, {})
+    )
+
+
+def fit_recipe(model, seconds, X, y):
+    """Fit the recipe with as many members as a first fit shows there is time for."""
+    started = time.perf_counter()
+    model.fit(X, y)
+    used = time.perf_counter() - started
+    n_members = len(model.members_)
+    n_more = int(n_members * 0.9 * (seconds - used) / used)
+    if n_more > n_members:
+        model.set_params(n_members=n_more).fit(X, y)
+    return time.perf_counter() - started
+
+
+def run(method, name, split, seconds, data_dir):
+    """Fit one method in this process; return its scores."""
+    from skuq.metrics import crps_loss, gaussian_nll_loss
+
+    classes = name in CLASSES
+    X, y, X_test, y_test = (class_data if classes else regression_data)(data_dir, name, split)
+    small = np.random.default_rng(0).normal(size=(64, 3))
+    warm = make("recipe", False, seconds, 0).set_params(n_members=1, epochs=2)
+    warm.fit(small, small[:, 0])
+    model = make(method, classes, seconds, split)
+    started = time.perf_counter()
+    if method == "recipe":
+        fit_recipe(model, seconds, X, y)
+    else:
+        model.fit(X, y)
+    result = {"seconds": time.perf_counter() - started}
+    log_likelihood = model.log_prob(X_test, y_test)
+    result |= {"nll": float(-np.mean(log_likelihood)), "n_networks": len(model.fitted_.members)}
+    if not classes:
+        mean, std = model.predict(X_test, return_std=True)
+        result["nll"] = float(gaussian_nll_loss(y_test, mean, std))
+        result["crps"] = float(crps_loss(y_test, mean, std))
+        result["rmse"] = float(np.sqrt(np.mean((mean - y_test) ** 2)))
+        low, high = model.predict_interval(X_test, coverage=0.9).T
+        result["coverage"] = float(np.mean((low <= y_test) & (y_test <= high)))
+    if method != "recipe":
+        result |= model.catalog_.to_frame()["status"].value_counts().to_dict()
+    return result
+
+
+def load():
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def summarise(seconds):
+    """Print each set's NLL, and AutoDEUQ's difference to the others in pairs."""
+    records = {k: v for k, v in load().items() if k.endswith(f"/{seconds:g}")}
+    pairs = sorted({key.split("/", 1)[1] for key in records})
+    print(f"\n{seconds:g} s: NLL of the test rows (CRPS)")
+    print(f"{'':24s}" + "".join(f"{method:>20s}" for method in METHODS))
+    rows = {method: {} for method in METHODS}
+    for pair in pairs:
+        cells = []
+        for method in METHODS:
+            record = records.get(f"{method}/{pair}")
+            if record is None:
+                cells.append(f"{'-':>20s}")
+                continue
+            rows[method][pair] = record
+            crps = f" ({record['crps']:.4f})" if "crps" in record else ""
+            cells.append(f"{record['nll']:.3f}{crps}".rjust(20))
+        print(f"{pair:24s}" + "".join(cells))
+    for other in METHODS[1:]:
+        common = [pair for pair in rows["autodeuq"] if pair in rows[other]]
+        if not common:
+            continue
+        nll = np.array([rows["autodeuq"][p]["nll"] - rows[other][p]["nll"] for p in common])
+        error = nll.std(ddof=1) / np.sqrt(len(nll)) if len(nll) > 1 else float("nan")
+        level = np.mean(nll <= 0.01 + (error if error == error else 0))
+        print(
+            f"autodeuq - {other}: mean {nll.mean():+.3f} ± {error:.3f}, median "
+            f"{np.median(nll):+.3f}; level or ahead on {level:.0%} of {len(nll)}"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
+    parser.add_argument("--sets", nargs="+", default=[*SMALL, *LARGER])
+    parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        warnings.simplefilter("ignore")
+        cell = arguments.methods[0], arguments.sets[0], arguments.splits[0], arguments.seconds[0]
+        print(json.dumps(run(*cell, arguments.data_dir)))
+        return
+    for seconds in arguments.seconds:
+        for name in [] if arguments.summary else arguments.sets:
+            splits = arguments.splits if name in SMALL else arguments.splits[:1]
+            for split in splits:
+                for method in arguments.methods:
+                    key = f"{method}/{name}/{split}/{seconds:g}"
+                    if key in load():
+                        continue
+                    command = [sys.executable, __file__, "--child", "--methods", method]
+                    command += ["--sets", name, "--splits", str(split)]
+                    command += ["--seconds", str(seconds), "--data-dir", str(arguments.data_dir)]
+                    found = subprocess.run(command, capture_output=True, text=True)
+                    if found.returncode:
+                        raise RuntimeError(f"{key} failed:\n{found.stderr[-3000:]}")
+                    record = json.loads(found.stdout.splitlines()[-1])
+                    RESULTS.write_text(json.dumps({**load(), key: record}, indent=1) + "\n")
+                    print(key, {k: round(v, 4) for k, v in record.items()}, flush=True)
+        summarise(seconds)
+
+
+if __name__ == "__main__":
+    main()
