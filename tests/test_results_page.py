@@ -28,9 +28,9 @@ def test_every_table_is_used_and_in_its_block():
     assert not unlabelled
 
 
-@pytest.mark.parametrize("call", [call for call, _ in BLOCK.findall(TEXT)])
-def test_table_is_what_is_stored(call):
-    assert block(call) in TEXT, "Run python benchmarks/results_tables.py."
+@pytest.mark.parametrize("found", list(BLOCK.finditer(TEXT)), ids=lambda found: found[1])
+def test_table_is_what_is_stored(found):
+    assert found[0] == block(found[1]), "Run python benchmarks/results_tables.py."
 
 
 def is_told(figure, numbers):
