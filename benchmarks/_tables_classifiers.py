@@ -167,15 +167,16 @@ def score(runs, method, size, column):
 def nes_methods(dataset):
     runs, both, peers = (nes(part, dataset) for part in ("tabular", "both", "peers"))
     seeds = ", ".join(map(str, runs))
-    head = [f"seeds {seeds}", "NLL M=3", "M=5", "M=10", "minus NES-RE", "error %", "ECE %"]
-    head += ["average member", "oracle", "trained"]
+    head = [f"seeds {seeds}", "NLL M=3", "M=5", "M=10", "minus NES-RE", "minus NES-RS"]
+    head += ["error %", "ECE %", "average member", "oracle", "trained"]
     rows, nll = [], []
     for method in (*METHODS, BOTH):
         own = both if method == BOTH else runs
         cells = [mean_error(score(own, method, size, "nll")) for size in (3, 5, 10)]
         base = {seed: runs[seed] for seed in own}
-        gaps = score(own, method, 10, "nll") - score(base, "NES-RE", 10, "nll")
-        cells.append("" if method == "NES-RE" else mean_error(gaps))
+        for rival in ("NES-RE", "NES-RS"):
+            gaps = score(own, method, 10, "nll") - score(base, rival, 10, "nll")
+            cells.append("" if method == rival else mean_error(gaps))
         cells += [mean_error(score(own, method, 10, c), 2, 100) for c in ("error", "ece")]
         cells += [mean_error(score(own, method, 10, c)) for c in ("average", "oracle")]
         trained = next(iter(own.values()))["methods"][method]["networks"]["10"]
@@ -186,7 +187,7 @@ def nes_methods(dataset):
         row[3] = cell
     for method, name in BOOSTING.items():
         own = [r["methods"][method] for r in peers.values()]
-        cells = [mean_error(values(own, "nll")), ""]
+        cells = [mean_error(values(own, "nll")), "", ""]
         cells += [mean_error(values(own, c), 2, 100) for c in ("error", "ece")]
         rows.append([name, "", "", *cells, "", "", f"{mean(values(own, 'seconds'), 1)} s"])
     return markdown(head, rows)
@@ -210,23 +211,38 @@ def nes_first_networks():
 
 
 @table
-def nes_selectors():
-    """Ways to choose from the pool of NES-RE."""
-    columns = []
+def nes_both():
+    """NES-RE that changes learning rate and L2 too, beside others of the same seeds."""
+    rows = []
     for dataset in DATASETS:
-        runs = nes("tabular", dataset).values()
-        columns.append(
-            [mean_error(values([r["selectors"][s] for r in runs], "nll")) for s in SELECTORS]
-        )
-    return markdown(["", *DATASETS], transposed([SELECTORS, *columns]))
+        both, runs = nes("both", dataset), nes("tabular", dataset)
+        base = {seed: runs[seed] for seed in both}
+        cells = [mean_error(score(both, BOTH, 10, "nll"))]
+        cells += [mean_error(score(base, m, 10, "nll")) for m in ("NES-RE", "HyperEns")]
+        rows.append([f"{dataset} (seed {', '.join(map(str, both))})", *cells])
+    return markdown(["NLL of ten members", ".. both", "NES-RE", "HyperEns"], rows)
+
+
+@table
+def nes_selectors():
+    """Ways to choose from the pool of NES-RE, and paired by seed minus the first."""
+    pools = {dataset: nes("tabular", dataset) for dataset in DATASETS}
+    pools["pendigits, pool of 200"] = nes("large", "pendigits")
+    columns = []
+    for runs in pools.values():
+        nll = {s: values([r["selectors"][s] for r in runs.values()], "nll") for s in SELECTORS}
+        gaps = (mean_error(nll[s] - nll["forward"]) for s in SELECTORS[1:])
+        rest = [f"{mean(nll[s], 3)} ({gap})" for s, gap in zip(SELECTORS[1:], gaps)]
+        columns.append([mean(nll["forward"], 3), *rest])
+    return markdown(["", *pools], transposed([SELECTORS, *columns]))
 
 
 @table
 def nes_large():
     runs = nes("large", "pendigits")
-    firsts = ("20", "40", "80", "120", "160", "200")
+    firsts = [str(k) for k in range(20, 201, 20)]
     rows = [[m, *(by_trials(runs, m, k) for k in firsts)] for m in METHODS[:2]]
-    rows.append(["DeepEns (RS)", *[""] * 5, mean(score(runs, "DeepEns (RS)", 10, "nll"), 3)])
+    rows.append(["DeepEns (RS)", *[""] * 9, mean(score(runs, "DeepEns (RS)", 10, "nll"), 3)])
     return markdown(["first networks", *firsts], rows)
 
 
@@ -257,27 +273,38 @@ def nes_shifted(dataset):
 
 @table
 def nes_gains():
-    """What choosing on shifted rows is worth, and NES-RE beside its rivals; paired by seed."""
-    pairs = {
-        "NES-RE, clean minus shifted": (("NES-RE", "clean"), ("NES-RE", "shifted")),
-        "DeepEns (RS), clean minus shifted": (
-            ("DeepEns (RS)", "clean"),
-            ("DeepEns (RS)", "shifted"),
-        ),
-        "DeepEns (RS) minus NES-RE, both shifted": (
-            ("DeepEns (RS)", "shifted"),
-            ("NES-RE", "shifted"),
-        ),
-        "NES-RS minus NES-RE, both shifted": (("NES-RS", "shifted"), ("NES-RE", "shifted")),
-        "NES-RE-0 minus NES-RE, both shifted": (("NES-RE-0", "shifted"), ("NES-RE", "shifted")),
-    }
+    """NLL chosen on clean rows minus NLL chosen on shifted rows, paired by seed."""
     rows, severities = [], ("1", "2", "3", "4", "5")
     for dataset in ("pendigits", "letter"):
         runs = nes("shift", dataset)
-        for title, (one, other) in pairs.items():
-            gaps = [severity_nll(runs, s, *one) - severity_nll(runs, s, *other) for s in severities]
-            rows.append([f"{dataset}: {title}", *(mean_error(gap) for gap in gaps)])
-    return markdown(["NLL", *severities], rows)
+        for method in ("NES-RE", "NES-RS", "DeepEns (RS)"):
+            gains = (
+                severity_nll(runs, s, method, "clean") - severity_nll(runs, s, method, "shifted")
+                for s in severities
+            )
+            rows.append([f"{dataset}: {method}", *(mean_error(gain, 2) for gain in gains)])
+    return markdown(["gain", *severities], rows)
+
+
+@table
+def nes_ahead():
+    """NLL of NES-RE minus that of another, chosen on the same rows, paired by seed."""
+    rows, severities = [], ("0", "1", "2", "3", "4", "5")
+    for dataset in ("pendigits", "letter"):
+        runs = nes("shift", dataset)
+        for rival, how, note in (
+            ("NES-RS", "shifted", ""),
+            ("NES-RE-0", "shifted", ""),
+            ("DeepEns (RS)", "shifted", ""),
+            ("NES-RS", "all", ", chosen on all severities"),
+            ("NES-RS", "clean", ", chosen on clean rows"),
+        ):
+            gaps = (
+                severity_nll(runs, s, "NES-RE", how) - severity_nll(runs, s, rival, how)
+                for s in severities
+            )
+            rows.append([f"{dataset}: {rival}{note}", *(mean_error(gap, 2) for gap in gaps)])
+    return markdown(["", "clean", *severities[1:]], rows)
 
 
 @table
