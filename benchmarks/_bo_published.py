@@ -89,3 +89,25 @@ def brusselator_curves(reference):
         start = np.full((1, 1), np.nan)  # the first of these is after one further point
         curves[f"stored HOGP {name}"] = np.hstack([start, 10.0 ** mean[None]])
     return curves
+
+
+#: Medians of others' searches that `pollutants_curves` and `brusselator_curves` give: number of
+#: searches, and the best value after so many further points. (None: not so many points.)
+MEDIANS = {
+    "pollutants": {
+        "the authors' NEON, leaky EI": (10, {15: 6.2e-6, 30: 4.0e-6, 35: 2.2e-6}),
+        "the authors' NEON, LCB 0.1": (10, {15: 5.5e-6, 30: 2.7e-6, 35: 2.6e-6}),
+        "the authors' NEON, LCB 1": (10, {15: 3.0e-6, 30: 2.9e-6, 35: 2.9e-6}),
+        "the authors' random points": (10, {15: 4.6e-2, 30: 3.1e-2, 35: None}),
+    },
+    "brusselator": {
+        "stored: random points": (10, {5: 0.18, 10: 0.13, 20: 0.098, 30: 0.069}),
+        "stored: HOGP, EI of the composite, smoothed": (
+            1,
+            {5: 0.036, 10: 0.027, 20: 0.022, 30: 0.022},
+        ),
+        "stored: HOGP, EI of the composite": (1, {5: 0.041, 10: 0.030, 20: 0.027, 30: 0.025}),
+        "stored: HOGP, EI": (1, {5: 0.14, 10: 0.082, 20: 0.038, 30: 0.029}),
+        "stored: HOGP, random points": (1, {5: 0.22, 10: 0.13, 20: 0.083, 30: 0.059}),
+    },
+}

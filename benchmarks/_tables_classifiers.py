@@ -1,0 +1,342 @@
+"""Tables of HQ and of neural ensemble search."""
+
+import numpy as np
+from _tables import (
+    bold_lowest,
+    markdown,
+    mean,
+    mean_error,
+    number,
+    records,
+    stored,
+    table,
+    transposed,
+    values,
+)
+
+# HQ
+
+POOLS = {
+    "CIFAR-10": ("cifar10", "test"),
+    "ImageNet": ("imagenet", "val"),
+    "30 of CIFAR-10": ("cifar10_all", "test"),
+    "digits": ("digits", "test"),
+    "Cora": ("cora", "test"),
+}
+SHIFTED = {
+    "CIFAR-10.1 v4": ("cifar10", "c101v4"),
+    "CIFAR-10.1 v6": ("cifar10", "c101v6"),
+    "ImageNetV2": ("imagenet", "v2b"),
+    "30 of CIFAR-10, v4": ("cifar10_all", "c101v4"),
+    "30 of CIFAR-10, v6": ("cifar10_all", "c101v6"),
+}
+MEASURES = ("ck", "qs", "bd", "fk", "kw", "gd")
+COLUMNS = ("kept", "scored", "low", "high", "mean", "above", "served", "size")  # as in hq.py
+
+
+def judged(pool, rows):
+    """The runs of a pool on one set of rows to judge on."""
+    return [r["judged"][rows] for r in records("hq", part=pool)]
+
+
+def rule_means(runs, rule):
+    """Means over the runs, with the share of teams kept that are above the best single model."""
+    found = np.array([run["rules"][rule] for run in runs], float)
+    share = np.mean(100 * found[:, COLUMNS.index("above")] / found[:, COLUMNS.index("kept")])
+    return dict(zip(COLUMNS, found.mean(axis=0)), share=share)
+
+
+@table
+def hq_rules():
+    """With generalised diversity."""
+    rules = {
+        "all teams": "all teams",
+        "Q, mean": "gd Q mean",
+        "Q (α)": "gd Q alpha",
+        "HQ (α)": "gd HQ alpha",
+        "**HQ (α + K)**": "gd HQ alpha+K",
+        "as many, by accuracy alone": "as many best",
+    }
+    votes = {"greedy on the error": "greedy error", "vote of all": "vote of all"}
+    head, columns = [""], [[*rules, *votes]]
+    for title, pool in POOLS.items():
+        runs, cells = judged(*pool), []
+        for rule in rules.values():
+            m = rule_means(runs, rule)
+            cell = f"{m['kept']:.0f}: {m['low']:.2f}, {m['mean']:.2f}, {m['share']:.0f} %; "
+            cells.append(cell + f"{m['served']:.2f}")
+        cells += [mean(values(runs, name)) for name in votes.values()]
+        head.append(f"{title} (best single {mean(values(runs, 'best single'))})")
+        columns.append(cells)
+    return markdown(head, transposed(columns))
+
+
+@table
+def hq_pattern():
+    """Lower bound and share from rule to rule, for each measure."""
+    rows = []
+    for measure in MEASURES:
+        cells = []
+        for pool in POOLS.values():
+            runs = judged(*pool)
+            steps = [
+                rule_means(runs, f"{measure} {rule}")
+                for rule in ("Q mean", "HQ alpha", "HQ alpha+K")
+            ]
+            lows, shares = (
+                " → ".join(number(step[c], d) for step in steps)
+                for c, d in (("low", 2), ("share", 1))
+            )
+            cells.append(f"{lows}; {shares} %")
+        rows.append([measure.upper(), *cells])
+    return markdown(["", *POOLS], rows)
+
+
+@table
+def hq_shifted():
+    """Accuracy of what is served on shifted test sets, with generalised diversity."""
+    head, columns = [""], [["best single", "vote of all", "greedy on the error", "HQ (α + K)"]]
+    for title, pool in SHIFTED.items():
+        runs = judged(*pool)
+        cells = [mean(values(runs, n)) for n in ("best single", "vote of all", "greedy error")]
+        cells.append(number(rule_means(runs, "gd HQ alpha+K")["served"]))
+        head.append(title)
+        columns.append(cells)
+    return markdown(head, transposed(columns))
+
+
+@table
+def hq_deslib():
+    names = ("KNORA-E", "META-DES", "static selection", "HQ-GD alpha+K")
+    rows = []
+    for pool in ("digits", "cora"):
+        own = [r for r in records("hq", part="deslib") if r["run"][0] == pool]
+        rows.append([pool, *(mean(values([r["accuracies"] for r in own], n)) for n in names)])
+    return markdown(["", *names[:-1], "HQ (α + K)"], rows)
+
+
+@table
+def hq_speed():
+    runs = {tuple(r["run"]): r for r in records("hq", part="speed")}
+    rows = []
+    for (work, voting, scored), full in runs.items():
+        if scored == "all scored":
+            pruned = runs[work, voting, "alpha+K"]
+            cells = [f"{work}, {voting} votes", f"{full['goal']} s"]
+            cells += [f"{number(r['seconds'])} s" for r in (full, pruned)]
+            cells.append(f"{pruned['scored']} / {full['possible']}")
+            rows.append([*cells, f"{max(full['megabytes'], pruned['megabytes']):.0f}"])
+    head = ["work, 10 000 rows", "goal", "all teams scored", "with α + K", "scored of possible"]
+    return markdown([*head, "most MB of the process"], rows)
+
+
+# Neural ensemble search
+
+DATASETS = ("pendigits", "letter", "electricity", "bank")
+METHODS = ("NES-RE", "NES-RS", "DeepEns (RS)", "DeepEns + ES", "HyperEns")
+BOTH = "NES-RE, both"
+BOOSTING = {
+    "HistGradientBoosting": "gradient boosting",
+    "  sigmoid": ".. sigmoid",
+    "  isotonic": ".. isotonic",
+    "  temperature": ".. temperature",
+}
+SELECTORS = (
+    "forward",
+    "forward, use_best",
+    "replacement",
+    "replacement, use_best",
+    "quick",
+    "top",
+)
+CHOSEN_ON = ("clean", "shifted", "all")
+
+
+def nes(part, dataset):
+    """Records of one part, by seed; of "tabular" those of the usual settings."""
+    own = records("nes", part=part, dataset=dataset)
+    usual = [r for r in own if r["settings"].get("epochs", 15) == 15]
+    return dict(sorted((r["seed"], r) for r in usual))
+
+
+def score(runs, method, size, column):
+    return values([r["methods"][method]["sizes"][str(size)] for r in runs.values()], column)
+
+
+@table
+def nes_methods(dataset):
+    runs, both, peers = (nes(part, dataset) for part in ("tabular", "both", "peers"))
+    seeds = ", ".join(map(str, runs))
+    head = [f"seeds {seeds}", "NLL M=3", "M=5", "M=10", "minus NES-RE", "minus NES-RS"]
+    head += ["error %", "ECE %", "average member", "oracle", "trained"]
+    rows, nll = [], []
+    for method in (*METHODS, BOTH):
+        own = both if method == BOTH else runs
+        cells = [mean_error(score(own, method, size, "nll")) for size in (3, 5, 10)]
+        base = {seed: runs[seed] for seed in own}
+        for rival in ("NES-RE", "NES-RS"):
+            gaps = score(own, method, 10, "nll") - score(base, rival, 10, "nll")
+            cells.append("" if method == rival else mean_error(gaps))
+        cells += [mean_error(score(own, method, 10, c), 2, 100) for c in ("error", "ece")]
+        cells += [mean_error(score(own, method, 10, c)) for c in ("average", "oracle")]
+        trained = next(iter(own.values()))["methods"][method]["networks"]["10"]
+        name = f".. both (seed {', '.join(map(str, own))})" if method == BOTH else method
+        rows.append([name, *cells, str(trained)])
+        nll.append(np.nan if method == BOTH else score(own, method, 10, "nll").mean())
+    for row, cell in zip(rows, bold_lowest([row[3] for row in rows], nll)):
+        row[3] = cell
+    for method, name in BOOSTING.items():
+        own = [r["methods"][method] for r in peers.values()]
+        cells = [mean_error(values(own, "nll")), "", ""]
+        cells += [mean_error(values(own, c), 2, 100) for c in ("error", "ece")]
+        rows.append([name, "", "", *cells, "", "", f"{mean(values(own, 'seconds'), 1)} s"])
+    return markdown(head, rows)
+
+
+def by_trials(runs, method, first):
+    """NLL of ten members of the first networks."""
+    curves = [r["methods"][method]["nll_by_trials"] for r in runs.values()]
+    return mean([curve[first]["10"] for curve in curves], 3)
+
+
+@table
+def nes_first_networks():
+    rows = []
+    for dataset in DATASETS:
+        runs = nes("tabular", dataset)
+        for method in METHODS[:2]:
+            cells = [by_trials(runs, method, k) for k in ("20", "40", "60", "80")]
+            rows.append([f"{dataset}, {method}", *cells])
+    return markdown(["first networks", "20", "40", "60", "80"], rows)
+
+
+@table
+def nes_both():
+    """NES-RE that changes learning rate and L2 too, beside others of the same seeds."""
+    rows = []
+    for dataset in DATASETS:
+        both, runs = nes("both", dataset), nes("tabular", dataset)
+        base = {seed: runs[seed] for seed in both}
+        cells = [mean_error(score(both, BOTH, 10, "nll"))]
+        cells += [mean_error(score(base, m, 10, "nll")) for m in ("NES-RE", "HyperEns")]
+        rows.append([f"{dataset} (seed {', '.join(map(str, both))})", *cells])
+    return markdown(["NLL of ten members", ".. both", "NES-RE", "HyperEns"], rows)
+
+
+@table
+def nes_selectors():
+    """Ways to choose from the pool of NES-RE, and paired by seed minus the first."""
+    pools = {dataset: nes("tabular", dataset) for dataset in DATASETS}
+    pools["pendigits, pool of 200"] = nes("large", "pendigits")
+    columns = []
+    for runs in pools.values():
+        nll = {s: values([r["selectors"][s] for r in runs.values()], "nll") for s in SELECTORS}
+        gaps = (mean_error(nll[s] - nll["forward"]) for s in SELECTORS[1:])
+        rest = [f"{mean(nll[s], 3)} ({gap})" for s, gap in zip(SELECTORS[1:], gaps)]
+        columns.append([mean(nll["forward"], 3), *rest])
+    return markdown(["", *pools], transposed([SELECTORS, *columns]))
+
+
+@table
+def nes_large():
+    runs = nes("large", "pendigits")
+    firsts = [str(k) for k in range(20, 201, 20)]
+    rows = [[m, *(by_trials(runs, m, k) for k in firsts)] for m in METHODS[:2]]
+    rows.append(["DeepEns (RS)", *[""] * 9, mean(score(runs, "DeepEns (RS)", 10, "nll"), 3)])
+    return markdown(["first networks", *firsts], rows)
+
+
+def severity_nll(runs, severity, method, chosen_on):
+    """NLL of ten members, by seed."""
+    cells = [r["severities"][severity][method][chosen_on] for r in runs.values()]
+    return values([cell["10"] for cell in cells], "nll")
+
+
+def ways(runs):
+    """(method, rows chosen on) of the part "shift"."""
+    severities = next(iter(runs.values()))["severities"]
+    methods = severities[max(severities)]
+    return [(m, how) for m in methods for how in CHOSEN_ON if how in methods[m]]
+
+
+@table
+def nes_shifted(dataset):
+    """NLL on each severity, by the rows chosen on."""
+    runs, severities = nes("shift", dataset), ("0", "1", "2", "3", "4", "5")
+    rows = [
+        [", ".join(way), *(mean_error(severity_nll(runs, s, *way), 2) for s in severities)]
+        for way in ways(runs)
+    ]
+    seeds = ", ".join(map(str, runs))
+    return markdown([f"{dataset} (seeds {seeds})", "clean", *severities[1:]], rows)
+
+
+@table
+def nes_gains():
+    """NLL chosen on clean rows minus NLL chosen on shifted rows, paired by seed."""
+    rows, severities = [], ("1", "2", "3", "4", "5")
+    for dataset in ("pendigits", "letter"):
+        runs = nes("shift", dataset)
+        for method in ("NES-RE", "NES-RS", "DeepEns (RS)"):
+            gains = (
+                severity_nll(runs, s, method, "clean") - severity_nll(runs, s, method, "shifted")
+                for s in severities
+            )
+            rows.append([f"{dataset}: {method}", *(mean_error(gain, 2) for gain in gains)])
+    return markdown(["gain", *severities], rows)
+
+
+@table
+def nes_ahead():
+    """NLL of NES-RE minus that of another, chosen on the same rows, paired by seed."""
+    rows, severities = [], ("0", "1", "2", "3", "4", "5")
+    for dataset in ("pendigits", "letter"):
+        runs = nes("shift", dataset)
+        for rival, how, note in (
+            ("NES-RS", "shifted", ""),
+            ("NES-RE-0", "shifted", ""),
+            ("DeepEns (RS)", "shifted", ""),
+            ("NES-RS", "all", ", chosen on all severities"),
+            ("NES-RS", "clean", ", chosen on clean rows"),
+        ):
+            gaps = (
+                severity_nll(runs, s, "NES-RE", how) - severity_nll(runs, s, rival, how)
+                for s in severities
+            )
+            rows.append([f"{dataset}: {rival}{note}", *(mean_error(gap, 2) for gap in gaps)])
+    return markdown(["", "clean", *severities[1:]], rows)
+
+
+@table
+def nes_recent():
+    """Natural shifts: the end of the training period to choose on."""
+    runs = {dataset: nes("shift", dataset) for dataset in ("electricity", "bank")}
+    rows = [
+        [", ".join(way), *(mean_error(severity_nll(own, "recent", *way)) for own in runs.values())]
+        for way in ways(runs["bank"])
+    ]
+    for method in ("NES-RE", "DeepEns (RS)"):
+        clean, shifted = (
+            [severity_nll(own, "recent", method, how) for own in runs.values()]
+            for how in ("clean", "shifted")
+        )
+        gains = (mean_error(a - b) for a, b in zip(clean, shifted))
+        rows.append([f"{method}, clean minus shifted", *gains])
+    seeds = [", ".join(map(str, own)) for own in runs.values()]
+    return markdown(["", *(f"{d} (seed {s})" for d, s in zip(runs, seeds))], rows)
+
+
+@table
+def nes_images():
+    head = ["", "NLL clean", "severity 1", "3", "5", "error %, clean and 5", "ECE %, clean and 5"]
+    head += ["average, oracle (clean)", "entropy, of digits", "trained"]
+    rows = []
+    for r in sorted(stored("nes_images"), key=lambda r: METHODS.index(r["dataset"].split(",")[0])):
+        found = {s: cells["10"] for s, cells in r["severities"].items()}
+        clean, worst = found["0"], found["5"]
+        cells = [number(found[s]["nll"], 3) for s in ("0", "1", "3", "5")]
+        cells += [f"{100 * clean[c]:.1f}, {100 * worst[c]:.1f}" for c in ("error", "ece")]
+        cells.append(f"{clean['average']:.2f}, {clean['oracle']:.2f}")
+        cells.append(f"{clean['entropy']:.2f}, {clean['entropy_ood']:.2f}")
+        rows.append([r["dataset"], *cells, str(r["networks"])])
+    return markdown(head, rows)

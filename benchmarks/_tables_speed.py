@@ -1,0 +1,135 @@
+"""Tables of seconds, memory and durability."""
+
+import numpy as np
+from _tables import markdown, number, significant, stored, table, values
+
+
+@table
+def trial_speed():
+    """Ten trials against `model.fit`."""
+    record = stored("trial_speed")["against fit"]
+    rows = []
+    for name, side in record.items():
+        if name != "ratio":
+            times = side["seconds"] / record["skuq"]["seconds"]
+            rows.append([name, f"{side['seconds']:.1f} s", f"{times:.1f}"])
+    return markdown(["", "whole process", "times skuq's"], rows)
+
+
+@table
+def metrics_speed():
+    """The slowest scores on a million rows, by what is asked."""
+    scores, rows = stored("metrics")["rows"], []
+    for goal, what in ((1.0, "does not sort"), (3.0, "sorts")):
+        own = sorted((s for s in scores if s["goal"] == goal), key=lambda s: -s["seconds"])
+        slowest = ", ".join(f"{s['score']} {s['seconds']:.2f} s" for s in own[:3])
+        rows.append([what, str(len(own)), f"< {goal:.0f} s", slowest])
+    return markdown(["", "scores", "goal", "the three slowest"], rows)
+
+
+@table
+def durability():
+    record = stored("durability")
+    kill, workers, resume = (record[name] for name in ("kill", "workers", "resume"))
+    before = values(kill["runs"], "finished_before")
+    ready = [
+        np.median(values(resume[how], "from_fit")) for how in ("in the caller", "in two processes")
+    ]
+    memory = record["memory"]["resident_mb"]
+    last = 500 * len(memory) - 499  # the trial of the last measurement
+    n_kills, weights = len(kill["runs"]), resume["bytes_of_weights"] / 1e6
+    rows = [
+        [
+            f"SIGKILL of the searching process at a random moment of 40 trials, then `fit` again; "
+            f"{n_kills} times (after {before.min():.0f} to {before.max():.0f} finished trials, "
+            f"{before.mean():.0f} on average)",
+            "0 lost, 0 twice",
+            f"{kill['lost']} finished trials lost, {kill['trained_twice']} trained twice, "
+            f"{kill['complete']} of {n_kills} catalogs complete",
+        ],
+        [
+            f"SIGKILL of {workers['killed']} worker processes in one search of 40 trials",
+            "whole budget",
+            f"{workers['trials']} trials: {workers['completed']} completed, "
+            f"{len(workers['failed'])} recorded as failed, each with its reason",
+        ],
+        [
+            f"resuming 500 trials of the paper's space ({weights:.0f} MB of weights): until a new "
+            "trial builds its network",
+            "< 5 s",
+            f"{ready[0]:.1f} s after `fit` in a process that has just started, {ready[1]:.1f} s "
+            "where trials run in two new processes",
+        ],
+        ["disk, beside the bytes of the weights", "<= 1.2 x", f"{resume['ratio']:.3f} x"],
+        [
+            "time that writing costs at one second a trial",
+            "< 3 %",
+            f"{record['overhead']['median_overhead_percent']:.1f} %",
+        ],
+        [
+            f"{record['memory']['trials']} trials in one search",
+            "no growth",
+            f"{memory[0]:.0f} MB after the first, {memory[-1]:.0f} MB after {last}",
+        ],
+    ]
+    return markdown(["", "asked", "measured"], rows)
+
+
+# The engine
+
+WORK = {
+    "trials": ("30 random AutoDEUQ trials", "`model.fit`, best of two settings"),
+    "ensemble_fit": ("deep ensemble 5 x (1x50)", "loop of `model.fit`"),
+    "ensemble_torch_loop": ("the same", "PyTorch loop"),
+    "ensemble_torch_stack": ("the same", "one PyTorch stack, the best of four"),
+    "fifty_members": ("50 members in one stack", "5 members"),
+    "ten_seeds": ("ten seeds of one network", ""),
+    "predict_one_row": ("predict 1 row, 5 members", "scikit-learn's MLP"),
+    "predict_many_rows": ("predict 100 000 rows", "five `model.predict`"),
+    "memory": ("memory", ""),
+    "rows": ("time of a step, 1 000 to 100 000 rows", ""),
+}
+
+
+@table
+def engine():
+    rows = []
+    for name, (work, rival) in WORK.items():
+        for f in stored("engine")[name]["figures"]:
+            met = {True: "yes", False: "**no**", None: ""}[f["met"]]
+            sides = ["" if f[k] is None else significant(f[k]) for k in ("ours", "rival")]
+            label = f"{work}: {f['label']}"
+            rows.append([label, rival, *sides, significant(f["ratio"]), f["goal"], met])
+    return markdown(["work", "against", "skuq", "rival", "ratio", "goal", "met"], rows)
+
+
+@table
+def engine_trials():
+    """The thirty trials one by one, each against the faster setting of `fit` for it."""
+    sides = stored("engine")["trials"]["sides"]
+    ours = values(sides["ours"]["trials"], "seconds")
+    rivals = [values(side["trials"], "seconds") for name, side in sides.items() if name != "ours"]
+    ratios = np.min(rivals, axis=0) / ours
+    long = ours > 3
+    spread = (ratios.min(), np.median(ratios), ratios.max())
+    row = [str(len(ours)), number(ours.sum(), 0), str(long.sum()), number(ours[long].sum(), 0)]
+    head = ["trials", "seconds", "trials longer than 3 s", "their seconds"]
+    return markdown(
+        [*head, "ratio: least, median, largest"], [[*row, ", ".join(number(r, 1) for r in spread)]]
+    )
+
+
+@table
+def engine_machine():
+    """What the processor did beside each row of the table."""
+    floors = [record["machine"]["floor"] for record in stored("engine").values()]
+    rows = []
+    for title, name in (
+        ("GFLOP/s of float32, one thread", "gflops_float32"),
+        ("GB/s of memory", "gigabytes_per_second"),
+    ):
+        speeds = values(floors, name)
+        rows.append(
+            [title, *(number(s, 0) for s in (speeds.min(), np.median(speeds), speeds.max()))]
+        )
+    return markdown(["the machine", "least", "median", "most"], rows)

@@ -1,0 +1,328 @@
+"""Tables of UCI sets and of classes: the field, AutoDEUQ, baselines, networks for tables."""
+
+import numpy as np
+from _tables import (
+    bold_lowest,
+    markdown,
+    mean,
+    mean_error,
+    number,
+    records,
+    significant,
+    table,
+    transposed,
+    values,
+)
+from leaderboard import mean_ranks, mean_scores
+from published import TABLE_I
+from tabular import GOALS, LARGE, SMALL, VARIANTS
+
+FIELD = {
+    "tabular": "**skuq, tabular**",
+    "plain": "skuq, plain",
+    "gaussian process": "Gaussian process",
+    "ngboost": "NGBoost",
+    "catboost": "CatBoost",
+    "treeffuser": "Treeffuser",
+    "boosted quantiles": "boosted quantiles",
+}
+CLASSIFIERS = {
+    "tabular": "**skuq, tabular**",
+    "plain": "skuq, plain",
+    "boosting": "boosting",
+    "boosting, temperature": "boosting, temperature",
+}
+
+
+def span(splits):
+    """Splits as text: 0-4."""
+    splits = sorted(splits)
+    if splits == list(range(splits[0], splits[-1] + 1)) and len(splits) > 1:
+        return f"{splits[0]}-{splits[-1]}"
+    return ", ".join(map(str, splits))
+
+
+# The field
+
+
+def field_table(part, methods, sets, score, digits):
+    """Methods by sets: means over the splits that all of the methods have."""
+    head, columns = [""], [list(methods.values())]
+    for name in sets:
+        runs = {m: records("leaderboard", part=part, set=name, method=m) for m in methods}
+        splits = set.intersection(*({r["split"] for r in own} for own in runs.values()))
+        common = [values([r for r in own if r["split"] in splits], score) for own in runs.values()]
+        cells = [mean_error(v, digits.get(name, 3)) for v in common]
+        head.append(f"{name} ({span(splits)})")
+        columns.append(bold_lowest(cells, [v.mean() for v in common]))
+    return markdown(head, transposed(columns))
+
+
+@table
+def field_regression(score):
+    return field_table("regression", FIELD, (*SMALL, "diabetes"), score, {})
+
+
+@table
+def field_classes():
+    names = ("letter", "pendigits", "adult", "bank", "electricity", "cancer")
+    return field_table("classes", CLASSIFIERS, names, "nll", {})
+
+
+@table
+def field_ranks():
+    """The ranks of the picture."""
+    ranks = {score: mean_ranks(mean_scores("regression", score)[0])[0] for score in ("crps", "nll")}
+    methods = [m for m in FIELD if m in ranks["crps"]]
+    rows = [[FIELD[m], *(number(ranks[s][m], 1) for s in ranks)] for m in methods]
+    return markdown(["mean rank", "CRPS", "NLL"], rows)
+
+
+@table
+def field_tabular():
+    """Scores of the tabular ensemble alone."""
+    sets = (*SMALL, "diabetes", *LARGE, "bike")
+    runs = {s: records("leaderboard", part="regression", set=s, method="tabular") for s in sets}
+    head = ["", *(f"{s} ({span(r['split'] for r in own)})" for s, own in runs.items())]
+    rows = []
+    for title, column in {
+        "NLL": "nll",
+        "CRPS": "crps",
+        "RMSE": "rmse",
+        "90 % coverage": "coverage",
+        "seconds of a fit": "fit_seconds",
+    }.items():
+        rows.append([title, *(significant(values(own, column).mean()) for own in runs.values())])
+    nll = [values(own, "nll") for own in runs.values()]
+    gaps = [number(v.max() - np.median(v)) if len(v) > 1 else "" for v in nll]
+    rows.insert(1, ["NLL of the worst split minus the median", *gaps])
+    return markdown(head, rows)
+
+
+# AutoDEUQ
+
+
+def autodeuq_runs(dataset, **settings):
+    """AutoDEUQ's runs with these settings and no others, whatever the number of jobs."""
+    runs = records("uci_regression", dataset=dataset, protocol="splits")
+    wanted = {"search": "agebo", "n_jobs": 0} | settings
+    return [r for r in runs if r["settings"] | {"n_jobs": 0} == wanted]
+
+
+@table
+def autodeuq():
+    columns = ("nll", "nll_mixture", "rmse", "crps", "coverage_90")
+    rows = []
+    for name in ("yacht", "concrete"):
+        runs = autodeuq_runs(name, n_trials=100)
+        splits = span(r["split"] for r in runs)
+        rows.append([f"{name} ({splits})", *(mean_error(values(runs, c)) for c in columns)])
+    return markdown(["", "NLL", "mixture's NLL", "RMSE", "CRPS", "90 % coverage"], rows)
+
+
+@table
+def autodeuq_rivals():
+    """Published figures, and rivals of the leaderboard on the splits that AutoDEUQ has run."""
+    head, columns = ["NLL (RMSE)"], [[]]
+    for name in ("yacht", "concrete"):
+        runs = autodeuq_runs(name, n_trials=100)
+        splits = [r["split"] for r in runs]
+        sources = {"**AutoDEUQ, 100 trials**": runs}
+        for method in ("plain", "tabular", "gaussian process", "ngboost", "catboost"):
+            own = records("leaderboard", part="regression", set=name, method=method)
+            label = FIELD[method].strip("*").replace("skuq, ", "deep ensemble, ")
+            sources[label] = [r for r in own if r["split"] in splits]
+        cells = [f"{mean(values(r, 'nll'))} ({mean(values(r, 'rmse'))})" for r in sources.values()]
+        for method in ("AutoDEUQ", "deep ensemble", "hyper ensemble"):
+            sources[f"published: {method}"] = None
+            cells.append("{:.2f} ({:.2f})".format(*TABLE_I[name][method]))
+        head.append(f"{name} ({span(splits)})")
+        columns[0] = list(sources)
+        columns.append(cells)
+    return markdown(head, transposed(columns))
+
+
+@table
+def autodeuq_selections():
+    """The same searches under other selections."""
+    head, columns = ["NLL (RMSE)"], []
+    for name in ("yacht", "concrete"):
+        runs = autodeuq_runs(name, n_trials=100)
+        selections = {"as above": runs}
+        for rule in runs[0]["other_selections"]:
+            selections[rule] = [r["other_selections"][rule] for r in runs]
+        head.append(f"{name} ({span(r['split'] for r in runs)})")
+        columns.append(
+            [
+                f"{mean(values(s, 'nll'), 3)} ({mean(values(s, 'rmse'), 3)})"
+                for s in selections.values()
+            ]
+        )
+    return markdown(head, transposed([list(selections), *columns]))
+
+
+@table
+def few_rows(dataset):
+    """`cv` and `refit`, split by split."""
+    rows = []
+    for title, settings in {
+        "a quarter held out (default)": {},
+        "`refit=True`": {"refit": True},
+        "`cv=5`": {"cv": 5},
+        "`cv=5, refit=True`": {"cv": 5, "refit": True},
+    }.items():
+        runs = sorted(autodeuq_runs(dataset, n_trials=20, **settings), key=lambda r: r["split"])
+        columns = {"nll": 2, "rmse": 2, "crps": 2, "coverage_90": 2, "seconds": 0}
+        rows.append(
+            [title, *(", ".join(number(r[c], d) for r in runs) for c, d in columns.items())]
+        )
+    return markdown([f"{dataset} (0, 1)", "NLL", "RMSE", "CRPS", "90 % coverage", "seconds"], rows)
+
+
+@table
+def baselines():
+    """Deep ensembles, hyper deep ensembles and MC dropout beside published figures."""
+    methods = {
+        "deep ensemble": "deep ensemble",
+        "hyper ensemble": "hyper deep ensemble",
+        "MC dropout": "MC dropout",
+    }
+    sets = sorted(SMALL)
+    runs = {m: [records("ensembles", method=m, dataset=s) for s in sets] for m in methods}
+    rows = []
+    for method, title in methods.items():
+        cells = [
+            f"{mean_error(values(own, 'nll'), 2)} ({mean(values(own, 'rmse'))})"
+            for own in runs[method]
+        ]
+        rows.append([title, *cells])
+        rows.append(["published", *("{:.2f} ({:.2f})".format(*TABLE_I[s][method]) for s in sets)])
+    for title, column, digits in (
+        ("90 % coverage (DE, HDE, MC)", "coverage_90", 2),
+        ("seconds a fit (DE, HDE, MC)", "seconds", 1),
+    ):
+        cells = [
+            ", ".join(mean(values(o, column), digits) for o in own) for own in zip(*runs.values())
+        ]
+        rows.append([title, *cells])
+    return markdown(["NLL (RMSE)", *sets], rows)
+
+
+# Networks for tables
+
+
+def recipe(name, splits, variant="tabular"):
+    runs = records("tabular", part="regression", set=name, variant=variant)
+    return [r for r in runs if r["split"] in splits]
+
+
+@table
+def tabular_regression(first, last):
+    splits, rows = range(int(first), int(last) + 1), []
+    for name in SMALL:
+        runs = recipe(name, splits)
+        nll, goals = values(runs, "nll"), GOALS[name]
+        cells = [mean_error(nll), mean(values(runs, "nll_mixture"), 3)]
+        cells += [mean_error(values(runs, "rmse")), mean(values(runs, "crps"), 3)]
+        cells += [mean(values(runs, "coverage_90"), 3), number(nll.max() - np.median(nll))]
+        cells.append(number(values(runs, "nll_worst").max(), 1))
+        goals = ["" if goal is None else f"{goal:.2f}" for goal in goals]
+        rows.append([name, *cells[:2], goals[0], cells[2], goals[1], *cells[3:]])
+    head = ["set", "NLL", "mixture's NLL", "goal of NLL", "RMSE", "goal of RMSE", "CRPS"]
+    head += ["90 % coverage", "worst split minus median", "NLL of the worst row"]
+    return markdown(head, rows)
+
+
+@table
+def tabular_search():
+    columns = {"nll": 3, "rmse": 3, "crps": 3, "coverage_90": 2, "seconds": 0}
+    head, cells = ["NLL, RMSE, CRPS, coverage, seconds"], [["search of 60", "one recipe"]]
+    for name, split in [(name, 0) for name in SMALL] + [("yacht", 1)]:
+        pair = records("tabular", part="search", set=name, split=split) + recipe(name, [split])
+        head.append(f"{name} ({split})")
+        texts = [", ".join(number(r[c], d) for c, d in columns.items()) for r in pair]
+        cells.append(bold_lowest(texts, values(pair, "nll")))
+    return markdown(head, transposed(cells))
+
+
+@table
+def tabular_ablations(*columns):
+    digits = {"nll": 2, "nll_mixture": 2, "crps": 3, "rmse": 2, "coverage_90": 2, "seconds": 0}
+    names = {
+        "tabular": "**the default**",
+        "plain": "plain network",
+        "loss: nll": "loss: nll (β = 0)",
+    }
+    rows = []
+    for variant in VARIANTS:
+        cells = []
+        for name in SMALL:
+            runs = recipe(name, range(5), variant)
+            cells.append(", ".join(mean(values(runs, c), digits[c]) for c in columns))
+        rows.append([names.get(variant, variant), *cells])
+    return markdown(["", *SMALL], rows)
+
+
+@table
+def tabular_large():
+    columns, rows = ("nll", "rmse", "crps", "coverage_90", "seconds"), []
+    for name in LARGE:
+        runs = recipe(name, range(5))
+        cells = [significant(values(runs, c).mean()) for c in columns]
+        rows.append([f"{name} ({span(r['split'] for r in runs)})", *cells])
+    return markdown(["set", "NLL", "RMSE", "CRPS", "90 % coverage", "seconds a fit"], rows)
+
+
+@table
+def tabular_classes():
+    titles = {
+        "tabular": "tabular",
+        "plain": "plain ensemble",
+        "boosting": "boosting",
+        "boosting, early stopped": "early stopped",
+        "boosting, temperature": "with temperature",
+        "boosting, isotonic": "isotonic",
+        "boosting, sigmoid": "sigmoid",
+    }
+    rows = []
+    for name in ("pendigits", "letter", "adult", "bank"):
+        runs = [records("tabular", part="classification", set=name, method=m)[0] for m in titles]
+        cells = [f"{r['nll']:.3f} ({r['ece']:.3f}, {r['accuracy']:.3f})" for r in runs]
+        rows.append([name, *bold_lowest(cells, values(runs, "nll"))])
+    return markdown(["set", *titles.values()], rows)
+
+
+# Calibration
+
+
+@table
+def calibration_coverage():
+    methods = {
+        "plain": "as it is",
+        "scale": "scale",
+        "isotonic": "isotonic",
+        "conformal": "conformal",
+    }
+    rows = []
+    for part in ("concrete", "energy", "bike 2011", "bike 2012"):
+        row = [part]
+        for method in methods:
+            runs = records("calibration", kind="coverage", method=method)
+            found = [r["found"][part] for r in runs if part in r["found"]]
+            row.append(mean_error(values(found, "coverage")))
+        rows.append(row)
+    return markdown(["", *methods.values()], rows)
+
+
+@table
+def calibration_scale():
+    rows = []
+    for name in ("deep ensemble", "MC dropout"):
+        found = [r["found"] for r in records("calibration", kind="scale", name=name)]
+        plain, scaled, c = (values(found, column) for column in ("plain", "scaled", "c"))
+        rises = ", ".join(number(rise, 3) for rise in sorted(scaled - plain) if rise > 0)
+        falls = f"{np.sum(scaled < plain)} of {len(found)}"
+        factors = f"{number(c.min())} to {number(c.max())}"
+        rows.append([name, mean(plain, 3), mean(scaled, 3), factors, falls, rises])
+    head = ["boston (0-4)", "NLL as it is", "scaled", "c", "splits on which it falls", "rises by"]
+    return markdown(head, rows)

@@ -1,0 +1,41 @@
+"""Write the tables of docs/results.md from what the benchmarks have stored.
+
+    python benchmarks/results_tables.py
+
+A table stands between ``<!-- begin: NAME ARGUMENTS -->`` and ``<!-- end -->``. NAME is a function
+of ``benchmarks/_tables_*.py``, which reads ``benchmarks/results/*.json`` and the published figures
+of ``benchmarks/*published.py``. All else on the page stays as it is. No benchmark is run.
+``tests/test_results_page.py`` fails where the page differs from what this script writes.
+"""
+
+import re
+from pathlib import Path
+
+import _tables_classifiers  # noqa: F401  # each registers its tables
+import _tables_functions  # noqa: F401
+import _tables_speed  # noqa: F401
+import _tables_uci  # noqa: F401
+from _tables import TABLES
+
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+BLOCK = re.compile(r"<!-- begin: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+
+def block(call):
+    """A table with its markers."""
+    name, *arguments = call.split()
+    return f"<!-- begin: {call} -->\n\n{TABLES[name](*arguments)}\n\n<!-- end -->"
+
+
+def regenerated(page):
+    """The page with every table written anew."""
+    return BLOCK.sub(lambda found: block(found[1]), page)
+
+
+def main():
+    page = PAGE.read_text()
+    PAGE.write_text(regenerated(page))
+
+
+if __name__ == "__main__":
+    main()
