@@ -62,6 +62,7 @@ DIFFERENT = {
     },
     "searches": {
         **_SELECTION,
+        "cv": "folds are a default of AutoDEUQ",
         "epochs": "NES trains all of them",
         "fixed_architecture, fixed_hyperparameters": "`search` or `vary` fixes the others",
         "n_features_in_": "NES takes images",

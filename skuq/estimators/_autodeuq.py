@@ -80,8 +80,8 @@ _CONSTRAINTS: dict = {
 class _AutoDEUQ(SearchMethod):
     """AgEBO and its variants, with greedy selection."""
 
-    selection_parameters = ("n_members", "min_members", "selection", "selection_loss")
-    prediction_parameters = ("epistemic_ddof", "calibrate")
+    selection_parameters = ("n_members", "min_members", "selection", "selection_loss", "calibrate")
+    prediction_parameters = ("epistemic_ddof",)
 
     def __init__(self, estimator):
         super().__init__(estimator)
@@ -258,7 +258,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     n_trials : int or "auto", default="auto"
         Number of trials, hence the size of the catalog; 500 in the paper. "auto" is 50, and with
         `max_time` as many as there is time for.
-    n_members : int, default=10
+    n_members : int, default=5
         Maximum number of distinct members (K).
     min_members : int, default=2
         Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
@@ -433,6 +433,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     _parameter_constraints: dict = {
         **_CONSTRAINTS,
         "selection_loss": [StrOptions(set(MOMENT_LOSSES))],
+        "calibrate": ["boolean"],
         "epistemic_ddof": [Options(Integral, {0, 1})],
         **TARGET_CONSTRAINTS,
     }
@@ -441,7 +442,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         self,
         n_trials="auto",
         *,
-        n_members=10,
+        n_members=5,
         min_members=2,
         n_nodes=5,
         epochs="auto",
@@ -548,7 +549,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     n_trials : int or "auto", default="auto"
         Number of trials, hence the size of the catalog; 500 in the paper. "auto" is 50, and with
         `max_time` as many as there is time for.
-    n_members : int, default=10
+    n_members : int, default=5
         Maximum number of distinct members (K).
     min_members : int, default=2
         Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
@@ -724,7 +725,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         self,
         n_trials="auto",
         *,
-        n_members=10,
+        n_members=5,
         min_members=2,
         n_nodes=5,
         epochs="auto",

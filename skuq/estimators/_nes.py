@@ -98,7 +98,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         same data and settings continues with the stored trials. Each search has a subfolder of its
         own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
-        Seconds after which the search ends with the first trial that finishes.
+        Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
+        of them. The first always finishes, so that there is an ensemble, and compiling networks
+        can take longer. Below 30 seconds trials run in the calling process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
@@ -336,7 +338,9 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         same data and settings continues with the stored trials. Each search has a subfolder of its
         own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
-        Seconds after which the search ends with the first trial that finishes.
+        Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
+        of them. The first always finishes, so that there is an ensemble, and compiling networks
+        can take longer. Below 30 seconds trials run in the calling process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
