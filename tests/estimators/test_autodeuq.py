@@ -140,7 +140,7 @@ def test_far_inputs_give_finite_uncertainty(fitted):
 def test_members_predict_what_was_held_out(fitted, wave):
     """Predictions rebuilt from stored weights are those the search has seen."""
     X, _ = wave
-    fitted = copy.deepcopy(fitted).reselect(calibrate=False)
+    fitted = fitted._copy().reselect(calibrate=False)
     rows = fitted.catalog_.held_out.rows
     for index in fitted.selection_.indices:
         member = fitted.catalog_.member(index)

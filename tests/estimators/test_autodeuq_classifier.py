@@ -20,7 +20,8 @@ def test_greedy_selection_with_repeats_by_the_classes_likelihood(tiny_space, iri
     model = tiny(tiny_space).fit(X[:100], y[:100], validation_data=(X[100:], y[100:]))
     pool = [one for _, one in model.member_estimators(every_trial=True)]
     likelihood = np.array([one.log_prob(X[100:], y[100:]) for one in pool])
-    expected = select_forward(*likelihood_statistics(likelihood), 3, min_members=2)
+    settings = {"min_members": 2, "min_weight": 0.25}
+    expected = select_forward(*likelihood_statistics(likelihood), 3, **settings)
     assert_array_equal(model.selection_.indices, expected.indices)
     assert_allclose(model.selection_.weights, expected.weights)
     assert len(model.selection_) >= 2
@@ -52,7 +53,9 @@ def test_a_users_selection_gets_codes_and_probabilities(tiny_space, iris):
 
 def test_the_papers_space_and_class_weights(iris):
     X, y = iris
-    model = AutoDEUQClassifier(3, epochs=4, random_state=0, class_weight="balanced").fit(X, y)
+    model = AutoDEUQClassifier(
+        3, search_space="dense", epochs=4, random_state=0, class_weight="balanced"
+    ).fit(X, y)
     assert {"node_1", "optimizer", "learning_rate"} <= set(model.catalog_[0].configuration)
     total, aleatoric, epistemic = model.predict_uncertainty(X)
     assert_allclose(total, aleatoric + epistemic)

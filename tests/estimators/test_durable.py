@@ -27,9 +27,9 @@ def trained(monkeypatch):
     seeds = []
     train, together = MemberTrainer.__call__, MemberTrainer.together
 
-    def one(self, configuration, seed):
-        seeds.append(seed)
-        return train(self, configuration, seed)
+    def one(self, *arguments):
+        seeds.append(arguments[1])
+        return train(self, *arguments)
 
     def several(self, configurations, own):
         seeds.extend(own)
@@ -88,10 +88,10 @@ def test_a_search_that_was_cut_off_goes_on(search, trained, monkeypatch, error):
     X, y = table()
     train = MemberTrainer.__call__
 
-    def cut_off(self, configuration, seed):
+    def cut_off(self, *arguments):
         if len(trained) == 2:
             raise error
-        return train(self, configuration, seed)
+        return train(self, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(MemberTrainer, "__call__", cut_off)
@@ -202,12 +202,12 @@ def test_from_catalog_takes_a_search_that_goes_on(search, monkeypatch):
     seen = []
     train = MemberTrainer.__call__
 
-    def look(self, configuration, seed):
+    def look(self, *arguments):
         if len(seen) < 2:
             seen.append(None)
         else:
             seen.append(len(AutoDEUQRegressor.from_catalog(search().catalog_dir).catalog_))
-        return train(self, configuration, seed)
+        return train(self, *arguments)
 
     monkeypatch.setattr(MemberTrainer, "__call__", look)
     search(4).fit(X, y)
@@ -383,7 +383,7 @@ def test_a_preprocessor_of_scikit_learn_comes_back(search):
 def test_a_repaired_search_goes_on(search, monkeypatch):
     X, y = table()
 
-    def broken(self, configuration, seed):
+    def broken(self, *arguments):
         raise RuntimeError("no gpu")
 
     with monkeypatch.context() as patch:
@@ -522,10 +522,10 @@ def test_a_warm_start_after_an_interrupt(search, trained, monkeypatch):
     X, y = table()
     train = MemberTrainer.__call__
 
-    def interrupted(self, configuration, seed):
+    def interrupted(self, *arguments):
         if len(trained) == 3:
             raise KeyboardInterrupt
-        return train(self, configuration, seed)
+        return train(self, *arguments)
 
     model = search(5, catalog_dir=None, warm_start=True)
     with monkeypatch.context() as patch, pytest.warns(UserWarning, match="3 of 5"):
@@ -591,7 +591,7 @@ def test_a_fit_that_fails_loses_no_trial_in_memory(search, trained, monkeypatch)
     with pytest.raises(ValueError, match="NaN"):
         model.fit(X, np.where(y > 1, np.nan, y))
 
-    def failing(self, configuration, seed):
+    def failing(self, *arguments):
         raise ArithmeticError("no")
 
     with monkeypatch.context() as patch, pytest.raises(SearchFailedError):
