@@ -66,7 +66,7 @@ class SuccessiveHalving:
 
     def _threshold(self, scores: list[float]) -> float:
         """Return the largest score with which one more trial is still among the best."""
-        if len(scores) < self.min_trials:
-            return math.inf
         n_passing = math.ceil((len(scores) + 1) / self.reduction_factor)
-        return scores[min(n_passing, len(scores)) - 1]
+        if len(scores) < max(self.min_trials, n_passing):
+            return math.inf
+        return scores[n_passing - 1]

@@ -1,0 +1,194 @@
+"""Early discarding of trials, and the time that a trial gets."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slots import SPACE, Kept, inline, search
+
+from skuq.catalog import TrialOutcome, TrialRecord
+from skuq.exceptions import SearchFailedError
+from skuq.search import AgeingEvolution, ForestOptimizer, Limits, RunOptions, SuccessiveHalving
+
+SHARES = (0.1, 0.5)
+
+
+class Staged:
+    """Scores of the stages and the final one fall from x + 1 to x; records what budgets it got."""
+
+    takes_budget = True
+
+    def __init__(self, sleep=0.0, fail=()):
+        self.budgets, self.sleep, self.fail = [], sleep, fail
+
+    def __call__(self, configuration, seed, budget):
+        self.budgets.append(budget)
+        time.sleep(min(self.sleep, budget.seconds))
+        if len(self.budgets) - 1 in self.fail:
+            raise ArithmeticError("no luck")
+        x, scores = configuration["x"], []
+        for share, largest in budget.stages:
+            scores.append(x + 1 - share)
+            if scores[-1] > largest:
+                return TrialOutcome(None, scores[-1], tuple(scores), share)
+        return TrialOutcome("a network", x, tuple(scores))
+
+
+def halved(evaluate, n_trials=20, store=None, **fields):
+    halving = SuccessiveHalving(SHARES, 2.0, 3)
+    return run(evaluate, n_trials, store=store, halving=halving, **fields)
+
+
+def run(evaluate, n_trials, **fields):
+    return search(inline(evaluate), n_trials, evaluate=evaluate, **fields)
+
+
+@given(
+    scores=st.lists(st.floats(-10, 10), min_size=0, max_size=30),
+    new=st.floats(-10, 10),
+    factor=st.floats(1.1, 5),
+    min_trials=st.integers(1, 8),
+)
+def test_a_trial_passes_if_it_is_among_the_best(scores, new, factor, min_trials):
+    history = [TrialRecord(k, score=9.0, stage_scores=(s,)) for k, s in enumerate(scores)]
+    ((share, largest),) = SuccessiveHalving((0.3,), factor, min_trials).stages(history)
+    assert share == 0.3
+    rank = 1 + sum(s < new for s in scores)
+    is_among_the_best = rank <= math.ceil((len(scores) + 1) / factor)
+    assert (new <= largest) == (is_among_the_best or len(scores) < min_trials)
+
+
+def test_each_stage_is_judged_by_those_that_have_reached_it():
+    stages = [(1.0,), (2.0, 0.5), (3.0, 0.7), (4.0,), (5.0, 0.9, 0.1)]
+    history = [TrialRecord(k, score=0.0, stage_scores=s) for k, s in enumerate(stages)]
+    history.append(TrialRecord(9, status="failed"))
+    found = SuccessiveHalving((0.1, 0.2, 0.3), 2.0, min_trials=1).stages(history)
+    assert found == ((0.1, 3.0), (0.2, 0.7), (0.3, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"shares": (0.5, 0.1)}, "ascend between 0 and 1. Got \\(0.5, 0.1\\)"),
+        ({"shares": (0.5, 1.0)}, "ascend"),
+        ({"shares": (0.0, 0.5)}, "ascend"),
+        ({"reduction_factor": 1}, "larger than 1. Got 1"),
+        ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
+    ],
+)
+def test_impossible_settings(settings, match):
+    with pytest.raises(ValueError, match=match):
+        SuccessiveHalving(**settings)
+
+
+def test_a_search_discards_those_that_are_behind():
+    records = halved(Staged())
+    by_number = sorted(records, key=lambda record: record.trial_number)
+    discarded = [record for record in records if record.status == "discarded"]
+    assert 5 <= len(discarded) <= 15
+    assert all(record.completed for record in by_number[:3])  # nothing to compare with yet
+    seen = []
+    for record in by_number:
+        x = record.configuration["x"]
+        assert not record.failed
+        largest = sorted(seen)[math.ceil((len(seen) + 1) / 2) - 1] if len(seen) >= 3 else math.inf
+        first = x + 1 - SHARES[0]
+        assert record.stage_scores[0] == first
+        if first > largest:
+            assert (record.status, record.share, record.score) == ("discarded", 0.1, first)
+            assert record.result is None
+        seen.append(first)
+        if record.completed:
+            assert record.score == x and record.share == 1 and record.result == "a network"
+
+
+def test_without_halving_nothing_is_discarded():
+    records = run(Staged(), 8)
+    assert all(record.completed and record.stage_scores == () for record in records)
+
+
+def test_a_resumed_search_is_the_same():
+    whole = halved(Staged(), 16)
+    store = Kept(halved(Staged(), 7))
+    resumed = halved(Staged(), 16, store)
+
+    def told(records):
+        return [(r.trial_number, r.status, r.score, r.stage_scores, r.share) for r in records]
+
+    assert told(resumed) == told(whole)
+
+
+def test_discarded_trials_are_no_failures():
+    assert len(halved(Staged(), 20, options=RunOptions(limits=Limits(max_failures=0)))) == 20
+    limits = RunOptions(limits=Limits(max_failures=1))
+    with pytest.raises(SearchFailedError, match="2 of 6 trials failed"):
+        halved(Staged(fail=(2, 5)), 20, options=limits)
+
+
+@pytest.mark.parametrize("n_scored", [9, 10])
+def test_discarded_trials_teach_the_proposers(n_scored):
+    good = [
+        TrialRecord(k, {"x": 0.9 + 0.01 * k, "k": k}, score=0.0, status="completed")
+        for k in range(3)
+    ]
+    bad = [
+        TrialRecord(k, {"x": 0.1 * k / n_scored, "k": k}, score=5.0, status="discarded")
+        for k in range(3, n_scored)
+    ]
+    history = good + bad
+    proposed = [
+        ForestOptimizer(SPACE).ask(history, [], np.random.default_rng(s))["x"] for s in range(20)
+    ]
+    is_learnt = min(proposed) > 0.5
+    assert is_learnt == (n_scored >= 10)  # counts towards the ten random ones
+    evolution = AgeingEvolution(SPACE, population_size=n_scored, sample_size=n_scored)
+    child = evolution.ask(history, [], np.random.default_rng(0))
+    assert sum(child[name] == good[0].configuration[name] for name in child) == len(child) - 1
+
+
+# ---------------------------------------------------------------- time
+
+
+def record(seconds, **fields):
+    return TrialRecord(0, seconds=seconds, **{"score": 1.0, **fields})
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "history", "expected"),
+    [
+        (30, [], 70),  # nobody knows yet how long a trial takes
+        (30, [record(5)], math.inf),
+        (30, [record(30)], 70),  # it might need more than there is
+        (95, [record(20)], 5),
+        (97, [record(20)], 0),  # not worth it
+        (97, [record(20, status="failed", score=math.nan)], 3),
+        (97, [record(20, status="discarded")], 3),
+        (97, [record(1, share=0.1)], 3),  # says nothing of a whole training
+        (120, [record(20)], 0),
+        (120, [record(1, share=0.1)], 0),
+    ],
+)
+def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, expected):
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
+    found = Limits(max_time=100).seconds_of_next_trial(history, 1000.0)
+    assert found == pytest.approx(expected)
+
+
+def test_a_search_out_of_time_still_asks_for_its_first_trial(monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 1200.0)
+    assert 0 < Limits(max_time=100).seconds_of_next_trial([], 1000.0) < 1
+    assert Limits().seconds_of_next_trial([], 1000.0) == math.inf
+
+
+def test_trials_get_the_time_that_is_left():
+    evaluate = Staged(sleep=0.4)
+    started = time.monotonic()
+    records = run(evaluate, 1000, options=RunOptions(limits=Limits(max_time=1.5)))
+    assert 1 <= time.monotonic() - started < 10
+    given = [budget.seconds for budget in evaluate.budgets]
+    assert 3 <= len(records) == len(given) <= 6
+    assert 1 < given[0] <= 1.5
+    assert all(later < earlier for earlier, later in zip(given, given[1:]))

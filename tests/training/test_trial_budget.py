@@ -1,0 +1,114 @@
+"""Trials with a budget: stages at which they may end, and time to fit into."""
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from small_models import TinySpace
+from training_data import make_data
+
+from skuq.catalog import TrialBudget, TrialOutcome
+from skuq.networks import GaussianHead, TabularSpace
+from skuq.tables import Rows, TrainingData, make_splits
+from skuq.training import MemberTrainer
+
+CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
+EPOCHS = 20
+
+
+@pytest.fixture(params=["one split", "folds"])
+def trainer(request):
+    data, head = make_data(), GaussianHead()
+    if request.param == "one split":
+        return MemberTrainer(TinySpace(), data, head, EPOCHS)
+    x, y, weight = data.x, data.y, data.weight
+    folds = make_splits(Rows(x, y, weight), 0, cv=5).parts
+    data = TrainingData.without_validation(x, y, weight)
+    return MemberTrainer(TinySpace(), data, head, EPOCHS, folds=folds)
+
+
+def test_a_budget_without_limits_changes_nothing(trainer):
+    plain = trainer(CONFIGURATION, 3)
+    stages = ((0.1, math.inf), (0.5, math.inf))
+    outcome = trainer(CONFIGURATION, 3, TrialBudget(stages))
+    assert isinstance(outcome, TrialOutcome)
+    assert (outcome.score, outcome.share) == (plain.score, 1.0)
+    for one, other in zip(outcome.result.networks, plain.networks):
+        assert_array_equal(one.weights, other.weights)
+        assert_array_equal(one.history["val_loss"], other.history["val_loss"])
+    # The score of a stage is what a training that ended there would have had.
+    for (share, _), score in zip(stages, outcome.stage_scores):
+        ended = replace(trainer, epochs=round(share * EPOCHS))(CONFIGURATION, 3)
+        assert_allclose(score, ended.score, rtol=1e-6)
+    assert len(outcome.stage_scores) == 2
+
+
+def test_a_trial_ends_at_the_stage_it_does_not_pass(trainer):
+    whole = trainer(CONFIGURATION, 3, TrialBudget(((0.1, math.inf), (0.5, math.inf))))
+    first, second = whole.stage_scores
+    outcome = trainer(CONFIGURATION, 3, TrialBudget(((0.1, first), (0.5, second - 1e-4))))
+    assert outcome.result is None
+    assert (outcome.share, outcome.score) == (0.5, second)
+    assert outcome.stage_scores == (first, second)
+
+
+def test_a_trial_is_shortened_to_its_time(trainer):
+    long = replace(trainer, epochs=10**6)
+    started = time.monotonic()
+    outcome = long(CONFIGURATION, 3, TrialBudget(((0.1, -math.inf),), seconds=3.0))
+    assert time.monotonic() - started < 15
+    # Its stages are not those of a whole training: it is not judged by them.
+    assert outcome.result is not None and outcome.stage_scores == ()
+    assert 0 < outcome.share < 1
+    assert outcome.result.n_epochs < 10**6
+
+
+def test_without_time_there_is_still_a_network(trainer):
+    outcome = trainer(CONFIGURATION, 3, TrialBudget(seconds=1e-3))
+    assert outcome.result.n_epochs == 1 and outcome.share < 0.1
+
+
+def test_the_largest_number_of_epochs():
+    class Decides(TinySpace):
+        def recipe(self, configuration):
+            return {**super().recipe(configuration), "epochs": 7}
+
+    trainer = MemberTrainer(Decides(), make_data(), GaussianHead(), EPOCHS)
+    assert trainer.recipe(CONFIGURATION).epochs == 7
+    assert replace(trainer, max_epochs=30).recipe(CONFIGURATION).epochs == 7
+    assert replace(trainer, max_epochs=3).recipe(CONFIGURATION).epochs == 3
+
+
+def test_an_objective_replaces_the_score(trainer):
+    priced = replace(trainer, objective=lambda trial: trial.score + 1e-3 * trial.n_weights)
+    outcome = priced(CONFIGURATION, 3, TrialBudget())
+    n_networks = len(outcome.result.networks)
+    assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
+    assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
+
+
+@pytest.mark.parametrize("loss", ["crps", "nll"])
+def test_trials_of_every_loss_are_scored_alike(loss):
+    data = make_data()
+    space = TabularSpace(data.x, losses=("crps", "nll"))
+    head = GaussianHead(score="crps")
+    architecture, hyperparameters = space.decisions()
+    assert hyperparameters.default()["loss"] == "crps"
+    configuration = {**architecture.default(), **hyperparameters.default(), "loss": loss}
+    trainer = MemberTrainer(space, data, head, EPOCHS, max_epochs=4)
+    outcome = trainer(configuration, 0, TrialBudget())
+    assert trainer.job(configuration, 0).head.score == {"crps": "crps", "nll": "log"}[loss]
+    scores = head.scores(data.y_valid.astype(float), outcome.result.held_out.astype(float))
+    assert_allclose(outcome.score, np.average(scores, weights=data.weight_valid))
+    assert (outcome.score == pytest.approx(outcome.result.score, rel=1e-4)) == (loss == "crps")
+
+
+def test_scores_of_arrays_are_the_validation_loss_of_tensors():
+    rng = np.random.default_rng(0)
+    y, raw = rng.normal(size=(9, 2)), rng.normal(size=(9, 4))
+    for head in (GaussianHead(2), GaussianHead(2, score="crps"), GaussianHead(2, beta=0.5)):
+        expected = np.asarray(head.validation_loss(y.astype("float32"), raw.astype("float32")))
+        assert_allclose(head.scores(y, raw), expected, rtol=1e-5)
