@@ -57,8 +57,10 @@ class ForestOptimizer:
     """Propose the candidate with the best confidence bound of a forest fitted to the scores.
 
     Scores are minimised, so the bound is ``mean - kappa * std`` and the smallest wins.
-    Running trials enter with the best score seen (the "constant liar"), so that parallel
-    workers do not ask for the same point. Failed trials enter with the worst score seen.
+    Failed trials enter with the worst score seen, running trials with the best (the "constant
+    liar" of AgEBO's published runs). This lie draws proposals towards running trials and does not
+    spread them. With a large `kappa` a parallel search may stay among its running trials. Parallel
+    workers get different points because each proposal draws its own candidates.
 
     Parameters
     ----------
@@ -67,7 +69,8 @@ class ForestOptimizer:
         Weight of the standard deviation; AgEBO's published runs use 0.001, its ablations
         1.96 and 19.6.
     n_initial : int, default=10
-        Number of random configurations before the first forest.
+        Configurations are random until so many trials have a score; at least 1. The paper starts
+        with as many random configurations as there are workers.
     n_candidates : int, default=10000
         Number of random configurations of which the best is proposed.
     max_score : float, default=1000

@@ -59,6 +59,7 @@ def make_proposer(
     population_size: int | None = None,
     sample_size: int | None = None,
     kappa: float = 0.001,
+    n_initial: int = 10,
 ) -> Proposer:
     """Make the proposer of a named strategy.
 
@@ -80,6 +81,9 @@ def make_proposer(
         P and S of the evolution; see `population_sizes`.
     kappa : float, default=0.001
         Exploration of the Bayesian optimiser.
+    n_initial : int, default=10
+        The Bayesian optimiser's configurations are random until so many trials have a score; at
+        least 1. The paper starts with as many random configurations as there are workers.
 
     Raises
     ------
@@ -93,7 +97,7 @@ def make_proposer(
     default_architecture, default_recipe = architecture.default(), hyperparameters.default()
     both = architecture + hyperparameters
     evolve = AgeingEvolution(architecture, p, s)
-    optimise = ForestOptimizer(hyperparameters, kappa)
+    optimise = ForestOptimizer(hyperparameters, kappa, n_initial)
     proposers: dict[str, Proposer] = {
         "agebo": Joint(evolve, optimise),
         "age": Joint(evolve, Fixed(default_recipe)),
@@ -101,6 +105,6 @@ def make_proposer(
         "init": Fixed({**default_architecture, **default_recipe}),
         "rs-mixed": RandomProposer(both),
         "age-mixed": AgeingEvolution(both, p, s),
-        "bo-mixed": ForestOptimizer(both, kappa),
+        "bo-mixed": ForestOptimizer(both, kappa, n_initial),
     }
     return proposers[strategy]

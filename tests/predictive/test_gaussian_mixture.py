@@ -21,6 +21,14 @@ def test_ddof_is_equation_4_for_equal_weights(global_random_seed):
     assert_allclose(m.uncertainty(0).epistemic ** 2, loc.var(axis=0), rtol=1e-12)
 
 
+def test_ddof_of_weighted_members_is_their_effective_number():
+    # Mean 3, variance 9/2 + 1/4 + 25/4 = 11. Weights 1/2, 1/4, 1/4 are worth 8/3 members.
+    m = GaussianMixture([[0.0], [4.0], [8.0]], [[1.0], [2.0], [2.0]], [0.5, 0.25, 0.25])
+    mean, aleatoric, epistemic, total = m.uncertainty(1)
+    assert_allclose(np.ravel([mean, aleatoric**2, epistemic**2]), [3, 2.5, 11 * 8 / 5])
+    assert_allclose(total**2, aleatoric**2 + epistemic**2)
+
+
 def test_one_member_is_a_normal():
     m = GaussianMixture([[1.0, 2.0]], [[0.5, 3.0]])
     assert_allclose(m.epistemic_variance, 0)

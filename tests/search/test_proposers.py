@@ -6,10 +6,16 @@ from skuq._seeds import generator
 from skuq._space import Categorical, Real, Space
 from skuq.catalog import TrialRecord
 from skuq.networks import DenseSkipSpace
+from skuq.networks._search_space import Decisions
 from skuq.search import STRATEGIES, AgeingEvolution, ForestOptimizer, ForestSurrogate, make_proposer
 from skuq.search._strategies import population_sizes
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
+UNIT = Space([Real("x", 0.0, 1.0)])
+SMALL = Decisions(LETTERS, UNIT)
+#: Strategies with a forest, and those with ageing evolution.
+WITH_FOREST = ("agebo", "bo", "bo-mixed")
+WITH_EVOLUTION = ("agebo", "age", "age-mixed")
 
 
 def records(space, n, seed=0, score=lambda configuration: 0.0):
@@ -50,11 +56,24 @@ def test_evolution_is_random_until_the_population_is_full():
     assert max(distances) == 3  # not mutants of "aaa"
 
 
-def test_sample_of_one_is_a_uniform_parent():
-    history = [TrialRecord(i, {"p": c, "q": "a", "r": "a"}) for i, c in enumerate("abcdef")]
-    evolve = AgeingEvolution(LETTERS, population_size=6, sample_size=1)
-    drawn = {evolve.ask(history, [], np.random.default_rng(s))["p"] for s in range(100)}
-    assert drawn == set("abcdef")
+@pytest.mark.parametrize("strategy", WITH_EVOLUTION)
+@pytest.mark.parametrize(
+    ("sample_size", "expected"),
+    [(1, np.full(6, 1 / 6)), (2, np.arange(5, -1, -1) / 15), (6, [1, 0, 0, 0, 0, 0])],
+)
+def test_parents_are_the_best_of_samples_of_size_s(strategy, sample_size, expected):
+    """Of P = 6 the k-th best wins C(6 - k, S - 1) of C(6, S) draws without replacement."""
+    configurations = [{**dict.fromkeys("pqr", c), "x": 0.1 * i} for i, c in enumerate("abcdef")]
+    history = [TrialRecord(i, c, score=float(i)) for i, c in enumerate(configurations)]
+    proposer = make_proposer(
+        strategy, SMALL, 20, population_size=6, sample_size=sample_size, n_initial=100
+    )
+    children = [proposer.ask(history, [], np.random.default_rng(s)) for s in range(400)]
+    # One of the letters may have mutated: the other two are the parent's.
+    parents = [sorted(child[name] for name in "pqr")[1] for child in children]
+    share = [parents.count(c) / 400 for c in "abcdef"]
+    assert_allclose(share, expected, atol=0.07)
+    assert all(share[k] == 0 for k in range(6) if expected[k] == 0)
 
 
 def test_forest_std_is_the_law_of_total_variance():
@@ -68,6 +87,14 @@ def test_forest_std_is_the_law_of_total_variance():
     within = np.mean([t.tree_.impurity[t.apply(x[:9])] for t in trees], axis=0)
     between = np.var([t.predict(x[:9]) for t in trees], axis=0)
     assert_allclose(std, np.sqrt(within + between))
+
+
+def test_forests_have_ten_trees():
+    """Leaves are pure: each tree predicts 0 or 1, and the mean is a multiple of 0.1."""
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(size=(200, 3)), rng.integers(2, size=200)
+    mean, _ = ForestSurrogate().fit(x, y).predict(rng.uniform(size=(1000, 3)))
+    assert_allclose(np.unique(mean), np.arange(11) / 10, atol=1e-12)
 
 
 def test_bayesian_optimisation_finds_a_minimum():
@@ -86,25 +113,63 @@ def test_bayesian_optimisation_finds_a_minimum():
     assert np.median([abs(np.log10(c["x"]) + 2.5) for c in late]) < 0.3
 
 
-def test_failed_and_running_trials_enter_the_model():
-    """Failures repel; with exploration, running trials (the liar) do so as well."""
-    space = Space([Real("x", 0.0, 1.0)])
+def test_failed_trials_repel():
     good = [TrialRecord(i, {"x": 0.2 + 0.01 * i}, score=1.0) for i in range(10)]
     failed = [TrialRecord(i, {"x": 0.5 + 0.05 * i}, status="failed") for i in range(10)]
     better = TrialRecord(99, {"x": 0.25}, score=0.0)
     bad = TrialRecord(98, {"x": 0.45}, score=5.0)
     drawn = [
-        ForestOptimizer(space).ask([*good, better, bad, *failed], [], np.random.default_rng(s))["x"]
+        ForestOptimizer(UNIT).ask([*good, better, bad, *failed], [], np.random.default_rng(s))["x"]
         for s in range(10)
     ]
     assert max(drawn) < 0.45
 
 
+def proposed(strategy, history, running=(), **settings):
+    """Values of x that a strategy proposes with five seeds; all letters are "a" before."""
+    history = [
+        TrialRecord(i, {**dict.fromkeys("pqr", "a"), "x": x}, score=y)
+        for i, (x, y) in enumerate(history)
+    ]
+    running = [{**dict.fromkeys("pqr", "a"), "x": x} for x in running]
+    proposer = make_proposer(strategy, SMALL, 100, **settings)
+    return np.array(
+        [proposer.ask(history, running, np.random.default_rng(s))["x"] for s in range(5)]
+    )
+
+
+@pytest.mark.parametrize("strategy", WITH_FOREST)
+def test_running_trials_count_as_the_best_score(strategy):
+    """Five of them, far from the best trial, draw proposals: each has the best score."""
+    history = [(0.05 * i, 1.0 + i) for i in range(10)]
+    assert (proposed(strategy, history) < 0.1).all()
+    drawn = proposed(strategy, history, running=[0.8, 0.82, 0.84, 0.86, 0.88])
+    assert (drawn > 0.6).all()
+
+
+@pytest.mark.parametrize("strategy", WITH_FOREST)
+def test_kappa_is_the_weight_of_exploration(strategy):
+    """Scores on the left are better, those on the right differ from one neighbour to the next."""
+    history = [(0.04 * i, 0.0) for i in range(10)]
+    history += [(0.6 + 0.04 * i, 1.0 + 2 * (i % 2)) for i in range(10)]
+    assert (proposed(strategy, history) < 0.5).all()
+    assert (proposed(strategy, history, kappa=0) < 0.5).all()
+    assert (proposed(strategy, history, kappa=100) > 0.5).all()
+
+
+@pytest.mark.parametrize("strategy", WITH_FOREST)
+def test_n_initial_configurations_are_random(strategy):
+    history = [(0.1 * i, float(i)) for i in range(10)]
+    assert proposed(strategy, history[:9]).max() > 0.5
+    assert proposed(strategy, history).max() < 0.1
+    assert proposed(strategy, history[:3], n_initial=4).max() > 0.5
+    assert proposed(strategy, history[:4], n_initial=4).max() < 0.1
+
+
 def test_diverged_scores_do_not_swamp_the_model():
-    space = Space([Real("x", 0.0, 1.0)])
     history = [TrialRecord(i, {"x": i / 20}, score=(i / 20 - 0.3) ** 2) for i in range(20)]
     history.append(TrialRecord(20, {"x": 1.0}, score=1e30))
-    drawn = [ForestOptimizer(space).ask(history, [], np.random.default_rng(s))["x"]
+    drawn = [ForestOptimizer(UNIT).ask(history, [], np.random.default_rng(s))["x"]
              for s in range(10)]  # fmt: skip
     assert abs(np.median(drawn) - 0.3) < 0.15
 
@@ -139,6 +204,41 @@ def test_what_each_strategy_leaves_fixed():
     assert varied("age") == nodes
     assert varied("bo") == hyper
     assert varied("agebo") == varied("rs-mixed") == nodes | hyper
+
+
+def test_what_each_strategy_learns_from():
+    """Decisions are a mutated parent's, the forest's choice, random, or the defaults."""
+    rng = np.random.default_rng(0)
+    drawn = (LETTERS + UNIT).sample_many(rng, 100)
+    scores = [4 * abs(c["x"] - 0.3) + 0.5 * (c["p"] != "c") for c in drawn]
+    history = [TrialRecord(i, c, score=y) for i, (c, y) in enumerate(zip(drawn, scores))]
+    parent = min(history[-20:], key=lambda record: record.score).configuration
+
+    def observed(strategy):
+        proposer = make_proposer(strategy, SMALL, 100, population_size=20, sample_size=20)
+        asked = [proposer.ask(history, [], np.random.default_rng(s)) for s in range(15)]
+        changes = [{name for name in "pqrx" if c[name] != parent[name]} for c in asked]
+        return {
+            "one letter mutates": all(len(c - {"x"}) == 1 for c in changes),
+            "one decision mutates": all(len(c) == 1 for c in changes),
+            "x is the forest's": all(abs(c["x"] - 0.3) < 0.2 for c in asked),
+            "p is the forest's": np.mean([c["p"] == "c" for c in asked]) > 0.8,
+            "x is the default": all(c["x"] == 0 for c in asked),
+            "letters are the default": all(c["p"] == c["q"] == c["r"] == "a" for c in asked),
+        }
+
+    expected = {
+        "agebo": {"one letter mutates", "x is the forest's"},
+        "age": {"one letter mutates", "x is the default"},
+        "bo": {"letters are the default", "x is the forest's"},
+        "init": {"letters are the default", "x is the default"},
+        "rs-mixed": set(),
+        "age-mixed": {"one decision mutates"},
+        "bo-mixed": {"x is the forest's", "p is the forest's"},
+    }
+    assert set(expected) == set(STRATEGIES)
+    for strategy, facts in expected.items():
+        assert {fact for fact, true in observed(strategy).items() if true} == facts, strategy
 
 
 def test_unknown_names_are_refused():
