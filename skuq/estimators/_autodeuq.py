@@ -72,6 +72,7 @@ _CONSTRAINTS: dict = {
     ],
     "sample_size": [Interval(Integral, 1, None, closed="left"), None],
     "kappa": [Interval(Real, 0, None, closed="left")],
+    "n_initial": [Interval(Integral, 1, None, closed="left")],
     "max_batch_size": [Interval(Integral, 1, None, closed="left")],
     "selection": [StrOptions({"greedy", "top", "hq"}), callable],
 }
@@ -159,6 +160,7 @@ class _AutoDEUQ(SearchMethod):
                 population_size=own.population_size,
                 sample_size=own.sample_size,
                 kappa=own.kappa,
+                n_initial=own.n_initial,
             )
             first = self._initial_configurations(space)
             return search.StartingWith(first, proposer) if first else proposer
@@ -317,7 +319,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         P and S of ageing evolution. None is the paper's 100 and 10 for large budgets,
         and a quarter of `n_trials` and a third of that for small ones.
     kappa : float, default=0.001
-        Weight of the standard deviation in the Bayesian optimisation; larger explores more.
+        Weight of the standard deviation in the Bayesian optimisation; larger explores more. Keep it
+        small with several jobs, since running trials count as the best.
+    n_initial : int, default=10
+        Number of random configurations before the Bayesian optimisation begins.
     max_batch_size : int, default=256
         Largest batch size of the space; one larger than the data means full batches.
     selection : {"greedy", "top", "hq"} or callable, default="greedy"
@@ -459,6 +464,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         population_size=None,
         sample_size=None,
         kappa=0.001,
+        n_initial=10,
         max_batch_size=256,
         selection="greedy",
         selection_loss="nll",
@@ -493,6 +499,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         self.population_size = population_size
         self.sample_size = sample_size
         self.kappa = kappa
+        self.n_initial = n_initial
         self.max_batch_size = max_batch_size
         self.selection = selection
         self.selection_loss = selection_loss
@@ -608,7 +615,10 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         P and S of ageing evolution. None is the paper's 100 and 10 for large budgets,
         and a quarter of `n_trials` and a third of that for small ones.
     kappa : float, default=0.001
-        Weight of the standard deviation in the Bayesian optimisation; larger explores more.
+        Weight of the standard deviation in the Bayesian optimisation; larger explores more. Keep it
+        small with several jobs, since running trials count as the best.
+    n_initial : int, default=10
+        Number of random configurations before the Bayesian optimisation begins.
     max_batch_size : int, default=256
         Largest batch size of the space; one larger than the data means full batches.
     selection : {"greedy", "top", "hq"} or callable, default="greedy"
@@ -742,6 +752,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         population_size=None,
         sample_size=None,
         kappa=0.001,
+        n_initial=10,
         max_batch_size=256,
         selection="greedy",
         selection_loss="nll",
@@ -774,6 +785,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         self.population_size = population_size
         self.sample_size = sample_size
         self.kappa = kappa
+        self.n_initial = n_initial
         self.max_batch_size = max_batch_size
         self.selection = selection
         self.selection_loss = selection_loss
