@@ -1,0 +1,289 @@
+"""AutoDEUQ as it is by default: the tabular space, folds, early discarding, calibration."""
+
+import copy
+import time
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from sklearn.base import clone
+
+from skuq import AutoDEUQClassifier, AutoDEUQRegressor
+from skuq.catalog import FoldedMember
+from skuq.exceptions import SmallValidationWarning
+from skuq.metrics import crps_loss
+from skuq.networks import TabularSpace
+from skuq.search import SuccessiveHalving
+
+FAST = {"n_trials": 2, "epochs": 3, "random_state": 0}
+RECIPES = TabularSpace(np.zeros((9, 1)), losses=("crps", "nll")).known_recipes()
+
+
+@pytest.fixture(scope="module")
+def fitted(wave):
+    return AutoDEUQRegressor(**{**FAST, "n_trials": 9, "epochs": 15}).fit(*wave)
+
+
+# ---------------------------------------------------------------- the search
+
+
+def test_the_first_trials_are_recipes_that_are_known_to_be_good(fitted):
+    default = sum(fitted.decisions_[1:], fitted.decisions_[0]).default()
+    trials = sorted(fitted.catalog_, key=lambda record: record.trial_number)
+    assert trials[0].configuration == default
+    for recipe, trial in zip(RECIPES, trials):
+        assert trial.configuration == {**default, **recipe}
+    assert len(RECIPES) < len(trials) and trials[-1].configuration != default
+
+
+def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
+    X, y = wave
+    trial = fitted.catalog_.member(int(fitted.catalog_.completed[0]))
+    assert isinstance(trial, FoldedMember) and len(trial.networks) == 8
+    assert_array_equal(np.sort(fitted.catalog_.held_out.rows), np.arange(len(y)))
+    assert len(fitted.fitted_.members) == 8 * len(fitted.selection_)
+    # The score is the CRPS of the out-of-fold predictions.
+    loc, scale = fitted.targets_.head.distribution(trial.held_out.astype(float))
+    expected = crps_loss(fitted.catalog_.held_out.y[:, 0], loc[:, 0], scale[:, 0])
+    assert_allclose(trial.score, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_rows", "given", "expected"),
+    [
+        ({}, 500, False, (None, 8)),
+        ({}, 20_001, False, (None, 5)),
+        ({}, 10, False, (None, 5)),
+        ({}, 3, False, (None, 2)),
+        ({}, 500, True, (0.25, None)),
+        ({"validation_fraction": 0.1}, 500, False, (0.1, None)),
+        ({"validation_fraction": 0.1, "cv": 3}, 500, False, (0.1, 3)),
+        ({"search_space": "dense"}, 500, False, (0.25, None)),
+        ({"cv": None}, 500, False, (0.25, None)),
+    ],
+)
+def test_how_rows_are_held_out(settings, n_rows, given, expected):
+    found = AutoDEUQRegressor(**settings)._method.validation(n_rows, given)
+    fraction, cv = expected
+    assert found["cv"] == cv
+    if cv is None:
+        assert found["fraction"] == fraction
+
+
+def test_validation_data_replace_the_folds(wave):
+    X, y = wave
+    model = AutoDEUQRegressor(**FAST).fit(X[:80], y[:80], validation_data=(X[80:], y[80:]))
+    assert len(model.catalog_.held_out.y) == 40
+    assert len(model.fitted_.members) == len(model.selection_)
+
+
+@pytest.mark.parametrize("groups", [None, "few"])
+def test_small_tables_have_fewer_folds(wave, groups):
+    X, y = wave[0][:9], wave[1][:9]
+    groups = None if groups is None else np.repeat([0, 1, 2, 3], 3)[:9]
+    with pytest.warns(SmallValidationWarning):
+        model = AutoDEUQRegressor(**FAST).fit(X, y, groups=groups)
+    n_folds = len(model.catalog_.member(int(model.catalog_.completed[0])).networks)
+    assert n_folds == (4 if groups is None else 2)
+
+
+def test_trials_are_discarded_by_default(fitted):
+    statuses = [record.status for record in fitted.catalog_]
+    assert "discarded" in statuses and statuses.count("completed") >= 4
+    frame = fitted.catalog_.to_frame()
+    assert (frame.share[frame.status == "discarded"] < 0.5).all()
+    all_of_them = clone(fitted).set_params(discard=False, epochs=3)
+    assert AutoDEUQRegressor(discard=False)._method.halving is None
+    own = SuccessiveHalving((0.5,))
+    assert all_of_them.set_params(discard=own)._method.halving is own
+
+
+def test_a_search_repeats_exactly(fitted, wave):
+    again = clone(fitted).fit(*wave)
+    assert_array_equal(again.predict(wave[0]), fitted.predict(wave[0]))
+
+
+def test_classes_have_their_own_recipes(iris):
+    model = AutoDEUQClassifier(**FAST).fit(*iris)
+    assert model.predict_proba(iris[0]).shape == (150, 3)
+    assert "loss" not in model.catalog_[0].configuration
+    configurations = [record.configuration for record in model.catalog_]
+    assert {c["embedding"] for c in configurations} == {"periodic", "none"}
+    assert len(model.fitted_.members) == 8 * len(model.selection_)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_trials"),
+    [({}, 50), ({"max_time": 60}, 10_000), ({"n_trials": 7, "max_time": 60}, 7)],
+)
+def test_the_number_of_trials(settings, n_trials):
+    assert AutoDEUQRegressor(**settings)._method.n_trials == n_trials
+
+
+# ------------------------------------------------------------ starting points
+
+
+def test_initial_trials_are_tried_first(wave):
+    given = [{"width": 32, "n_layers": 1}, {"learning_rate": 0.05}]
+    model = AutoDEUQRegressor(**FAST, initial_trials=given).fit(*wave)
+    tried = [record.configuration for record in model.catalog_]
+    assert [{**tried[0], **given[0]}, {**tried[1], **given[1]}] == tried
+    fixed = {"fixed_architecture": {"width": 64}}
+    model = AutoDEUQRegressor(**FAST, initial_trials=given, **fixed).fit(*wave)
+    assert {record.configuration["width"] for record in model.catalog_} == {64}
+
+
+def test_a_search_starts_from_another(fitted, wave, tmp_path):
+    ranked = sorted((r for r in fitted.catalog_ if r.completed), key=lambda record: record.score)
+    expected = [record.configuration for record in ranked[:2]]
+    model = AutoDEUQRegressor(**FAST, initial_trials=fitted.catalog_).fit(*wave)
+    assert [record.configuration for record in model.catalog_] == expected
+    stored = AutoDEUQRegressor(**FAST, catalog_dir=tmp_path).fit(*wave)
+    model = AutoDEUQRegressor(**FAST, initial_trials=stored.catalog_path_).fit(*wave)
+    best = min((r for r in stored.catalog_), key=lambda record: record.score)
+    assert model.catalog_[0].configuration == best.configuration
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ([{"wide": 3}], r"`initial_trials` has unknown decisions \['wide'\]"),
+        ([{"width": 3}], r"`initial_trials\['width'\]` must lie in"),
+    ],
+)
+def test_initial_trials_that_the_space_does_not_have(wave, given, match):
+    with pytest.raises(ValueError, match=match):
+        AutoDEUQRegressor(**FAST, initial_trials=given).fit(*wave)
+
+
+def test_an_objective_with_a_price_on_size(wave):
+    sizes = {}
+    for price in (0.0, 1e-3):
+        model = AutoDEUQRegressor(**FAST, objective=lambda t, p=price: t.score + p * t.n_weights)
+        model.fit(*wave)
+        sizes[price] = [(r.score, r.result.score, r.result.n_weights) for r in model.catalog_]
+    for score, own, n_weights in sizes[1e-3]:
+        assert score == own + 1e-3 * n_weights
+    assert all(score == own for score, own, _ in sizes[0.0])
+
+
+@pytest.mark.parametrize(("name", "epochs"), [("benchmark", 100), ("toy", 200)])
+def test_the_papers_settings(name, epochs):
+    model = AutoDEUQRegressor.from_paper(name, random_state=3)
+    assert (model.n_trials, model.n_members, model.min_members) == (500, 5, 1)
+    assert (model.population_size, model.sample_size, model.kappa) == (100, 10, 0.001)
+    assert (model.search_space, model.epochs, model.random_state) == (name, epochs, 3)
+    assert (model.cv, model.discard, model.calibrate) == (None, False, False)
+    assert (model.selection, model.selection_loss, model.search) == ("greedy", "nll", "agebo")
+    classifier = AutoDEUQClassifier.from_paper(name, n_trials=4)
+    assert (classifier.n_trials, classifier.search_space) == (4, name)
+    with pytest.raises(
+        ValueError, match=r"`name` must be one of \['benchmark', 'toy'\]. Got 'uci'"
+    ):
+        AutoDEUQRegressor.from_paper("uci")
+
+
+# ------------------------------------------------------------- the ensemble
+
+
+def test_two_members_have_real_weight(fitted):
+    weights = np.sort(fitted.selection_.weights)
+    assert len(weights) >= 2 and weights[-2] >= 0.25 - 1e-12
+
+
+def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
+    X, y = wave
+    plain = fitted._copy().reselect(calibrate=False)
+    assert_array_equal(plain.selection_.indices, fitted.selection_.indices)
+    factor, floor = fitted.calibration_
+    assert (factor, floor) != (1.0, 0.0) and plain.calibration_ == (1.0, 0.0)
+    # Held-out errors are more likely under the calibrated spread.
+    held_out, weights = fitted.catalog_.held_out, fitted.selection_.weights
+    raw = np.stack([fitted.catalog_.member(k).held_out for k in fitted.selection_.indices])
+    loc, scale = fitted.targets_.head.distribution(raw.astype(float))
+    mean = np.tensordot(weights, loc, 1)
+    total = np.tensordot(weights, scale**2 + (loc - mean) ** 2, 1)
+    before = stats.norm.logpdf(held_out.y, mean, np.sqrt(total)).mean()
+    after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
+    assert after > before
+    # What is predicted is that factor and floor of what the networks say.
+    unit = fitted.targets_.scaling.scale_
+    own, other = fitted.predict_uncertainty(X), plain.predict_uncertainty(X)
+    assert_allclose(own.mean, other.mean)
+    assert_allclose(own.epistemic, factor * other.epistemic)
+    assert_allclose(own.aleatoric**2, (factor * other.aleatoric) ** 2 + (floor * unit) ** 2)
+
+
+def test_single_trials_and_shifted_selections_are_not_calibrated(fitted, wave):
+    X, y = wave
+    _, alone = fitted.member_estimators()[0]
+    assert alone.calibration_ == (1.0, 0.0)
+    assert fitted.at_severity(0).calibration_ == fitted.calibration_
+    shifted = AutoDEUQRegressor(**FAST).fit(X, y, shift_validation=(X + 0.1, y))
+    assert shifted.calibration_ == (1.0, 0.0)
+
+
+def test_calibration_survives_copies(fitted, wave):
+    X, _ = wave
+    assert_array_equal(
+        copy.deepcopy(fitted).predict(X, return_std=True)[1], fitted.predict(X, return_std=True)[1]
+    )
+
+
+def test_one_network_has_no_epistemic_part_and_says_so(tiny_space, wave):
+    model = AutoDEUQRegressor(n_trials=1, epochs=2, search_space=tiny_space, random_state=0)
+    with pytest.warns(
+        UserWarning, match="The ensemble has 1 network, .* epistemic uncertainty is 0"
+    ):
+        model.fit(*wave)
+    assert (model.predict_uncertainty(wave[0]).epistemic == 0).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", SmallValidationWarning)
+        model.set_params(min_members=1).fit(*wave)
+
+
+# --------------------------------------------------------------- leaderboard
+
+
+def test_a_leaderboard_of_the_trials(fitted, wave):
+    X, y = wave
+    board = fitted.leaderboard()
+    assert len(board) == len(fitted.catalog_) and "new_score" not in board
+    done = board[board.status == "completed"]
+    assert done.index.tolist() == list(range(len(done)))  # ahead of the discarded ones
+    assert done.score.is_monotonic_increasing
+    chosen = board[board.weight > 0].set_index("trial").weight
+    numbers = [fitted.catalog_[int(k)].trial_number for k in fitted.selection_.indices]
+    assert_allclose(chosen[numbers], fitted.selection_.weights)
+    assert (done.n_networks == 8).all() and (done.n_weights > 100).all()
+    assert (board.n_networks[board.status == "discarded"] == 0).all()
+
+    X_new, y_new = X[:50] + 0.01, y[:50]
+    board = fitted.leaderboard(X_new, y_new)
+    for number, estimator in fitted.member_estimators(every_trial=True):
+        mean, std = estimator.predict(X_new, return_std=True)
+        position = int(number.removeprefix("trial"))
+        row = board[board.trial == fitted.catalog_[position].trial_number]
+        expected = crps_loss(y_new, mean, std) / fitted.targets_.scaling.scale_[0]
+        assert_allclose(row.new_score, expected, rtol=1e-5)
+    assert board.new_score[board.status == "discarded"].isna().all()
+
+
+def test_a_leaderboard_needs_both_x_and_y(fitted, wave):
+    with pytest.raises(ValueError, match="Give both X and y"):
+        fitted.leaderboard(wave[0])
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+@pytest.mark.parametrize("space", ["auto", "dense"])
+def test_a_deadline_ends_a_search_with_an_ensemble(wave, space):
+    model = AutoDEUQRegressor(max_time=4, search_space=space, random_state=0)
+    started = time.monotonic()
+    model.fit(*wave)
+    assert time.monotonic() - started < 20  # a busy machine compiles slowly
+    assert np.isfinite(model.predict(wave[0], return_std=True)).all()
