@@ -99,11 +99,16 @@ class FoldedMember:
         shifted rows.
     score : float
         Loss of `held_out` by the head's `scores`, averaged over rows by weight. Smaller is better.
+    center, variance : ndarray of shape (n_rows, n_outputs), float32, or None
+        With normals as predictions: the mean of the mixture of all networks on all rows, and its
+        variance, in which the noise is that of the networks that have not seen the row.
     """
 
     networks: tuple[Member, ...]
     held_out: np.ndarray | None
     score: float
+    center: np.ndarray | None = None
+    variance: np.ndarray | None = None
 
     @property
     def n_weights(self) -> int:
@@ -123,7 +128,7 @@ class FoldedMember:
     def without_arrays(self) -> FoldedMember:
         """Copy the record without weights and held-out predictions."""
         networks = tuple(network.without_arrays() for network in self.networks)
-        return replace(self, networks=networks, held_out=None)
+        return replace(self, networks=networks, held_out=None, center=None, variance=None)
 
 
 @saved_as("catalog.TrialRecord")

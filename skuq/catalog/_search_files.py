@@ -289,6 +289,10 @@ def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMemb
         networks = tuple(_decode_member(network) for network in tree["networks"])
         _require(len(networks) > 0, "it has no networks")
         _require(type(tree["score"]) is float, "its score is no number")
+        for name in ("center", "variance"):
+            own = tree.get(name)
+            usable = own is None or (isinstance(own, np.ndarray) and own.ndim == 2)
+            _require(usable, f"its {name} is no table of numbers")
         member = FoldedMember(**{**tree, "networks": networks})
     held_out = member.held_out
     shape = held_out.shape if isinstance(held_out, np.ndarray) else None

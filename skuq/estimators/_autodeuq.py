@@ -37,6 +37,8 @@ _EPOCHS = 100  # where the space does not decide them
 _VALIDATION_FRACTION = 0.25
 _N_FOLDS, _N_FOLDS_OF_MANY, _MANY_ROWS = 8, 5, 20_000
 _LOSSES = ("crps", "nll")
+_N_REPEATS, _MOST_REPEATS = 2, 20  # by default, without `max_time` and with it
+_SEARCH_SHARE = 0.6  # of `max_time`, where repeats have the rest
 _N_TAKEN_OVER = 10  # trials of another search
 # The paper's experiments: section III, and its toy task.
 _PAPER_SETTINGS = {
@@ -47,6 +49,7 @@ _PAPER_SETTINGS = {
     "population_size": 100,
     "sample_size": 10,
     "discard": False,
+    "repeats": 0,
 }
 _PAPER_EXPERIMENTS = {
     "benchmark": {"search_space": "benchmark", "epochs": 100, "validation_fraction": 0.25},
@@ -63,6 +66,7 @@ _CONSTRAINTS: dict = {
     "discard": ["boolean", search.SuccessiveHalving],
     "initial_trials": [None, list, tuple, Catalog, str, os.PathLike],
     "objective": [None, callable],
+    "repeats": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
     "min_members": [Interval(Integral, 1, None, closed="left")],
     "n_nodes": [Interval(Integral, 1, None, closed="left")],
     "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
@@ -104,6 +108,19 @@ class _AutoDEUQ(SearchMethod):
     def halving(self):
         discard = self.estimator.discard
         return search.SuccessiveHalving() if discard is True else discard or None
+
+    @property
+    def n_repeats(self):
+        repeats = self.estimator.repeats
+        if not isinstance(repeats, str):
+            return repeats
+        if not self.is_tabular:
+            return 0
+        return _N_REPEATS if self.estimator.max_time is None else _MOST_REPEATS
+
+    @property
+    def search_share(self):
+        return _SEARCH_SHARE if self.n_repeats and not self.estimator.refit else 1.0
 
     @property
     def objective(self):
@@ -189,7 +206,11 @@ class _AutoDEUQ(SearchMethod):
         if self.classifies:
             predicted = candidates.y[:, 0].astype(int), self.head.probabilities(raw)
         else:
-            predicted = candidates.y, *self.head.distribution(raw)
+            loc, scale = self.head.distribution(raw)
+            if candidates.moments is not None:
+                # What the networks of a trial disagree about is part of its prediction.
+                scale = np.sqrt([variance for _, variance in candidates.moments])
+            predicted = candidates.y, loc, scale
         select = own.selection if callable(own.selection) else getattr(self, f"_{own.selection}")
         chosen = select(*predicted, own.n_members, sample_weight=candidates.weight)
         check_selection(chosen, len(raw))
@@ -287,6 +308,11 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         search. Each trains for as many epochs as were best in the search; with `cv` one network
         replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
         the networks of the search stay.
+    repeats : int or "auto", default="auto"
+        How often the chosen trials are trained again after the search, under other folds and with
+        other seeds. Their networks predict too, so that the ensemble has several times as many.
+        "auto" is 2 in the tabular space, or as many as there is time for in the last 40 % of
+        `max_time`, and 0 in other spaces. Without effect with `refit` or a splitter as `cv`.
     search : str or keras_tuner.Oracle, default="agebo"
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
@@ -386,6 +412,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         ensemble on the rows it was selected on, in units of the standardised y.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
+    repeated_ : dict of int to FoldedMember
+        The chosen trials with the networks of their repeats, by their position in `catalog_`.
+    calibration_ : tuple of (float, float)
+        Factor of the standard deviation, and floor of the noise in units of the standardised y.
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
@@ -454,6 +484,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         validation_fraction="auto",
         cv="auto",
         refit=False,
+        repeats="auto",
         search="agebo",
         search_space="auto",
         discard=True,
@@ -489,6 +520,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         self.validation_fraction = validation_fraction
         self.cv = cv
         self.refit = refit
+        self.repeats = repeats
         self.search = search
         self.search_space = search_space
         self.discard = discard
@@ -583,6 +615,11 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         search. Each trains for as many epochs as were best in the search; with `cv` one network
         replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
         the networks of the search stay.
+    repeats : int or "auto", default="auto"
+        How often the chosen trials are trained again after the search, under other folds and with
+        other seeds. Their networks predict too, so that the ensemble has several times as many.
+        "auto" is 2 in the tabular space, or as many as there is time for in the last 40 % of
+        `max_time`, and 0 in other spaces. Without effect with `refit` or a splitter as `cv`.
     search : str or keras_tuner.Oracle, default="agebo"
         How the next network is proposed: "agebo"; "age" (architectures only), "bo"
         (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
@@ -677,6 +714,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Labels, in the order of probabilities.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
+    repeated_ : dict of int to FoldedMember
+        The chosen trials with the networks of their repeats, by their position in `catalog_`.
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
@@ -742,6 +781,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         validation_fraction="auto",
         cv="auto",
         refit=False,
+        repeats="auto",
         search="agebo",
         search_space="auto",
         discard=True,
@@ -775,6 +815,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         self.validation_fraction = validation_fraction
         self.cv = cv
         self.refit = refit
+        self.repeats = repeats
         self.search = search
         self.search_space = search_space
         self.discard = discard

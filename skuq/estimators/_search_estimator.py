@@ -32,7 +32,7 @@ from skuq.estimators._durable import (
 )
 from skuq.fitted import FittedEnsemble
 from skuq.networks import TabularSpace
-from skuq.predictive._out_of_bag import fit_out_of_bag_scale
+from skuq.predictive._out_of_bag import fit_scale
 from skuq.search import CandidatePredictions, Limits, RunOptions, Search, SearchResult
 from skuq.tables import (
     ClassTargets,
@@ -49,7 +49,7 @@ from skuq.tables import (
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 from skuq.tables._rows import warn_of_few_rows
 from skuq.tables._splits import standardise_rows
-from skuq.training import MemberRefitter, MemberTrainer, predict_members
+from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer, predict_members
 
 #: Constraints of the parameters that all searches have.
 SEARCH_CONSTRAINTS: dict = {
@@ -93,6 +93,10 @@ class SearchMethod:
     halving: Any = None
     #: Whether the ensemble's standard deviation is scaled to fit errors on held-out rows.
     calibrates = False
+    #: How often the chosen trials are trained again under other folds, to have more networks.
+    n_repeats = 0
+    #: Share of `max_time` that the search itself has; the rest is for repeats.
+    search_share = 1.0
     #: What trials are scored by instead of their own score.
     objective: Any = None
 
@@ -101,6 +105,11 @@ class SearchMethod:
         self.classifies = is_classifier(estimator)
         space = estimator.search_space
         self.is_tabular = isinstance(space, str) and space == "tabular"
+
+    @property
+    def folds_can_differ(self) -> bool:
+        """Whether repeats have folds of their own: those of a splitter are the user's."""
+        return isinstance(self.estimator.cv, Integral | str)
 
     @property
     def n_trials(self) -> int:
@@ -178,10 +187,16 @@ class SearchMethod:
             return NO_CALIBRATION
         raw = np.stack([candidates.raw[k] for k in chosen.indices]).astype("float64")
         loc, scale = self.head.distribution(raw)
-        unseen = np.ones(raw.shape[:2], dtype=bool)
-        return fit_out_of_bag_scale(
-            loc, scale, unseen, candidates.y, candidates.weight, chosen.weights
-        )
+        centers, variances = loc, scale**2
+        if candidates.moments is not None:
+            moments = [candidates.moments[k] for k in chosen.indices]
+            centers, variances = (np.stack(own).astype("float64") for own in zip(*moments))
+
+        def average(values):
+            return np.tensordot(chosen.weights, values, 1)
+
+        total = average(variances + (centers - average(centers)) ** 2)
+        return fit_scale((candidates.y - average(loc)) ** 2, total, candidates.weight)
 
 
 class SearchEstimator:
@@ -263,14 +278,44 @@ class SearchEstimator:
                 begin_search(store, self, search.held_out)
             result = search.run()
         self._select(result)
-        self._warn_of_few_members()
         if self.refit:
             options = self._options(
                 "refit", trial_timeout=self.trial_timeout, raise_on_failures=False
             )
             result = search.refit(result, self._trials_to_keep(), MemberRefitter, options)
             self.refitted_ = result.refitted
+        elif method.n_repeats:
+            self._repeat(method, search, result, given, splits, started)
+        self._warn_of_few_members()
         return self
+
+    def _repeat(self, method, search, result, given, splits, started):
+        """Train the chosen trials again under other folds, and calibrate with their predictions."""
+        folds = None
+        if splits.parts is not None:
+            if not method.folds_can_differ:
+                return
+            rounds = range(1, 1 + method.n_repeats)
+            folds = [given.splits(self, repeat).parts for repeat in rounds]
+        options = self._options(
+            "repeats", self._time_left(started), self.trial_timeout, raise_on_failures=False
+        )
+        heaviest_first = np.argsort(-self.selection_.weights, kind="stable")
+        chosen = self.selection_.indices[heaviest_first].tolist()
+        make_repeater = functools.partial(MemberRepeater, folds=folds)
+        result = search.repeat(result, chosen, make_repeater, method.n_repeats, options)
+        self.repeated_ = result.repeated
+        if len(result.sets) == 1:
+            chosen = self.selection_.indices
+            candidates = result.candidate_predictions(indices=chosen)
+            own = replace(self.selection_, indices=np.arange(len(chosen)))
+            self.calibration_ = method.calibration(own, candidates)
+
+    def _time_left(self, started, share=1.0):
+        """Return what is left of a share of `max_time`; None without a limit."""
+        if self.max_time is None:
+            return None
+        return max(0.01, share * self.max_time - (time.monotonic() - started))
 
     def _make_search(self, method, given, splits, store, started):
         """Fit the scales on the training rows, and put the search together."""
@@ -292,9 +337,7 @@ class SearchEstimator:
             objective=method.objective,
         )
         proposer = method.proposer(space, held_out)
-        max_time = self.max_time
-        if max_time is not None:  # what has been prepared until now counts
-            max_time = max(0.0, max_time - (time.monotonic() - started))
+        max_time = self._time_left(started, method.search_share)
         return Search(
             trainer,
             proposer,
@@ -317,7 +360,8 @@ class SearchEstimator:
 
     def _select(self, result: SearchResult):
         """Select an ensemble for each held-out set, and the one that predicts."""
-        self.catalog_, self.refitted_ = result.catalog, result.refitted
+        self.catalog_ = result.catalog
+        self.refitted_, self.repeated_ = result.refitted, result.repeated
         candidates = [result.candidate_predictions([part]) for part in result.sets]
         chosen = [self._choose(own) for own in candidates]
         self.selections_ = tuple(selection for selection, _ in chosen)
@@ -349,7 +393,7 @@ class SearchEstimator:
 
     @property
     def _result(self) -> SearchResult:
-        return SearchResult(self.catalog_, self.refitted_)
+        return SearchResult(self.catalog_, self.refitted_, self.repeated_)
 
     @property
     def preprocessor_(self):
@@ -532,10 +576,12 @@ class SearchEstimator:
         """
         check_is_fitted(self)
         # The calibration is that of the ensemble.
-        indices, changes = self.selection_.indices, {"calibration_": NO_CALIBRATION}
+        indices = self.selection_.indices
+        changes = {"calibration_": NO_CALIBRATION}
         if every_trial:
             self._result.check_complete()
-            indices, changes = self.catalog_.completed, {**changes, "refitted_": {}}
+            indices = self.catalog_.completed
+            changes |= {"refitted_": {}, "repeated_": {}}
         one = replace(self.selection_, weights=np.ones(1), loss=float("nan"), path=())
         return [
             (f"trial{k}", self._copy(selection_=replace(one, indices=np.array([k])), **changes))
@@ -634,8 +680,8 @@ class _Given(NamedTuple):
     shifted: list[Rows]
     groups: np.ndarray | None
 
-    def splits(self, estimator) -> Splits:
-        """Decide which rows train and which validate."""
+    def splits(self, estimator, repeat: int = 0) -> Splits:
+        """Decide which rows train and which validate; `repeat` numbers other divisions in folds."""
         given = self.validation is not None
         return make_splits(
             self.rows,
@@ -644,6 +690,7 @@ class _Given(NamedTuple):
             validation=self.validation,
             groups=self.groups,
             labels=self.targets.labels(self.rows.y),
+            repeat=repeat,
         )
 
     def _n_units(self) -> int:

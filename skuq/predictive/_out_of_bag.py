@@ -20,7 +20,6 @@ def fit_out_of_bag_scale(
     unseen: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray,
-    member_weights: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """Fit a factor a of an ensemble's total standard deviation, and a floor b of its noise.
 
@@ -35,34 +34,44 @@ def fit_out_of_bag_scale(
     Parameters
     ----------
     loc, scale : ndarray of shape (K, n, m)
-        Means and standard deviations of the members.
+        Means and standard deviations of the members, of equal weight.
     unseen : ndarray of bool of shape (K, n)
         Whether a member has not trained on a row.
     y : ndarray of shape (n, m)
     weight : ndarray of shape (n,)
         Non-negative.
-    member_weights : ndarray of shape (K,), optional
-        Weights of the members in the mixture; by default they are equal.
 
     Returns
     -------
     factor, floor : float
         1 and 0 if there are fewer than 30 rows, or errors are not finite.
     """
-    used = unseen.any(axis=0) & (weight > 0)
+    used = unseen.any(axis=0)
+    loc, scale, unseen = loc[:, used], scale[:, used], unseen[:, used]
+    share = (unseen / unseen.sum(axis=0))[..., None]
+    squared_error = (y[used] - (share * loc).sum(axis=0)) ** 2
+    total = (share * scale**2).sum(axis=0) + loc.var(axis=0)
+    return fit_scale(squared_error, total, weight[used])
+
+
+def fit_scale(
+    squared_error: np.ndarray, total: np.ndarray, weight: np.ndarray
+) -> tuple[float, float]:
+    """Fit the factor and the floor of `fit_out_of_bag_scale` to errors and predicted variances.
+
+    Parameters
+    ----------
+    squared_error, total : ndarray of shape (n, m)
+        Squared errors on rows that have not been trained on, and the variances predicted there.
+    weight : ndarray of shape (n,)
+        Non-negative.
+    """
+    used = weight > 0
     n_used = int(used.sum())
     if n_used < _FEWEST_ROWS:
         return 1.0, 0.0
-    loc, scale, unseen = loc[:, used], scale[:, used], unseen[:, used]
-    if member_weights is None:
-        member_weights = np.full(len(loc), 1 / len(loc))
-    members = member_weights[:, None] * unseen
-    share = (members / members.sum(axis=0))[..., None]
-    squared_error = (y[used] - (share * loc).sum(axis=0)) ** 2
-    mean = np.tensordot(member_weights, loc, 1)
-    spread = np.tensordot(member_weights, (loc - mean) ** 2, 1)
-    total = (share * scale**2).sum(axis=0) + spread
-    rows = (weight[used] / weight[used].sum())[:, None] / loc.shape[-1]
+    squared_error, total = squared_error[used], total[used]
+    rows = (weight[used] / weight[used].sum())[:, None] / total.shape[-1]
 
     def nll(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         scaled, floor = np.exp(parameters[0]) * total, np.exp(parameters[1])

@@ -17,7 +17,7 @@ from skuq.exceptions import SearchFailedError
 _N_FIRST_TRIALS = 10
 
 # Shares of other trials' time: what a trial surely needs no more than, and needs at least.
-_AMPLE, _WORTHWHILE = 3.0, 0.2
+_AMPLE, _WORTHWHILE = 3.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Limits:
         """Return the time that one more trial may take; 0 if none should start.
 
         It is infinite while so much is left that a trial is not expected to need it. A trial that
-        would have less than a fifth of the time of the others does not start.
+        would have less than half of the time of the others does not start.
         """
         left = self.seconds_left(started)
         durations = [r.seconds for r in history if r.completed and r.share == 1]

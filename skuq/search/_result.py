@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skuq.catalog import Catalog, Member
+from skuq.catalog import Catalog, FoldedMember, Member
 
 
 class CandidatePredictions(NamedTuple):
@@ -23,12 +23,15 @@ class CandidatePredictions(NamedTuple):
     weight : ndarray of shape (n,)
     groups : ndarray of shape (n,)
         Equal for versions of the same row in several sets.
+    moments : list of (ndarray, ndarray), or None
+        `center` and `variance` of trials with folds, see `skuq.catalog.FoldedMember`.
     """
 
     raw: list[np.ndarray]
     y: np.ndarray
     weight: np.ndarray
     groups: np.ndarray
+    moments: list[tuple[np.ndarray, np.ndarray]] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,14 @@ class SearchResult:
     catalog : Catalog
     refitted : dict of int to Member
         By position in the catalog.
+    repeated : dict of int to FoldedMember
+        Trials that were trained again, under other folds or with other seeds, by position: all of
+        their networks, and the mixture of their held-out predictions.
     """
 
     catalog: Catalog
     refitted: dict[int, Member] = field(default_factory=dict)
+    repeated: dict[int, FoldedMember] = field(default_factory=dict)
 
     @property
     def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
@@ -58,7 +65,9 @@ class SearchResult:
         return shifted or [clean]
 
     def candidate_predictions(
-        self, sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None
+        self,
+        sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None,
+        indices: Sequence[int] | None = None,
     ) -> CandidatePredictions:
         """Collect what the trials predict for some of the held-out sets.
 
@@ -69,18 +78,25 @@ class SearchResult:
         ----------
         sets : list, optional
             By default the `selection_sets`.
+        indices : sequence of int, optional
+            Positions of the trials, with their repeats. By default all completed ones, as they
+            were in the search.
         """
-        self.check_complete()
         sets = self.selection_sets if sets is None else sets
-        members = [self.catalog.member(k) for k in self.catalog.completed]
+        if indices is None:
+            self.check_complete()
+            members = [self.catalog.member(k) for k in self.catalog.completed]
+        else:
+            members = [self.member(k) for k in indices]
         raw = [
             np.concatenate([np.asarray(m.held_out)[part] for part, _, _ in sets]) for m in members
         ]
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
-        return CandidatePredictions(
-            raw, y, weight, np.concatenate([np.arange(len(y)) for _, y, _ in sets])
-        )
+        groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
+        moments = [(getattr(m, "center", None), getattr(m, "variance", None)) for m in members]
+        is_known = len(self.sets) == 1 and all(center is not None for center, _ in moments)
+        return CandidatePredictions(raw, y, weight, groups, moments if is_known else None)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""
@@ -91,6 +107,10 @@ class SearchResult:
                 "the members only. Do this before pickling, or fit again."
             )
 
+    def member(self, index: int) -> Member | FoldedMember:
+        """Return the result of a completed trial, with its repeats."""
+        return self.repeated.get(index) or self.catalog.member(index)
+
     def members(self, selection: Any) -> tuple[tuple[Member, ...], np.ndarray]:
         """Networks of a selection and their weights: one a trial, or those of its folds.
 
@@ -98,9 +118,8 @@ class SearchResult:
         ----------
         selection : skuq.ensembles.Selection
         """
-        own = self.catalog.member
         trials = [
-            (self.refitted[k],) if k in self.refitted else own(k).networks
+            (self.refitted[k],) if k in self.refitted else self.member(k).networks
             for k in selection.indices
         ]
         counts = [len(networks) for networks in trials]
@@ -108,6 +127,23 @@ class SearchResult:
         return tuple(network for networks in trials for network in networks), weights
 
     def keep_arrays_of(self, indices: Sequence[int]) -> SearchResult:
-        """Copy the result; only these trials keep their arrays, unless they are refitted."""
-        kept = [k for k in indices if k not in self.refitted]
+        """Copy the result; only these trials keep their arrays, unless others stand for them."""
+        kept = [k for k in indices if k not in self.refitted and k not in self.repeated]
         return replace(self, catalog=self.catalog.keep_arrays_of(kept))
+
+
+def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
+    """Join trainings of one configuration to one trial: all networks, in an equal mixture.
+
+    The held-out predictions have the mixture's moments, and the score is the trainings' average.
+    """
+    networks = [network for trial in trials for network in trial.networks]
+    raw = head.pooled(np.stack([np.asarray(trial.held_out, dtype="float64") for trial in trials]))
+    score = float(np.mean([trial.score for trial in trials]))
+    networks = [network.with_held_out(None) for network in networks]
+    center = variance = None
+    if all(getattr(trial, "center", None) is not None for trial in trials):
+        centers = np.stack([trial.center for trial in trials])
+        variances = np.stack([trial.variance for trial in trials])
+        center, variance = centers.mean(axis=0), variances.mean(axis=0) + centers.var(axis=0)
+    return FoldedMember(tuple(networks), raw.astype("float32"), score, center, variance)

@@ -15,12 +15,13 @@ from skuq.exceptions import SearchFailedError
 from skuq.search._halving import SuccessiveHalving
 from skuq.search._limits import RunOptions
 from skuq.search._proposers import FixedSequence, Proposer
-from skuq.search._result import SearchResult
+from skuq.search._result import SearchResult, join_trials
 from skuq.search._running import RunningTrial, RunningTrials
 from skuq.search._slots import Slots, open_slots
 from skuq.search._trial_log import Store, TrialLog
 
 _MAX_STACK_SIZE = 16
+_NEARLY_WHOLE = 0.9  # share of a training that a repeat must have
 _WORTH_PROCESSES = 30.0  # seconds of a search: starting worker processes takes several of them
 
 
@@ -185,16 +186,10 @@ class Search:
             ``{"trial": trial_number}``.
         options : RunOptions
         """
-        catalog, reason = result.catalog, ""
+        catalog = result.catalog
         records = [catalog[k] for k in indices]
-        proposer = FixedSequence([{"trial": record.trial_number} for record in records])
-        finished: Sequence[TrialRecord] = []
-        try:
-            refitter = make_refitter(self.evaluate, records)
-            again = Search(refitter, proposer, len(records), self.entropy, options=options)
-            finished = again.run().catalog
-        except (Exception, KeyboardInterrupt) as error:
-            reason = f"{type(error).__name__}: {error}"
+        asked = [{"trial": record.trial_number} for record in records]
+        finished, reason = self._train_again(make_refitter, records, asked, options)
         members = {r.configuration["trial"]: r.result for r in finished if r.completed}
         if len(members) < len(records):
             failures = (r.message for r in finished if not r.completed)
@@ -207,6 +202,69 @@ class Search:
         positions = {record.trial_number: k for k, record in enumerate(catalog)}
         refitted = {positions[number]: member for number, member in members.items()}
         return replace(result, refitted=refitted)
+
+    def repeat(
+        self,
+        result: SearchResult,
+        indices: Sequence[int],
+        make_repeater: Callable[..., Callable[..., Any]],
+        n_rounds: int,
+        options: RunOptions,
+    ) -> SearchResult:
+        """Train some trials again, and join their networks to those of the search.
+
+        What fails, or has to be shortened because time runs out, is left out.
+
+        Parameters
+        ----------
+        result : SearchResult
+            Of this search.
+        indices : sequence of int
+            Positions of the trials in the catalog, the most important first.
+        make_repeater : callable
+            ``make_repeater(evaluate, records)`` returns an evaluation of
+            ``{"trial": trial_number, "round": k}`` that takes a budget.
+        n_rounds : int
+            Maximum number of times that each trial is trained again.
+        options : RunOptions
+        """
+        records = [result.catalog[k] for k in indices]
+        asked = [
+            {"trial": record.trial_number, "round": k}
+            for k in range(n_rounds)
+            for record in records
+        ]
+        finished, _ = self._train_again(make_repeater, records, asked, options)
+        found: dict[int, list[Any]] = {}
+        for record in sorted(finished, key=lambda record: record.trial_number):
+            if record.completed and record.share >= _NEARLY_WHOLE:
+                found.setdefault(record.configuration["trial"], []).append(record.result)
+        head = getattr(self.evaluate, "head", None)
+        repeated = {
+            k: join_trials([record.result, *found[record.trial_number]], head)
+            for k, record in zip(indices, records)
+            if record.trial_number in found
+        }
+        return replace(result, repeated=repeated)
+
+    def _train_again(
+        self,
+        make_evaluation: Callable[..., Callable[..., Any]],
+        records: Sequence[TrialRecord],
+        asked: Sequence[dict[str, int]],
+        options: RunOptions,
+    ) -> tuple[Sequence[TrialRecord], str]:
+        """Evaluate what is asked of some trials; return the records, and why there are not all.
+
+        Nothing that goes wrong is raised, so that the search is not lost.
+        """
+        entropy = int(generator(self.entropy, options.name).integers(1, 2**31 - 1))
+        try:
+            evaluation = make_evaluation(self.evaluate, records)
+            again = Search(evaluation, FixedSequence(asked), len(asked), entropy, options=options)
+            return again.run().catalog, ""
+        except (Exception, KeyboardInterrupt) as error:
+            return (), f"{type(error).__name__}: {error}"
 
 
 def _record(number: int, configuration: dict[str, Any], seed: int, result: Any) -> TrialRecord:

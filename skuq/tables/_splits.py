@@ -91,6 +91,7 @@ def make_splits(
     validation: Rows | None = None,
     groups: np.ndarray | None = None,
     labels: np.ndarray | None = None,
+    repeat: int = 0,
 ) -> Splits:
     """Decide who trains and who validates.
 
@@ -115,6 +116,8 @@ def make_splits(
         Rows of one group are never divided.
     labels : ndarray of shape (n,), optional
         Classes to divide in proportion.
+    repeat : int, default=0
+        Another number divides the rows into other folds, if `cv` is a number.
 
     Raises
     ------
@@ -134,7 +137,7 @@ def make_splits(
     own = rows.take(used)
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     if cv is not None:
-        rng = generator(entropy, "split")
+        rng = generator(entropy, "split", *([repeat] if repeat else []))
         return Splits(own, None, used, _folds(own, cv, rng, groups, labels))
     assert n_members is not None
     rngs = [generator(entropy, "split", k) for k in range(n_members)]

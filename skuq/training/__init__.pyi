@@ -12,6 +12,7 @@ from ._train import train_epochs as train_epochs
 from ._train import train_member as train_member
 from ._train import train_stack as train_stack
 from ._trainer import MemberRefitter as MemberRefitter
+from ._trainer import MemberRepeater as MemberRepeater
 from ._trainer import MemberTrainer as MemberTrainer
 from ._weights import draw_variables as draw_variables
 from ._weights import keras_model as keras_model

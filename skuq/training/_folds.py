@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from skuq.catalog._records import FoldedMember, Member
+from skuq.networks._gaussian_head import GaussianHead
 from skuq.networks._head_protocol import LikelihoodHead
 from skuq.networks._plan import make_plan
 from skuq.tables._training_data import TrainingData
@@ -83,17 +84,25 @@ def folded_member(
     folds: Sequence[Fold],
     head: LikelihoodHead,
     held_out: Any = None,
+    with_moments: bool = True,
 ) -> FoldedMember:
     """Make the record of a trial of one network a fold.
 
     The validation rows of the folds are all rows, each once. Of further inputs, `held_out`, it
-    holds what the mixture of all networks predicts.
+    holds what the mixture of all networks predicts. `with_moments` adds `center` and `variance`.
     """
     raw = np.empty((len(data.x), head.n_raw), dtype="float32")
     for network, (_, valid) in zip(networks, folds):
         raw[valid] = np.asarray(network.held_out)[: len(valid)]
     score = mean_score(head, data.y, raw, data.weight)
+    center = variance = None
+    if with_moments and isinstance(head, GaussianHead):
+        _, noise = head.distribution(raw.astype("float64"))
+        loc, _ = head.distribution(predict_members(networks, data.x, once=True))
+        center = loc.mean(axis=0, dtype="float64").astype("float32")
+        variance = (noise**2 + loc.var(axis=0, dtype="float64")).astype("float32")
     if held_out is not None:
         mixture = head.pooled(predict_members(networks, held_out, once=True))
         raw = np.concatenate([raw, mixture.astype("float32")])
-    return FoldedMember(tuple(network.with_held_out(None) for network in networks), raw, score)
+    networks = [network.with_held_out(None) for network in networks]
+    return FoldedMember(tuple(networks), raw, score, center, variance)

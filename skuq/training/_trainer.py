@@ -147,7 +147,7 @@ class MemberTrainer:
         # Scores of a shortened training are not those of others after the same share.
         for stage, largest in budget.stages if share == 1 else ():
             training.advance(stage, cancelled=cancelled)
-            scores.append(self._score(self._result(training)))
+            scores.append(self._score(self._result(training, with_moments=False)))
             if not scores[-1] <= largest:
                 return TrialOutcome(None, scores[-1], tuple(scores), stage)
         training.advance(cancelled=cancelled, deadline=deadline)
@@ -165,12 +165,16 @@ class MemberTrainer:
         seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
         return fold_jobs(make_job, self.data, self.folds, seeds)
 
-    def _result(self, training: JointTraining) -> Member | FoldedMember:
+    def _result(
+        self, training: JointTraining, *, with_moments: bool = True
+    ) -> Member | FoldedMember:
         """Make the record of what is trained so far, or raise the error of a diverged network."""
         networks = [only_member([member]) for of_job in training.members() for member in of_job]
         if self.folds is None:
             return networks[0]
-        return folded_member(networks, self.data, self.folds, self.head, self.held_out)
+        return folded_member(
+            networks, self.data, self.folds, self.head, self.held_out, with_moments
+        )
 
     def _score(self, result: Member | FoldedMember) -> float:
         """Score a trial by the same loss as every other, whatever it was trained on."""
@@ -277,6 +281,46 @@ class MemberTrainer:
             return self.search_space.build(configuration, input_shape, n_raw)
 
         return build_checked(build, self.data.x.shape[1:], self.head.n_raw, "The search space")
+
+
+class MemberRepeater:
+    """``({"trial": k, "round": r}, seed, budget) -> TrialOutcome``: train a trial once more.
+
+    Parameters
+    ----------
+    trainer : MemberTrainer
+        Of the search.
+    trials : sequence of TrialRecord
+        Those that may be asked for, by trial number.
+    folds : sequence of sequence of pairs of ndarray, optional
+        Folds of each round; without them only seeds differ.
+    """
+
+    needs_backend = True
+    takes_budget = True
+
+    def __init__(
+        self,
+        trainer: MemberTrainer,
+        trials: Sequence[TrialRecord],
+        folds: Sequence[Sequence[Fold]] | None = None,
+    ):
+        self._trials = {record.trial_number: record for record in trials}
+        self._trainers = [trainer]
+        if folds is not None:
+            self._trainers = [replace(trainer, folds=own) for own in folds]
+
+    def cancel(self) -> None:
+        """Let trainings that run in other threads end at their next slice."""
+        for trainer in self._trainers:
+            trainer.cancel()
+
+    def __call__(self, asked: Mapping[str, int], seed: int, budget: TrialBudget) -> TrialOutcome:
+        """Train the configuration of a trial with another seed, under the folds of the round."""
+        trainer = self._trainers[asked["round"] % len(self._trainers)]
+        configuration = self._trials[asked["trial"]].configuration
+        outcome: TrialOutcome = trainer(configuration, seed, budget)
+        return outcome
 
 
 class MemberRefitter:

@@ -162,8 +162,8 @@ def record(seconds, **fields):
         (30, [], 70),  # nobody knows yet how long a trial takes
         (30, [record(5)], math.inf),
         (30, [record(30)], 70),  # it might need more than there is
-        (95, [record(20)], 5),
-        (97, [record(20)], 0),  # not worth it
+        (85, [record(20)], 15),
+        (91, [record(20)], 0),  # not worth it
         (97, [record(20, status="failed", score=math.nan)], 3),
         (97, [record(20, status="discarded")], 3),
         (97, [record(1, share=0.1)], 3),  # says nothing of a whole training
