@@ -86,7 +86,7 @@ class _AutoDEUQ(SearchMethod):
     """AgEBO and its variants, with greedy selection."""
 
     selection_parameters = ("n_members", "min_members", "selection", "selection_loss", "calibrate")
-    prediction_parameters = ("epistemic_ddof",)
+    prediction_parameters = ("epistemic_ddof", "repeats")
 
     def __init__(self, estimator):
         super().__init__(estimator)
