@@ -100,7 +100,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     max_time : float or None, default=None
         Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
         of them. The first always finishes, so that there is an ensemble, and compiling networks
-        can take longer. Below 30 seconds trials run in the calling process.
+        can take longer. Below 30 seconds, or 100 with at most two jobs, trials run in the calling
+        process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
@@ -340,7 +341,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     max_time : float or None, default=None
         Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
         of them. The first always finishes, so that there is an ensemble, and compiling networks
-        can take longer. Below 30 seconds trials run in the calling process.
+        can take longer. Below 30 seconds, or 100 with at most two jobs, trials run in the calling
+        process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None

@@ -19,7 +19,7 @@ _MORE_STEPS = 0.035  # for each of many rows
 _MOST_EPOCHS = 512
 
 # What is best differs from table to table.
-_KNOWN_RECIPES = (
+_KNOWN_RECIPES: tuple[dict, ...] = (
     {},
     {"frequency_scale": 3.0},
     {"embedding": "piecewise-linear"},
@@ -27,7 +27,7 @@ _KNOWN_RECIPES = (
     {"loss": "nll"},
     {"embedding": "none"},
 )
-_KNOWN_CLASS_RECIPES = (
+_KNOWN_CLASS_RECIPES: tuple[dict, ...] = (
     {},
     {"embedding": "none"},
     {"frequency_scale": 3.0},

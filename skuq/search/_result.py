@@ -94,8 +94,12 @@ class SearchResult:
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
         groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
-        moments = [(getattr(m, "center", None), getattr(m, "variance", None)) for m in members]
-        is_known = len(self.sets) == 1 and all(center is not None for center, _ in moments)
+        moments = [
+            (m.center, m.variance)
+            for m in members
+            if isinstance(m, FoldedMember) and m.center is not None and m.variance is not None
+        ]
+        is_known = len(self.sets) == 1 and len(moments) == len(members)
         return CandidatePredictions(raw, y, weight, groups, moments if is_known else None)
 
     def check_complete(self) -> None:

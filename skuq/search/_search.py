@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import joblib
+
 from skuq._seeds import generator, trial_seed
 from skuq.catalog import Catalog, HeldOut
 from skuq.catalog._records import TrialBudget, TrialRecord
@@ -22,7 +24,8 @@ from skuq.search._trial_log import Store, TrialLog
 
 _MAX_STACK_SIZE = 16
 _NEARLY_WHOLE = 0.9  # share of a training that a repeat must have
-_WORTH_PROCESSES = 30.0  # seconds of a search: starting worker processes takes several of them
+# Seconds of a search: starting worker processes takes several of them.
+_WORTH_PROCESSES, _WORTH_TWO_PROCESSES = 30.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Search:
         log = TrialLog(self.n_trials, self.store, self.options)
         n_missing = max(1, len(log.missing))
         n_jobs = self.options.n_jobs
-        if (self.options.limits.max_time or math.inf) < _WORTH_PROCESSES:
+        if self._is_short(n_jobs):
             n_jobs = n_missing = 1
         with self.open_slots(self.evaluate, n_jobs, n_missing) as slots, log:
             running = RunningTrials(slots, self.options.limits)
@@ -106,6 +109,15 @@ class Search:
         if hasattr(self.proposer, "tell"):
             self.proposer.tell(log.history)
         return SearchResult(Catalog(log.history, self.held_out))
+
+    def _is_short(self, n_jobs: int | None) -> bool:
+        """Whether starting worker processes would take too much of the search's time.
+
+        Two cores are busy in the calling process, too, where folds train side by side.
+        """
+        max_time = self.options.limits.max_time or math.inf
+        few = joblib.effective_n_jobs(n_jobs) <= 2
+        return max_time < (_WORTH_TWO_PROCESSES if few else _WORTH_PROCESSES)
 
     def _budget(self, log: TrialLog, seconds: float) -> tuple[TrialBudget, ...]:
         """Make the budget of the next trial, if the evaluation takes one."""

@@ -9,15 +9,20 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.base import clone
+from sklearn.model_selection import KFold
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.catalog import FoldedMember
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import TabularSpace
+from skuq.persistence import dumps, loads
 from skuq.search import SuccessiveHalving
+from skuq.training import predict_members
 
-FAST = {"n_trials": 2, "epochs": 3, "random_state": 0}
+# One small architecture, so that few programs are compiled.
+SMALL = {"fixed_architecture": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}}
+FAST = {"n_trials": 2, "epochs": 3, "repeats": 0, "random_state": 0, **SMALL}
 RECIPES = TabularSpace(np.zeros((9, 1)), losses=("crps", "nll")).known_recipes()
 
 
@@ -26,16 +31,33 @@ def fitted(wave):
     return AutoDEUQRegressor(**{**FAST, "n_trials": 9, "epochs": 15}).fit(*wave)
 
 
+@pytest.fixture(scope="module")
+def repeated(wave):
+    return AutoDEUQRegressor(**{**FAST, "repeats": 2}).fit(*wave)
+
+
 # ---------------------------------------------------------------- the search
 
 
-def test_the_first_trials_are_recipes_that_are_known_to_be_good(fitted):
-    default = sum(fitted.decisions_[1:], fitted.decisions_[0]).default()
-    trials = sorted(fitted.catalog_, key=lambda record: record.trial_number)
-    assert trials[0].configuration == default
-    for recipe, trial in zip(RECIPES, trials):
-        assert trial.configuration == {**default, **recipe}
-    assert len(RECIPES) < len(trials) and trials[-1].configuration != default
+def test_the_first_trials_are_recipes_that_are_known_to_be_good(fitted, wave):
+    model = AutoDEUQRegressor(n_trials=3, epochs=1, repeats=0, random_state=0).fit(*wave)
+    default = sum(model.decisions_[1:], model.decisions_[0]).default()
+    trials = sorted(model.catalog_, key=lambda record: record.trial_number)
+    assert [t.configuration for t in trials] == [{**default, **own} for own in RECIPES[:3]]
+    # With an architecture that is given, recipes that differ in it alone are one.
+    tried = [record.configuration for record in fitted.catalog_]
+    assert {c["n_layers"] for c in tried} == {1}
+    own = {**default, **SMALL["fixed_architecture"]}
+    first = [{"frequency_scale": 0.3}, {"frequency_scale": 3.0}, {"dropout": 0.1}, {"loss": "nll"}]
+    assert tried[:4] == [{**own, **recipe} for recipe in first]
+
+
+@pytest.mark.parametrize("strategy", ["age", "bo", "init"])
+def test_searches_of_some_decisions_start_as_they_always_do(wave, strategy):
+    model = AutoDEUQRegressor(n_trials=1, search=strategy)
+    model.decisions_ = TabularSpace(wave[0], losses=("crps", "nll")).decisions()
+    space = TabularSpace(wave[0], losses=("crps", "nll"))
+    assert model._method._initial_configurations(space) == []
 
 
 def test_every_row_validates_in_one_of_eight_folds(fitted, wave):
@@ -109,9 +131,10 @@ def test_classes_have_their_own_recipes(iris):
     model = AutoDEUQClassifier(**FAST).fit(*iris)
     assert model.predict_proba(iris[0]).shape == (150, 3)
     assert "loss" not in model.catalog_[0].configuration
-    configurations = [record.configuration for record in model.catalog_]
-    assert {c["embedding"] for c in configurations} == {"periodic", "none"}
     assert len(model.fitted_.members) == 8 * len(model.selection_)
+    wide = {**FAST, "fixed_architecture": None, "epochs": 1}
+    configurations = [r.configuration for r in AutoDEUQClassifier(**wide).fit(*iris).catalog_]
+    assert [c["embedding"] for c in configurations] == ["periodic", "none"]
 
 
 @pytest.mark.parametrize(
@@ -126,13 +149,11 @@ def test_the_number_of_trials(settings, n_trials):
 
 
 def test_initial_trials_are_tried_first(wave):
-    given = [{"width": 32, "n_layers": 1}, {"learning_rate": 0.05}]
+    given = [{"weight_decay": 0.01, "n_layers": 4}, {"learning_rate": 0.05}]
     model = AutoDEUQRegressor(**FAST, initial_trials=given).fit(*wave)
     tried = [record.configuration for record in model.catalog_]
-    assert [{**tried[0], **given[0]}, {**tried[1], **given[1]}] == tried
-    fixed = {"fixed_architecture": {"width": 64}}
-    model = AutoDEUQRegressor(**FAST, initial_trials=given, **fixed).fit(*wave)
-    assert {record.configuration["width"] for record in model.catalog_} == {64}
+    assert tried[0]["weight_decay"] == 0.01 and tried[1]["learning_rate"] == 0.05
+    assert [c["n_layers"] for c in tried] == [1, 1]  # what is fixed stays so
 
 
 def test_a_search_starts_from_another(fitted, wave, tmp_path):
@@ -199,12 +220,14 @@ def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
     assert_array_equal(plain.selection_.indices, fitted.selection_.indices)
     factor, floor = fitted.calibration_
     assert (factor, floor) != (1.0, 0.0) and plain.calibration_ == (1.0, 0.0)
-    # Held-out errors are more likely under the calibrated spread.
+    # Held-out errors are more likely under the calibrated variance.
     held_out, weights = fitted.catalog_.held_out, fitted.selection_.weights
-    raw = np.stack([fitted.catalog_.member(k).held_out for k in fitted.selection_.indices])
-    loc, scale = fitted.targets_.head.distribution(raw.astype(float))
+    trials = [fitted.catalog_.member(k) for k in fitted.selection_.indices]
+    loc, _ = fitted.targets_.head.distribution(np.stack([t.held_out for t in trials]))
+    center = np.stack([t.center for t in trials])
+    spread = (center - np.tensordot(weights, center, 1)) ** 2
+    total = np.tensordot(weights, np.stack([t.variance for t in trials]) + spread, 1)
     mean = np.tensordot(weights, loc, 1)
-    total = np.tensordot(weights, scale**2 + (loc - mean) ** 2, 1)
     before = stats.norm.logpdf(held_out.y, mean, np.sqrt(total)).mean()
     after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
     assert after > before
@@ -243,6 +266,84 @@ def test_one_network_has_no_epistemic_part_and_says_so(tiny_space, wave):
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
         model.set_params(min_members=1).fit(*wave)
+
+
+# ------------------------------------------------------------------ repeats
+
+
+def test_repeats_join_networks_of_other_folds(repeated, wave):
+    X, y = wave
+    assert set(repeated.repeated_) == set(repeated.selection_.indices.tolist())
+    for k, trial in repeated.repeated_.items():
+        first = repeated.catalog_.member(k)
+        assert len(trial.networks) == 24
+        for one, other in zip(trial.networks, first.networks):
+            assert_array_equal(one.weights, other.weights)
+        seeds = [network.seed for network in trial.networks]
+        assert len(set(seeds)) == 24
+        # Out of fold: averages of three networks, each of other folds.
+        loc, _ = repeated.targets_.head.distribution(trial.held_out.astype(float))
+        alone, _ = repeated.targets_.head.distribution(first.held_out.astype(float))
+        assert np.mean((loc - trial.center) ** 2) < np.mean((alone - first.center) ** 2)
+    weights = repeated.fitted_.weights
+    assert len(repeated.fitted_.members) == len(weights) == 24 * len(repeated.selection_)
+    assert_allclose(weights.sum(), 1)
+    members = np.array([network.weights for network in repeated.fitted_.members])
+    assert len(np.unique(members, axis=0)) == len(members)
+
+
+def test_moments_of_a_trial_are_those_of_its_networks(repeated, wave):
+    X, _ = wave
+    inputs, head = repeated.inputs_, repeated.targets_.head
+    x = inputs.transform(inputs.encode(X))
+    for trial in (repeated.catalog_.member(0), *repeated.repeated_.values()):
+        loc, _ = head.distribution(predict_members(trial.networks, x))
+        assert_allclose(trial.center, loc.mean(axis=0), rtol=1e-4, atol=1e-5)
+        excess = trial.variance - loc.var(axis=0)
+        assert (excess > 0).all()  # the noise that each row's unseen networks give
+    first = repeated.catalog_.member(0)
+    _, noise = head.distribution(first.held_out.astype(float))
+    loc, _ = head.distribution(predict_members(first.networks, x))
+    assert_allclose(first.variance, noise**2 + loc.var(axis=0), rtol=1e-4)
+
+
+def test_repeats_repeat_exactly_and_survive_copies(repeated, wave):
+    X, _ = wave
+    expected = repeated.predict(X, return_std=True)[1]
+    assert_array_equal(clone(repeated).fit(*wave).predict(X, return_std=True)[1], expected)
+    assert_array_equal(copy.deepcopy(repeated).predict(X, return_std=True)[1], expected)
+    kept = loads(dumps(repeated))
+    assert_array_equal(kept.predict(X, return_std=True)[1], expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_repeats"),
+    [
+        ({}, 2),
+        ({"max_time": 60}, 20),
+        ({"search_space": "dense"}, 0),
+        ({"search_space": "dense", "repeats": 3}, 3),
+        ({"repeats": 0, "max_time": 60}, 0),
+    ],
+)
+def test_how_often_trials_are_repeated(settings, n_repeats):
+    method = AutoDEUQRegressor(**settings)._method
+    assert method.n_repeats == n_repeats
+    assert method.search_share == (0.6 if n_repeats else 1.0)
+
+
+def test_folds_of_a_splitter_are_not_repeated(wave):
+    model = AutoDEUQRegressor(**{**FAST, "repeats": 2}, cv=KFold(2)).fit(*wave)
+    assert model.repeated_ == {} and len(model.fitted_.members) == 2 * len(model.selection_)
+
+
+def test_without_folds_seeds_are_repeated(tiny_space, wave):
+    model = AutoDEUQRegressor(
+        n_trials=2, epochs=2, search_space=tiny_space, repeats=2, random_state=0
+    ).fit(*wave)
+    assert len(model.fitted_.members) == 3 * len(model.selection_)
+    trial = model.repeated_[int(model.selection_.indices[0])]
+    assert len({network.seed for network in trial.networks}) == 3
 
 
 # --------------------------------------------------------------- leaderboard
