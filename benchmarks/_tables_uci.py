@@ -326,3 +326,34 @@ def calibration_scale():
         rows.append([name, mean(plain, 3), mean(scaled, 3), factors, falls, rises])
     head = ["boston (0-4)", "NLL as it is", "scaled", "c", "splits on which it falls", "rises by"]
     return markdown(head, rows)
+
+
+@table
+def equal_time(seconds):
+    """NLL (CRPS) of AutoDEUQ and of the others after equal time, and their mean differences."""
+    methods = {
+        "autodeuq": "**AutoDEUQ**",
+        "recipe": "the one recipe, more members",
+        "random": "random search",
+        "agebo": "AgEBO without early discarding",
+    }
+    rows = records("equal_time", budget=float(seconds))
+    pairs = sorted({(r["set"], r["split"]) for r in rows})
+    found = {(r["method"], r["set"], r["split"]): r for r in rows}
+    shown = [m for m in methods if any(r["method"] == m for r in rows)]
+    lines = [[f"NLL (CRPS) after {seconds} s", *(methods[m] for m in shown)]]
+    for pair in pairs:
+        cells = [found.get((method, *pair)) for method in shown]
+        cells = ["-" if r is None else equal_time_cell(r) for r in cells]
+        lines.append([f"{pair[0]}, split {pair[1]}", *cells])
+    differences = ["mean difference to AutoDEUQ", ""]
+    for method in shown[1:]:
+        common = [p for p in pairs if {("autodeuq", *p), (method, *p)} <= set(found)]
+        nll = [found[method, *p]["nll"] - found["autodeuq", *p]["nll"] for p in common]
+        differences.append(mean_error(np.array(nll)) if nll else "-")
+    return markdown(lines[0], [*lines[1:], differences])
+
+
+def equal_time_cell(record):
+    crps = f" ({significant(record['crps'])})" if "crps" in record else ""
+    return number(record["nll"], 3) + crps

@@ -12,7 +12,7 @@ Every method gets the same seconds and the same two jobs:
 
 Each method runs in a process of its own, which has imported everything and trained a small network
 before the clock starts. Finished runs are written to ``benchmarks/results/equal_time.json`` at once
-and not repeated. `--summary` prints, and writes a table for docs/results.md.
+and not repeated. `--summary` prints; docs/results.md has the table.
 """
 
 import argparse
@@ -90,37 +90,42 @@ def run(method, name, split, seconds, data_dir):
 
 
 def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
 
 
-def summarise(seconds):
-    """Print each set's NLL, and AutoDEUQ's difference to the others in pairs."""
-    records = {k: v for k, v in load().items() if k.endswith(f"/{seconds:g}")}
-    pairs = sorted({key.split("/", 1)[1] for key in records})
-    print(f"\n{seconds:g} s: NLL of the test rows (CRPS)")
-    print(f"{'':24s}" + "".join(f"{method:>20s}" for method in METHODS))
-    rows = {method: {} for method in METHODS}
+def stored(records, **key):
+    """The record of one fit, or None."""
+    return next((r for r in records if all(r[k] == v for k, v in key.items())), None)
+
+
+def summarise(budget):
+    """Print each set's NLL (CRPS), and AutoDEUQ's difference to the others in pairs."""
+    records = [record for record in load() if record["budget"] == budget]
+    pairs = sorted({(record["set"], record["split"]) for record in records})
+    found = {
+        method: {p: stored(records, method=method, set=p[0], split=p[1]) for p in pairs}
+        for method in METHODS
+    }
+    print(f"\n{budget:g} s: NLL of the test rows (CRPS)")
+    print(" " * 24 + "".join(f"{method:>20s}" for method in METHODS))
     for pair in pairs:
-        cells = []
-        for method in METHODS:
-            record = records.get(f"{method}/{pair}")
-            if record is None:
-                cells.append(f"{'-':>20s}")
-                continue
-            rows[method][pair] = record
-            crps = f" ({record['crps']:.4f})" if "crps" in record else ""
-            cells.append(f"{record['nll']:.3f}{crps}".rjust(20))
-        print(f"{pair:24s}" + "".join(cells))
+        cells = [found[method][pair] for method in METHODS]
+        shown = [
+            "-" if r is None else f"{r['nll']:.3f}" + (f" ({r['crps']:.4f})" if "crps" in r else "")
+            for r in cells
+        ]
+        print(f"{pair[0]:20s}{pair[1]:4d}" + "".join(f"{cell:>20s}" for cell in shown))
+    own = found["autodeuq"]
     for other in METHODS[1:]:
-        common = [pair for pair in rows["autodeuq"] if pair in rows[other]]
+        common = [p for p in pairs if own[p] is not None and found[other][p] is not None]
         if not common:
             continue
-        nll = np.array([rows["autodeuq"][p]["nll"] - rows[other][p]["nll"] for p in common])
-        error = nll.std(ddof=1) / np.sqrt(len(nll)) if len(nll) > 1 else float("nan")
-        level = np.mean(nll <= 0.01 + (error if error == error else 0))
+        nll = np.array([own[p]["nll"] - found[other][p]["nll"] for p in common])
+        error = nll.std(ddof=1) / np.sqrt(len(nll)) if len(nll) > 1 else 0.0
         print(
             f"autodeuq - {other}: mean {nll.mean():+.3f} ± {error:.3f}, median "
-            f"{np.median(nll):+.3f}; level or ahead on {level:.0%} of {len(nll)}"
+            f"{np.median(nll):+.3f}; level or ahead on {np.mean(nll <= 0.01 + error):.0%} "
+            f"of {len(nll)}"
         )
 
 
@@ -144,8 +149,8 @@ def main():
             splits = arguments.splits if name in SMALL else arguments.splits[:1]
             for split in splits:
                 for method in arguments.methods:
-                    key = f"{method}/{name}/{split}/{seconds:g}"
-                    if key in load():
+                    key = {"method": method, "set": name, "split": split, "budget": seconds}
+                    if stored(load(), **key):
                         continue
                     command = [sys.executable, __file__, "--child", "--methods", method]
                     command += ["--sets", name, "--splits", str(split)]
@@ -153,9 +158,9 @@ def main():
                     found = subprocess.run(command, capture_output=True, text=True)
                     if found.returncode:
                         raise RuntimeError(f"{key} failed:\n{found.stderr[-3000:]}")
-                    record = json.loads(found.stdout.splitlines()[-1])
-                    RESULTS.write_text(json.dumps({**load(), key: record}, indent=1) + "\n")
-                    print(key, {k: round(v, 4) for k, v in record.items()}, flush=True)
+                    record = key | json.loads(found.stdout.splitlines()[-1])
+                    RESULTS.write_text(json.dumps([*load(), record], indent=1) + "\n")
+                    print(record, flush=True)
         summarise(seconds)
 
 
