@@ -162,7 +162,7 @@ class NeuralEnsembleSearch(SearchMethod):
 
     def choose(self, candidates):
         own = self.estimator
-        raws, y, weight, groups = candidates
+        raws, y, weight, groups = candidates[:4]
         if own.selection == "hq":
             return self._choose_hq(y, raws, weight, own.n_members)
         if isinstance(own.selection, str):

@@ -182,15 +182,16 @@ class SearchMethod:
         raise NotImplementedError
 
     def calibration(self, chosen, candidates: CandidatePredictions) -> tuple[float, float]:
-        """Fit the factor and the floor of the standard deviation of the chosen ensemble."""
-        if not self.calibrates:
+        """Fit the factor and the floor of the standard deviation of the chosen ensemble.
+
+        Rows of a single split have none: they are few, and stopped the training of all members.
+        """
+        if not self.calibrates or candidates.moments is None:
             return NO_CALIBRATION
         raw = np.stack([candidates.raw[k] for k in chosen.indices]).astype("float64")
-        loc, scale = self.head.distribution(raw)
-        centers, variances = loc, scale**2
-        if candidates.moments is not None:
-            moments = [candidates.moments[k] for k in chosen.indices]
-            centers, variances = (np.stack(own).astype("float64") for own in zip(*moments))
+        loc, _ = self.head.distribution(raw)
+        moments = [candidates.moments[k] for k in chosen.indices]
+        centers, variances = (np.stack(own).astype("float64") for own in zip(*moments))
 
         def average(values):
             return np.tensordot(chosen.weights, values, 1)
@@ -521,7 +522,11 @@ class SearchEstimator:
         trials = [self.catalog_.member(k).networks for k in self.catalog_.completed]
         raws = [predict_members(networks, x, once=True) for networks in trials]
         raws = [raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw) for raw in raws]
-        return CandidatePredictions(raws, targets, weight, np.arange(len(x)))
+        moments = None
+        if hasattr(self.targets_.head, "distribution"):
+            loc, scale = self.targets_.head.distribution(np.stack(raws).astype("float64"))
+            moments = list(zip(loc, scale**2))
+        return CandidatePredictions(raws, targets, weight, np.arange(len(x)), moments)
 
     def _method_with(self, settings):
         """The method with other parameters of the selection, checked."""
