@@ -197,7 +197,7 @@ class _AutoDEUQ(SearchMethod):
             given = _best_configurations(given)
         both = sum(own.decisions_, Space())
         fixed = {**(own.fixed_architecture or {}), **(own.fixed_hyperparameters or {})}
-        checked = [both.check({**configuration, **fixed}, name) for configuration in given]
+        checked = [{**both.check(configuration, name), **fixed} for configuration in given]
         return [c for k, c in enumerate(checked) if c not in checked[:k]]
 
     def choose(self, candidates):

@@ -440,7 +440,9 @@ class SearchEstimator:
             raise ValueError("`reselect` needs both X and y, or neither and no weights.")
         method = self._method_with(settings)
         if X is None:
-            candidates = self._result.candidate_predictions()
+            # Trials with repeats as they predict now.
+            self._result.check_complete()
+            candidates = self._result.candidate_predictions(indices=self.catalog_.completed)
         else:
             candidates = self._candidates_on(X, y, sample_weight)
         self.selection_, self.calibration_ = self._choose(candidates, method)
@@ -519,7 +521,7 @@ class SearchEstimator:
         data = (X, y) if sample_weight is None else (X, y, sample_weight)
         rows = read_validation_rows(self, self.inputs_, self.targets_, data, "X, y", required=True)
         x, targets, weight = standardise_rows(rows, self.inputs_, self.targets_)
-        trials = [self.catalog_.member(k).networks for k in self.catalog_.completed]
+        trials = [self._result.member(k).networks for k in self.catalog_.completed]
         raws = [predict_members(networks, x, once=True) for networks in trials]
         raws = [raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw) for raw in raws]
         moments = None
