@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -104,10 +105,14 @@ class _AutoDEUQ(SearchMethod):
     def score_name(self):
         return "CRPS" if self.is_tabular and not self.classifies else "NLL"
 
-    @property
-    def halving(self):
+    def halving(self, proposer):
         discard = self.estimator.discard
-        return search.SuccessiveHalving() if discard is True else discard or None
+        if discard is not True:
+            return discard or None
+        default = search.SuccessiveHalving()
+        # Recipes to begin with differ on purpose: one may be slow at first, or good in another way.
+        n_first = len(getattr(proposer, "configurations", ()))
+        return replace(default, min_trials=max(default.min_trials, n_first))
 
     @property
     def n_repeats(self):
@@ -328,7 +333,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     discard : bool or SuccessiveHalving, default=True
         Whether trials that are behind others early in their training are stopped. They are
         recorded as discarded and are no candidates for the ensemble. True is
-        `skuq.search.SuccessiveHalving` with its defaults.
+        `skuq.search.SuccessiveHalving` by its defaults, which lets all initial trials finish.
     initial_trials : list of dict, Catalog, path or None, default=None
         Configurations to try first, completed by the space's defaults. From a catalog, or from
         the folder of a search, the ten best are taken. None are the recipes that a tabular space
@@ -637,7 +642,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     discard : bool or SuccessiveHalving, default=True
         Whether trials that are behind others early in their training are stopped. They are
         recorded as discarded and are no candidates for the ensemble. True is
-        `skuq.search.SuccessiveHalving` with its defaults.
+        `skuq.search.SuccessiveHalving` by its defaults, which lets all initial trials finish.
     initial_trials : list of dict, Catalog, path or None, default=None
         Configurations to try first, completed by the space's defaults. From a catalog, or from
         the folder of a search, the ten best are taken. None are the recipes that a tabular space

@@ -89,8 +89,6 @@ class SearchMethod:
     prediction_parameters: tuple[str, ...] = ()
     #: What the search minimises, for messages.
     score_name = "NLL"
-    #: What discards trials early; None trains all to their end.
-    halving: Any = None
     #: Whether the ensemble's standard deviation is scaled to fit errors on held-out rows.
     calibrates = False
     #: How often the chosen trials are trained again under other folds, to have more networks.
@@ -160,6 +158,10 @@ class SearchMethod:
         if self.is_tabular:
             return TabularSpace(x, inputs.n_codes, n_train, self.classifies)
         return self.resolve_space(inputs, n_rows)
+
+    def halving(self, proposer):
+        """Return what discards trials early; None trains all to their end."""
+        return
 
     def epochs(self, space, inputs, n_train: int) -> tuple[int, int | None]:
         """Return the epochs of a trial that decides none, and the maximum of all trials."""
@@ -347,7 +349,7 @@ class SearchEstimator:
             held_out,
             store,
             self._options("search", max_time, self.trial_timeout, self.max_failures),
-            halving=method.halving,
+            halving=method.halving(proposer),
             in_stacks=method.is_stackable(proposer),
         )
 

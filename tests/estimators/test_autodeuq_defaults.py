@@ -17,7 +17,7 @@ from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import TabularSpace
 from skuq.persistence import dumps, loads
-from skuq.search import SuccessiveHalving
+from skuq.search import StartingWith, SuccessiveHalving
 from skuq.training import predict_members
 
 # One small architecture, so that few programs are compiled.
@@ -117,9 +117,18 @@ def test_trials_are_discarded_by_default(fitted):
     frame = fitted.catalog_.to_frame()
     assert (frame.share[frame.status == "discarded"] < 0.5).all()
     all_of_them = clone(fitted).set_params(discard=False, epochs=3)
-    assert AutoDEUQRegressor(discard=False)._method.halving is None
+    assert AutoDEUQRegressor(discard=False)._method.halving(None) is None
     own = SuccessiveHalving((0.5,))
-    assert all_of_them.set_params(discard=own)._method.halving is own
+    assert all_of_them.set_params(discard=own)._method.halving(None) is own
+
+
+def test_no_recipe_to_begin_with_is_discarded(fitted):
+    n_first = 4  # see above: with the architecture fixed four recipes differ
+    trials = sorted(fitted.catalog_, key=lambda record: record.trial_number)
+    assert all(record.completed for record in trials[:n_first])
+    default = AutoDEUQRegressor()._method
+    assert default.halving(None).min_trials == 4
+    assert default.halving(StartingWith([{}] * 6, None)).min_trials == 6
 
 
 def test_a_search_repeats_exactly(fitted, wave):
