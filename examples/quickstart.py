@@ -31,7 +31,7 @@ def main():
     X, y = load_diabetes(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 
-    ensemble = AutoDEUQRegressor(n_trials=20, n_jobs=2, verbose=1, random_state=0)
+    ensemble = AutoDEUQRegressor(n_trials=8, n_jobs=2, verbose=1, random_state=0)
     single = DeepEnsembleRegressor(n_members=1, random_state=0)
     kernel = ConstantKernel() * RBF(np.ones(X.shape[1])) + WhiteKernel()
     process = make_pipeline(
