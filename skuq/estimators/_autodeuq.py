@@ -341,8 +341,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     objective : callable or None, default=None
         ``objective(trial) -> float``, which the search minimises instead of ``trial.score``, for
         example with a price on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.Member` or `FoldedMember`. Early discarding still goes by the
-        score.
+        trial is a `skuq.catalog.Member` or `FoldedMember`. Whether a trial is discarded goes by its
+        score alone.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
@@ -650,8 +650,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     objective : callable or None, default=None
         ``objective(trial) -> float``, which the search minimises instead of ``trial.score``, for
         example with a price on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.Member` or `FoldedMember`. Early discarding still goes by the
-        score.
+        trial is a `skuq.catalog.Member` or `FoldedMember`. Whether a trial is discarded goes by its
+        score alone.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.

@@ -384,7 +384,8 @@ class SearchEstimator:
 
     def _warn_of_few_members(self):
         """Warn where too few networks predict for an honest epistemic part."""
-        wanted, n_networks = getattr(self, "min_members", 1), len(self.fitted_.members)
+        wanted = min(getattr(self, "min_members", 1), self.n_members)
+        n_networks = len(self.fitted_.members)
         if n_networks < wanted:
             is_one = n_networks == 1
             warnings.warn(

@@ -147,13 +147,13 @@ class MemberTrainer:
         # Scores of a shortened training are not those of others after the same share.
         for stage, largest in budget.stages if share == 1 else ():
             training.advance(stage, cancelled=cancelled)
-            scores.append(self._score(self._result(training, with_moments=False)))
+            so_far = self._result(training, with_moments=False)
+            scores.append(self._score(so_far))
             if not scores[-1] <= largest:
-                return TrialOutcome(None, scores[-1], tuple(scores), stage)
+                return TrialOutcome(None, self._objective(so_far), tuple(scores), stage)
         training.advance(cancelled=cancelled, deadline=deadline)
         result = self._result(training)
-        score = self._score(result) if self.objective is None else float(self.objective(result))
-        return TrialOutcome(result, score, tuple(scores), share)
+        return TrialOutcome(result, self._objective(result), tuple(scores), share)
 
     def _jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any
@@ -175,6 +175,10 @@ class MemberTrainer:
         return folded_member(
             networks, self.data, self.folds, self.head, self.held_out, with_moments
         )
+
+    def _objective(self, result: Member | FoldedMember) -> float:
+        """Compute what the search minimises, of a trial that has ended or is discarded."""
+        return self._score(result) if self.objective is None else float(self.objective(result))
 
     def _score(self, result: Member | FoldedMember) -> float:
         """Score a trial by the same loss as every other, whatever it was trained on."""

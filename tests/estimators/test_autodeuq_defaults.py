@@ -275,6 +275,7 @@ def test_one_network_has_no_epistemic_part_and_says_so(tiny_space, wave):
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", SmallValidationWarning)
         model.set_params(min_members=1).fit(*wave)
+        model.set_params(min_members=2, n_members=1).fit(*wave)
 
 
 # ------------------------------------------------------------------ repeats

@@ -88,6 +88,10 @@ def test_an_objective_replaces_the_score(trainer):
     n_networks = len(outcome.result.networks)
     assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
     assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
+    # A discarded trial has the objective at that stage, comparable with the others'.
+    discarded = priced(CONFIGURATION, 3, TrialBudget(((0.5, -1e9),)))
+    price = 1e-3 * outcome.result.n_weights
+    assert discarded.score == pytest.approx(discarded.stage_scores[0] + price)
 
 
 @pytest.mark.parametrize("loss", ["crps", "nll"])
