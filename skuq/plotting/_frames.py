@@ -10,7 +10,17 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import KFold
 from sklearn.utils import check_random_state
 
-_RECORD = ("trial_number", "status", "score", "seconds", "n_epochs", "best_epoch", "message")
+# Columns of `Catalog.to_frame` that are no decisions.
+_RECORD = (
+    "trial_number",
+    "status",
+    "score",
+    "seconds",
+    "share",
+    "n_epochs",
+    "best_epoch",
+    "message",
+)
 _LOG_FROM = 30  # ratio of the ends from which an axis is logarithmic: one and a half decades
 _N_FOLDS, _N_SHUFFLES = 5, 5
 

@@ -22,7 +22,8 @@ from skuq.plotting._predictions import catalog_of
 class SearchHistoryDisplay(Display):
     """Score of each trial and the best so far, by trial or by time.
 
-    Failed trials are crosses at the foot. Scores far above the others, of networks that
+    Failed trials are crosses at the foot, and discarded ones rings at their last scores, or at the
+    upper edge. Scores far above the others, of networks that
     did not learn, are triangles at the upper edge, so that the rest can be seen.
 
     Parameters
@@ -32,13 +33,15 @@ class SearchHistoryDisplay(Display):
     seconds : array-like of shape (n_trials,), optional
         Time of each trial.
     score_name : str, default="score"
+    discarded : array-like of bool of shape (n_trials,), optional
+        Trials that were stopped early, whose scores are those of an unfinished training.
 
     Attributes
     ----------
     scatter_ : matplotlib PathCollection
         Trials that were completed and are within the axis.
-    beyond_, failed_ : matplotlib Line2D or None
-        Trials with scores beyond the axis, and failed ones.
+    beyond_, failed_, discarded_ : matplotlib Line2D or None
+        Trials with scores beyond the axis, failed ones and discarded ones.
     line_ : matplotlib Line2D
         Best so far.
     ax_, figure_ : matplotlib Axes and Figure
@@ -52,10 +55,11 @@ class SearchHistoryDisplay(Display):
     [3.0, 3.0, 1.0, 1.0]
     """
 
-    def __init__(self, scores, *, seconds=None, score_name="score"):
+    def __init__(self, scores, *, seconds=None, score_name="score", discarded=None):
         self.scores = scores
         self.seconds = seconds
         self.score_name = score_name
+        self.discarded = discarded
 
     @classmethod
     def from_catalog(cls, catalog, *, score_name="score", ax=None, **plot_options):
@@ -75,9 +79,12 @@ class SearchHistoryDisplay(Display):
         SearchHistoryDisplay
         """
         frame = catalog_frame(catalog)
-        scores = frame["score"].where(frame["status"] == "completed").to_numpy(dtype=float)
+        discarded = (frame["status"] == "discarded").to_numpy()
+        scored = (frame["status"] == "completed") | discarded
+        scores = frame["score"].where(scored).to_numpy(dtype=float)
         seconds = frame["seconds"].to_numpy() if "seconds" in frame else None
-        return cls(scores, seconds=seconds, score_name=score_name).plot(ax, **plot_options)
+        options = {"seconds": seconds, "score_name": score_name, "discarded": discarded}
+        return cls(scores, **options).plot(ax, **plot_options)
 
     @classmethod
     def from_estimator(cls, estimator, *, ax=None, **options):
@@ -125,9 +132,12 @@ class SearchHistoryDisplay(Display):
         """
         check_choice("by", by, ("trial", "time"))
         scores = np.asarray(self.scores, dtype=float)
-        done = np.isfinite(scores)
+        known = np.isfinite(scores)
+        discarded = np.zeros(len(scores), bool) if self.discarded is None else self.discarded
+        discarded = known & np.asarray(discarded, dtype=bool)
+        done = known & ~discarded
         if not done.any():
-            raise ValueError(f"No trial was completed: all {len(scores)} scores are NaN.")
+            raise ValueError(f"None of the {len(scores)} trials was completed.")
         if by == "time" and self.seconds is None:
             raise ValueError('`by="time"` needs `seconds` of the trials.')
         x = np.cumsum(self.seconds) if by == "time" else np.arange(len(scores))
@@ -153,7 +163,10 @@ class SearchHistoryDisplay(Display):
         beyond = x[done & ~within]
         self.beyond_ = _mark(ax, beyond, fence + margin, look, f"above {fence:.3g}", None)
         look = {"marker": "x", "color": VERMILION}
-        self.failed_ = _mark(ax, x[~done], low - margin, look, "failed", failed_kwargs)
+        self.failed_ = _mark(ax, x[~known], low - margin, look, "failed", failed_kwargs)
+        rings = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "color": GREY}
+        heights = np.minimum(scores[discarded], fence + margin)
+        self.discarded_ = _mark(ax, x[discarded], heights, rings, "discarded", None)
         ends = [low - 2 * margin, fence + 2 * margin]
         if shared is not None:
             ends = [min(ends[0], shared[0]), max(ends[1], shared[1])]
@@ -169,9 +182,9 @@ class SearchHistoryDisplay(Display):
 
 
 def _mark(ax, x, height, defaults, label, given):
-    """Marks in one row: where these trials were, not what they scored."""
+    """Mark trials at one height, or at heights of their own."""
     if not len(x):
         return None
     defaults = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}
-    (marks,) = ax.plot(x, np.full(len(x), height), **style("line", defaults, given))
+    (marks,) = ax.plot(x, np.broadcast_to(height, len(x)), **style("line", defaults, given))
     return marks
