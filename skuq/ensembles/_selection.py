@@ -88,8 +88,8 @@ def select_forward(
         Minimum number of distinct members, reached even if the loss rises. One member has
         no epistemic part.
     min_weight : float, default=0.0
-        Smallest weight of each of the `min_members` heaviest members. Without it, repeats of the
-        best candidate may leave the others next to nothing.
+        Weight that the heaviest member leaves to each of the other ``min_members - 1``. Without it,
+        repeats of the best candidate may leave the others next to nothing.
     min_size : int, default=1
         Minimum number of members with repeats.
     max_size : int, optional
@@ -127,7 +127,7 @@ def select_forward(
             growing = _n_distinct(path) < max(min_members, k_init)
             excluded = [index for index, _ in path] if growing or not replacement else []
             if not growing:
-                excluded += _too_heavy(path, min_members, min_weight)
+                excluded += _too_heavy(path, 1 - (min_members - 1) * min_weight)
             taken = _best_candidate(losses, np.isfinite(singles), excluded)
             improves = not path or losses[taken] < path[-1][1]
             improves &= taken not in excluded
@@ -147,16 +147,11 @@ def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int])
     return int(np.argmin(np.where(allowed, losses, np.inf)))
 
 
-def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: float) -> list[int]:
-    """Candidates whose repeat would leave one of the heaviest `min_members` too little weight."""
+def _too_heavy(path: Sequence[tuple[int, float]], max_weight: float) -> list[int]:
+    """Candidates that one more repeat would give more than the largest weight."""
     counts = Counter(index for index, _ in path)
-    needed = min_weight * (len(path) + 1) - 1e-9
-
-    def lightest(index: int) -> int:
-        more = counts | Counter({index: counts[index] + 1})
-        return sorted(more.values(), reverse=True)[min_members - 1]
-
-    return [index for index in counts if lightest(index) < needed]
+    most = max_weight * (len(path) + 1) + 1e-9
+    return [index for index, count in counts.items() if count + 1 > most]
 
 
 def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
@@ -258,8 +253,8 @@ def select_greedy(
         Minimum number of distinct members; 1 is the paper's rule to the letter, which often keeps
         one member on small data, and then there is no epistemic part.
     min_weight : float, optional
-        Smallest weight of each of the `min_members` heaviest members. By default half of what they
-        would have if they were the only ones and equal.
+        Weight that the heaviest member leaves to each of the other ``min_members - 1``. By default
+        half of what they would have if all were equal: one of two has at most 3/4.
     loss : {"nll", "crps", "mse"}, default="nll"
         Loss to minimise: of the normal with the mixture's mean and variance, or of its mean.
 
@@ -292,7 +287,7 @@ def select_greedy(
 
 
 def real_weight(min_members: int) -> float:
-    """Return the weight that each of the `min_members` heaviest members should have at least."""
+    """Return the default weight that the heaviest member leaves to each of the others."""
     return 0.5 / min_members
 
 

@@ -366,8 +366,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         mixture's mean and variance, or the squared error of the mean. "hq" has losses of its own.
     calibrate : bool, default=True
         Whether to scale the ensemble's standard deviation so that it fits the out-of-fold errors,
-        as `DeepEnsembleRegressor` does. Without folds only `reselect` on new rows calibrates, and
-        with `shift_validation` nothing does.
+        as `DeepEnsembleRegressor` does. Without folds, and with `shift_validation`, only `reselect`
+        on new rows calibrates.
     epistemic_ddof : {0, 1}, default=0
         Degrees of freedom of the epistemic variance: 0 is the mixture's own variance of the means;
         1 is the paper's Eq. 4 (K - 1), used by `predict` and `predict_uncertainty` but not by

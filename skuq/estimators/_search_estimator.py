@@ -301,7 +301,11 @@ class SearchEstimator:
             rounds = range(1, 1 + method.n_repeats)
             folds = [given.splits(self, repeat).parts for repeat in rounds]
         options = self._options(
-            "repeats", self._time_left(started), self.trial_timeout, raise_on_failures=False
+            "repeats",
+            self._time_left(started),
+            self.trial_timeout,
+            raise_on_failures=False,
+            needs_success=False,
         )
         heaviest_first = np.argsort(-self.selection_.weights, kind="stable")
         chosen = self.selection_.indices[heaviest_first].tolist()
@@ -566,7 +570,14 @@ class SearchEstimator:
                 f"Got {severity!r}."
             )
         selection = self.selections_[severity]
-        if selection is self.selection_:
+        same = (
+            np.array_equal(own, other)
+            for own, other in zip(
+                (selection.indices, selection.weights),
+                (self.selection_.indices, self.selection_.weights),
+            )
+        )
+        if all(same):
             return self._copy()
         return self._copy(selection_=selection, calibration_=NO_CALIBRATION)
 

@@ -35,6 +35,8 @@ class Limits:
         Maximum number of failed trials. None ends a search only if all of the first ten failed.
     raise_on_failures : bool, default=True
         False runs every trial, however many fail.
+    needs_success : bool, default=True
+        False ends a search at `max_time` even if no trial has succeeded.
     grace : float, default=20
         Seconds after `trial_timeout` before a trial's worker is killed. A training ends itself at
         its next slice, but not while it compiles or imports the backend.
@@ -44,6 +46,7 @@ class Limits:
     trial_timeout: float | None = None
     max_failures: int | None = None
     raise_on_failures: bool = True
+    needs_success: bool = True
     grace: float = 20.0
 
     def seconds_left(self, started: float) -> float:
@@ -59,9 +62,10 @@ class Limits:
         would have less than half of the time of the others does not start.
         """
         left = self.seconds_left(started)
-        durations = [r.seconds for r in history if r.completed and r.share == 1]
+        # Of shortened trials, what a whole training would have taken.
+        durations = [r.seconds / r.share for r in history if r.completed and r.share > 0]
         if not durations:
-            return 0.0 if left <= 0 and any(r.completed for r in history) else max(left, 0.01)
+            return max(left, 0.01 if self.needs_success else 0.0)
         if left > _AMPLE * max(durations):
             return math.inf
         return left if left > _WORTHWHILE * float(np.median(durations)) else 0.0

@@ -108,9 +108,10 @@ class TrialLog:
 
     def seconds_left(self) -> float:
         """Return the time that the search has left; infinite until a trial has succeeded."""
-        if not any(record.completed for record in self.history):
+        limits = self._options.limits
+        if limits.needs_success and not any(record.completed for record in self.history):
             return math.inf
-        return self._options.limits.seconds_left(self._started)
+        return limits.seconds_left(self._started)
 
     def seconds_of_next_trial(self) -> float:
         """Return the time that one more trial may take; 0 if none should start."""

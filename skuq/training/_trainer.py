@@ -146,7 +146,7 @@ class MemberTrainer:
         training = JointTraining(jobs)
         # Scores of a shortened training are not those of others after the same share.
         for stage, largest in budget.stages if share == 1 else ():
-            training.advance(stage, cancelled=cancelled)
+            training.advance(stage, cancelled=cancelled, deadline=deadline)
             so_far = self._result(training, with_moments=False)
             scores.append(self._score(so_far))
             if not scores[-1] <= largest:
@@ -178,7 +178,13 @@ class MemberTrainer:
 
     def _objective(self, result: Member | FoldedMember) -> float:
         """Compute what the search minimises, of a trial that has ended or is discarded."""
-        return self._score(result) if self.objective is None else float(self.objective(result))
+        score = self._score(result)
+        if self.objective is None:
+            return score
+        if isinstance(result, Member) and score != result.score:
+            # The score that all trials share, instead of this network's own loss.
+            result = FoldedMember((result,), result.held_out, score)
+        return float(self.objective(result))
 
     def _score(self, result: Member | FoldedMember) -> float:
         """Score a trial by the same loss as every other, whatever it was trained on."""
@@ -310,6 +316,7 @@ class MemberRepeater:
         folds: Sequence[Sequence[Fold]] | None = None,
     ):
         self._trials = {record.trial_number: record for record in trials}
+        trainer = replace(trainer, objective=None)  # not the search's own, which may be cancelled
         self._trainers = [trainer]
         if folds is not None:
             self._trainers = [replace(trainer, folds=own) for own in folds]

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
@@ -145,3 +147,13 @@ def test_greedy_returns_the_best_ensemble_of_its_path():
             loss for k, (_, loss) in enumerate(selection.path, 1) if len(set(taken[:k])) >= 2
         ]
         assert selection.loss == min(eligible)
+
+
+@given(seed=st.integers(0, 999), min_members=st.integers(1, 3))
+def test_the_heaviest_member_leaves_the_others_real_weight(seed, min_members):
+    rng = np.random.default_rng(seed)
+    y = rng.normal(size=40)
+    loc = y + rng.normal(size=(8, 1)) ** 2 * rng.normal(size=(8, 40))
+    chosen = select_greedy(y, loc, np.full((8, 40), 0.5), 6, min_members=min_members)
+    assert len(chosen) >= min_members
+    assert chosen.weights.max() <= {1: 1, 2: 3 / 4, 3: 2 / 3}[min_members] + 1e-9

@@ -166,7 +166,8 @@ def record(seconds, **fields):
         (91, [record(20)], 0),  # not worth it
         (97, [record(20, status="failed", score=math.nan)], 3),
         (97, [record(20, status="discarded")], 3),
-        (97, [record(1, share=0.1)], 3),  # says nothing of a whole training
+        (94, [record(1, share=0.1)], 6),  # a whole training would have taken ten
+        (97, [record(1, share=0.1)], 0),
         (120, [record(20)], 0),
         (120, [record(1, share=0.1)], 0),
     ],
@@ -192,3 +193,12 @@ def test_trials_get_the_time_that_is_left():
     assert 3 <= len(records) == len(given) <= 6
     assert 1 < given[0] <= 1.5
     assert all(later < earlier for earlier, later in zip(given, given[1:]))
+
+
+def test_repeats_end_in_time_even_if_none_succeeds():
+    evaluate = Staged(sleep=0.1, fail=range(1000))
+    limits = Limits(max_time=0.5, needs_success=False, raise_on_failures=False)
+    records = run(evaluate, 1000, options=RunOptions(limits=limits))
+    assert 1 <= len(records) <= 8 and all(record.failed for record in records)
+    none = Limits(max_time=0, needs_success=False, raise_on_failures=False)
+    assert run(Staged(), 5, options=RunOptions(limits=none)) == []
