@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from skuq.fitted._conditioned import N_ARRAYS, ConditionedDraws, conditioned_draws
+from skuq.fitted._conditioned import N_ARRAYS, ConditionedDraws, conditioned_draws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, Run, tensors
@@ -35,13 +37,17 @@ class OperatorDraws:
     output_shape : tuple of int
         Shape of one function's values as the user has them.
     n_members : int
-        Members of an ensemble, which are its draws; 0 for one network with indices.
+        Members of an ensemble, which are its draws, or the base networks of conditioned draws; 0
+        for one network with indices.
+    is_conditioned : bool
+        Whether draws are those of `conditioned_draws`.
     """
 
     network: EpistemicNetwork
     head: OperatorHead
     output_shape: tuple[int, ...]
     n_members: int = 0
+    is_conditioned: bool = False
 
     def key(self, arguments: Sequence[np.ndarray]) -> Hashable:
         """Return what is equal where the same program computes the draws."""
@@ -60,27 +66,65 @@ class OperatorDraws:
         members, inputs, targets = fitted.draws.members, fitted.inputs, fitted.targets
         network = read_network(members[0].network)
         n_members = 0 if network.n_index else len(members)
-        function = cls(network, targets.head, output_shape, n_members)
+        is_conditioned = isinstance(fitted.draws, ConditionedDraws)
+        function = cls(network, targets.head, output_shape, n_members, is_conditioned)
         weights = np.stack([member.weights for member in members]).astype("float64")
         states = [np.stack(values) for values in zip(*(member.state for member in members))]
         states = [v.astype("float64") if v.dtype.kind == "f" else v for v in states]
-        if n_members:
+        if n_members and not is_conditioned:
             index = np.zeros((1, 1))  # not used
-        else:  # without a member axis
+        elif not n_members:  # without a member axis
             weights, states = weights[0], [v[0] for v in states]
         x, queries = inputs.scaling, inputs.query_scaling.transform(points)
-        fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, index)
-        return function, (*fixed, *_runnable(network, n_members).split(weights), *states)
+        factor = np.ones((1, 1)) if fitted.spread is None else fitted.spread.factor
+        fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
+        arguments = *fixed, *_runnable(network, n_members).split(weights), *states
+        if is_conditioned:
+            arguments = *arguments, *(half for a in fitted.draws.arrays for half in _halves(a))
+        return function, arguments
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         """Compute draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
-        x_mean, x_scale, queries, mean, scale, index, *variables = arguments
+        x_mean, x_scale, queries, mean, scale, factor, index, *variables = arguments
         space = ARRAYS if xp is np else tensors()
         network = _runnable(self.network, self.n_members)
         n, q = X.shape[0], queries.shape[0]
         rows = pair_rows(xp, hard_clip(xp, (X - x_mean) / x_scale), queries)
-        k = len(network.shapes)
-        raw, _, _ = network.forward(variables[:k], variables[k:], rows, Run(space, index=index))
+        if self.is_conditioned:
+            raw = self._conditioned(space, network, variables, rows, index)
+        else:
+            k = len(network.shapes)
+            run = Run(space, index=index)
+            raw, _, _ = network.forward(variables[:k], variables[k:], rows, run)
         values, _ = self.head.values(space, raw)
-        values = xp.reshape(values, (-1, n, q, self.head.n_outputs)) * scale + mean
+        values = xp.reshape(values, (-1, n, q, self.head.n_outputs))
+        centre = xp.mean(values, axis=0)
+        values = (centre + factor * (values - centre)) * scale + mean
         return xp.reshape(values, (-1, n, *self.output_shape))
+
+    def _conditioned(self, space: Any, network: Any, variables: Any, rows: Any, index: Any) -> Any:
+        """Compute raw draws of base networks with a conditioned prior."""
+        xp, k, n_halves = space.xp, len(network.shapes), 2 * N_ARRAYS
+        state, halves = variables[k:-n_halves], variables[-n_halves:]
+        if network.keras_base is None:
+            rows = xp.broadcast_to(rows, (self.n_members, *rows.shape))
+        raws, features, _, _ = network.base(variables[:k], list(state), rows, Run(space))
+        features = xp.reshape(xp.moveaxis(features, 0, 1), (raws.shape[1], -1))
+        # Coefficients of the kernel cancel each other: they are summed in double precision.
+        arrays = [_double(xp, a) + _double(xp, b) for a, b in zip(halves[::2], halves[1::2])]
+        means = xp.mean(raws, axis=0)
+        draws = conditioned_draws(
+            xp, arrays, _double(xp, means), _double(xp, features), _double(xp, index)
+        )
+        return draws if xp is np else xp.cast(draws, means.dtype)
+
+
+def _halves(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Split numbers in two that keep nearly all their digits in single precision."""
+    high = array.astype("float32").astype("float64")
+    return high, array - high
+
+
+def _double(xp: Any, values: Any) -> Any:
+    """Convert to double precision."""
+    return values if xp is np else xp.cast(values, "float64")

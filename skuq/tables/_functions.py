@@ -279,6 +279,7 @@ class FunctionTargets:
         loc: np.ndarray,
         scale: np.ndarray | None = None,
         centre: np.ndarray | None = None,
+        noise: np.ndarray | None = None,
     ) -> EpistemicNormal | GaussianMixture:
         """Make a record of draws (S, n, q, m), in units of Y.
 
@@ -288,6 +289,8 @@ class FunctionTargets:
             Means and, of a likelihood, standard deviations of each draw.
         centre : ndarray of shape (n, q, m), optional
             Prediction, if it is not the mean of the draws.
+        noise : ndarray of shape (1, m) or (q, m), optional
+            Standard deviation of the noise, where draws have none of their own.
 
         Returns
         -------
@@ -304,7 +307,10 @@ class FunctionTargets:
         unit = np.broadcast_to(self.scale_, values).reshape(width)
         std = np.maximum(loc.std(axis=0), _SMALLEST_STD * unit)
         centre = loc.mean(axis=0) if centre is None else centre.reshape(std.shape)
-        return EpistemicNormal(centre, np.zeros_like(std), std)
+        if noise is None:
+            return EpistemicNormal(centre, np.zeros_like(std), std)
+        aleatoric = np.broadcast_to(noise, values).reshape(width)
+        return EpistemicNormal(centre, np.broadcast_to(aleatoric, std.shape), std)
 
 
 def _check_output_map(output_map: Callable[[Any], Any], n_components: int) -> None:

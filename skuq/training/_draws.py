@@ -6,6 +6,7 @@ As in `_predict` this is NumPy, with no backend loaded, except for a base that i
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,12 +42,7 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     index : ndarray of shape (n_draws, n_index), optional
         For networks with an EpiNet; others give one draw.
     """
-    if member not in _parts:
-        predicting = _Predicting(member)
-        variables = predicting.split(np.asarray(member.weights, dtype="float64"))
-        state = [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
-        _parts[member] = predicting, variables, state
-    network, variables, state = _parts[member]
+    network, variables, state = _parts_of(member)
     x, run = np.asarray(x, dtype="float64"), Run(ARRAYS, index=index)
     epinet = network.network.epinet
     n_draws, widest = 1, 64
@@ -58,6 +54,34 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
         part = slice(start, start + rows)
         draws[:, part] = network.forward(variables, state, x[part], run)[0]
     return draws
+
+
+def predict_bases(members: Sequence[Member], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Predict with the base networks of members, all on the same rows.
+
+    Returns
+    -------
+    raw : ndarray of shape (n_members, n_samples, n_raw)
+    features : ndarray of shape (n_samples, n_members * n_features)
+        What EpiNets see, of all members beside each other.
+    """
+    x = np.asarray(x, dtype="float64")
+    raws, features = [], []
+    for network, variables, state in map(_parts_of, members):
+        raw, seen, _, _ = network.base(variables, state, x, Run(ARRAYS))
+        raws.append(raw)
+        features.append(seen)
+    return np.stack(raws), np.concatenate(features, axis=-1)
+
+
+def _parts_of(member: Member) -> tuple[DrawingNetwork, list[Any], list[Any]]:
+    """Look up a member's network and its variables in float64."""
+    if member not in _parts:
+        predicting = _Predicting(member)
+        variables = predicting.split(np.asarray(member.weights, dtype="float64"))
+        state = [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
+        _parts[member] = predicting, variables, state
+    return _parts[member]
 
 
 class _Predicting(DrawingNetwork):
