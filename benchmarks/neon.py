@@ -48,7 +48,9 @@ def run_missing(data_dir, name, split, method):
 
 
 def summarise():
-    head = f"{'set':10s}{'method':20s}{'splits':>7s}{'NLL':>8s}{'RMSE':>8s}{'coverage':>9s}{'s':>7s}"
+    head = (
+        f"{'set':10s}{'method':20s}{'splits':>7s}{'NLL':>8s}{'RMSE':>8s}{'coverage':>9s}{'s':>7s}"
+    )
     print(head)
     for name in SMALL:
         for method in METHODS:

@@ -358,9 +358,7 @@ class NEONRegressor(OperatorRegressor):
         raw = training.predict_draws(members[1], job.data.x[rows], index)
         values, _ = job.head.values(ARRAYS, raw)
         error = job.data.y[rows] - values.mean(axis=0)
-        widths = fit_widths(
-            error**2, values.var(axis=0), job.weight[others], job.noise.shape
-        )
+        widths = fit_widths(error**2, values.var(axis=0), job.weight[others], job.noise.shape)
         return IndexDraws(members[0], index), widths
 
     @property

@@ -47,7 +47,10 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     raw, features = predict_bases(members, job.data.x[rows])
     y, m = job.data.y[rows], job.head.n_outputs
     length, widths = _LENGTH, None
-    scale, noise = np.full(m, prior_scale), np.mean(job.noise**2, axis=0) / max(prior_scale, 1e-12) ** 2
+    scale, noise = (
+        np.full(m, prior_scale),
+        np.mean(job.noise**2, axis=0) / max(prior_scale, 1e-12) ** 2,
+    )
     if left_out is not None:
         unseen = left_out[:, rows // job.n_queries]
         own = unseen.argmax(axis=0)
@@ -83,9 +86,7 @@ def _train_bases(job, report):
         job.data,
         [trial_seed(job.entropy, k) for k in range(n_members)],
         splits=job.splits(left_out) if learns else None,
-        permutations=(
-            [job.row_order(k) for k in range(n_members)] if job.by_function else None
-        ),
+        permutations=([job.row_order(k) for k in range(n_members)] if job.by_function else None),
         report=report,
     )
     kept = completed(members)

@@ -64,7 +64,9 @@ class FeatureKernel:
         components = np.zeros((features.shape[1], _N_COMPONENTS))
         components[:, : len(kept)] = kept.T / (norm * length)
         # The spectral density of Matern's kernel is a t distribution of five degrees of freedom.
-        t = rng.standard_normal((_N_COMPONENTS, _N_RANDOM)) / np.sqrt(rng.chisquare(5, _N_RANDOM) / 5)
+        t = rng.standard_normal((_N_COMPONENTS, _N_RANDOM)) / np.sqrt(
+            rng.chisquare(5, _N_RANDOM) / 5
+        )
         return cls(shift, components, t, rng.uniform(0, 2 * np.pi, _N_RANDOM))
 
     @property

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from skuq.fitted._conditioned import N_ARRAYS, ConditionedDraws, conditioned_draws
-from skuq.fitted._conditioned import N_ARRAYS, ConditionedDraws, conditioned_draws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, Run, tensors
