@@ -134,12 +134,15 @@ class NEONRegressor(OperatorRegressor):
 
     Attributes
     ----------
-    member_ : Member
-        Trained network as data: weights and history.
+    members_ : list of Member
+        Trained networks as data: weights and history. There are several base networks where noise
+        is learnt with a conditioned prior, otherwise there is one.
     query_points_ : ndarray of shape (q, d_y)
         Query points of the columns of Y.
     index_ : ndarray of shape (n_draws, n_index)
         Indices that predictions average over.
+    noise_std_ : ndarray of shape (m,), or (q, m) where columns have scales of their own
+        Standard deviation of the noise, in units of Y: known, learnt, or 0.
     n_parameters_ : int
         Number of trained parameters.
     fitted_ : FittedOperator
@@ -362,9 +365,9 @@ class NEONRegressor(OperatorRegressor):
         return IndexDraws(members[0], index), widths
 
     @property
-    def member_(self):
-        """The trained network as data."""
-        return self.fitted_.draws.member
+    def members_(self):
+        """Trained networks as data."""
+        return list(self.fitted_.draws.members)
 
     @property
     def index_(self):

@@ -120,6 +120,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         inputs, query points and values.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
+    noise_std_ : ndarray of shape (m,), or (q, m) where columns have scales of their own
+        Standard deviation of the noise, in units of Y: known, learnt, or 0.
     n_parameters_ : int
         Number of trained parameters, of all members together.
     n_features_in_ : int

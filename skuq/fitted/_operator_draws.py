@@ -17,6 +17,7 @@ from skuq.tables._functions import pair_rows
 from skuq.tables._scaling import hard_clip
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
+from skuq.training._program_key import padded_rows
 
 
 @functools.lru_cache(maxsize=32)
@@ -79,7 +80,10 @@ class OperatorDraws:
         fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
         arguments = *fixed, *_runnable(network, n_members).split(weights), *states
         if is_conditioned:
-            arguments = *arguments, *(half for a in fitted.draws.arrays for half in _halves(a))
+            arrays = *fitted.draws.features.arrays, fitted.draws.weights
+            # Rows are padded, so that a program serves fits to further functions.
+            arrays = *arrays, *map(_padded, (fitted.draws.rows, fitted.draws.coefficients))
+            arguments = *arguments, *(half for array in arrays for half in _halves(array))
         return function, arguments
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
@@ -116,6 +120,11 @@ class OperatorDraws:
             xp, arrays, _double(xp, means), _double(xp, features), _double(xp, index)
         )
         return draws if xp is np else xp.cast(draws, means.dtype)
+
+
+def _padded(array: np.ndarray) -> np.ndarray:
+    """Append rows of zeros, up to a number that fits to similar data share."""
+    return np.pad(array, [(0, padded_rows(len(array)) - len(array)), (0, 0)])
 
 
 def _halves(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

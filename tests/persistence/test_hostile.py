@@ -419,7 +419,9 @@ def test_members_that_do_not_fit_their_network(change, message):
 @pytest.mark.slow
 def test_networks_that_draw_have_as_many_weights_as_they_say():
     settings = {"encoder_units": 3, "latent": 3, "decoder_units": 3, "steps": 2}
-    neon = skuq.NEONRegressor(**settings, epinet_units=3, prior_units=2, n_index=2, random_state=0)
+    neon = skuq.NEONRegressor(
+        **settings, epinet_units=3, prior_units=2, n_index=2, random_state=0, epistemic="epinet"
+    )
     data = dumps(neon.fit(X, Y))
 
     def change(tree):

@@ -176,6 +176,7 @@ CASES = {
         Y,
     ),
     "neon": (skuq.NEONRegressor(**NEON), INPUTS, VALUES),
+    "neon, epinet": (skuq.NEONRegressor(**NEON, epistemic="epinet", noise=0.1), INPUTS, VALUES),
     "neon, bounded": (
         skuq.NEONRegressor(**NEON, output_map="bounded", fourier_scale=1.0),
         INPUTS,
@@ -258,6 +259,7 @@ FURTHER = {
     "nomu, given ensemble",
     "neon, bounded",
     "neon, nll",
+    "neon, epinet",
     "neon, given",
     "hq, votes",
     "calibrated",
