@@ -148,8 +148,9 @@ class FunctionInputs:
         points = check_queries(query_points, self.query_points.shape[1])
         if self.only_fitted and not np.array_equal(points, self.query_points):
             raise ValueError(
-                "With standardize='columns' each query point of Y has a scale of its own: there are "
-                "no predictions at others. Leave `query_points` out, or fit with standardize=True."
+                "With standardize='columns' each query point of Y has a scale of its own: there "
+                "are no predictions at others. Leave `query_points` out, or fit with "
+                "standardize=True."
             )
         return points
 
