@@ -26,7 +26,7 @@ from skuq.training._draws import predict_bases
 
 _LENGTH = 1.0  # where nothing is held out to choose it by
 _LENGTHS = (0.5, 1.0, 2.0, 4.0)
-_NOISES = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # variances in units of the prior's
+_NOISES = (0.0, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # variances in units of the prior's
 _CHOICE_ROWS = 1000  # for which lengths and noises are compared
 
 
@@ -47,17 +47,16 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     raw, features = predict_bases(members, job.data.x[rows])
     y, m = job.data.y[rows], job.head.n_outputs
     length, widths = _LENGTH, None
-    scale, noise = (
-        np.full(m, prior_scale),
-        np.mean(job.noise**2, axis=0) / max(prior_scale, 1e-12) ** 2,
-    )
+    scale = np.full(m, prior_scale)
+    noise = np.mean(job.noise**2, axis=0) / max(prior_scale, 1e-12) ** 2
     if left_out is not None:
         unseen = left_out[:, rows // job.n_queries]
         own = unseen.argmax(axis=0)
         error = y - raw[own, np.arange(len(rows))]
         error, own, seen = (v[unseen.any(axis=0)] for v in (error, own, features))
-        length, scale, noise = _choose(seen, error, own, rng)
-        widths = np.ones_like(job.noise), np.broadcast_to(scale * np.sqrt(noise), job.noise.shape)
+        columns = rows[unseen.any(axis=0)] % job.n_queries if len(job.noise) > 1 else None
+        length, scale, noise, factor = _choose(seen, error, own, columns, rng)
+        widths = factor, factor * scale * np.sqrt(noise)
     kernel = FeatureKernel.of(features, length, rng)
     conditioning = Conditioning(kernel, features)
     weights = rng.standard_normal((len(kernel.phases), n_index, m)) * scale
@@ -93,8 +92,11 @@ def _train_bases(job, report):
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 
 
-def _choose(features, error, groups, rng):
-    """Choose length scale, prior's scales (m,) and noises (m,) by errors of rows left out.
+def _choose(features, error, groups, columns, rng):
+    """Choose length scale, prior's scales (m,), noises (m,) and factors by errors of rows left out.
+
+    Factors (1, m) are 1. With `columns` (n,), the number of each row's column, they are (q, m), for
+    columns of different scales.
 
     Errors are most likely under normals of the variance that the conditioned prior has if the
     rows of their group are left out of the conditioning.
@@ -102,6 +104,7 @@ def _choose(features, error, groups, rng):
     if len(error) > _CHOICE_ROWS:
         chosen = rng.permutation(len(error))[:_CHOICE_ROWS]
         features, error, groups = features[chosen], error[chosen], groups[chosen]
+        columns = None if columns is None else columns[chosen]
     square, best = error**2, None
     for length in _LENGTHS:
         kernel = FeatureKernel.of(features, length, rng)
@@ -116,5 +119,11 @@ def _choose(features, error, groups, rng):
         loss = np.min(losses, axis=0).sum()
         if best is None or loss < best[0]:
             scale = np.take_along_axis(np.array(scales), least[None], axis=0)[0]
-            best = loss, length, np.sqrt(scale), np.take(_NOISES, least)
-    return best[1:]
+            best = loss, length, np.sqrt(scale), np.take(_NOISES, least), conditioning
+    _, length, scale, noise, conditioning = best
+    if columns is None:
+        return length, scale, noise, np.ones((1, len(scale)))
+    total = [conditioning.left_out(own, groups) + own for own in noise]
+    ratio = square / np.transpose(total) / np.maximum(scale, 1e-150) ** 2
+    factor = np.stack([ratio[columns == k].mean(axis=0) for k in range(columns.max() + 1)])
+    return length, scale, noise, np.sqrt(factor)

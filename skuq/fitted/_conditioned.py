@@ -194,11 +194,11 @@ class Conditioning:
 
     def left_out(self, noise: float, groups: np.ndarray) -> np.ndarray:
         """Variances (n,) of rows, in units of the prior's, given the rows of other groups."""
-        inverse = linalg.inv(self._noisy(noise), overwrite_a=True, assume_a="pos")
+        inverse = linalg.inv(self._noisy(noise), overwrite_a=True)
         variance = np.empty(len(groups))
         for group in np.unique(groups):
             own = np.flatnonzero(groups == group)
-            block = linalg.inv(inverse[np.ix_(own, own)], assume_a="pos")
+            block = linalg.inv(inverse[np.ix_(own, own)])
             variance[own] = np.diag(block) - noise - _JITTER
         return np.clip(variance, _JITTER, 1.0)
 
