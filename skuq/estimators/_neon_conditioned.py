@@ -54,8 +54,10 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
         own = unseen.argmax(axis=0)
         error = y - raw[own, np.arange(len(rows))]
         error, own, seen = (v[unseen.any(axis=0)] for v in (error, own, features))
-        columns = rows[unseen.any(axis=0)] % job.n_queries if len(job.noise) > 1 else None
-        length, scale, noise, factor = _choose(seen, error, own, columns, rng)
+        columns = rows[unseen.any(axis=0)] % job.n_queries
+        length, scale, noise, factor = _choose(
+            seen, error, own, columns % len(job.noise), len(job.noise), rng
+        )
         widths = factor, factor * scale * np.sqrt(noise)
     kernel = FeatureKernel.of(features, length, rng)
     conditioning = Conditioning(kernel, features)
@@ -92,11 +94,11 @@ def _train_bases(job, report):
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 
 
-def _choose(features, error, groups, columns, rng):
+def _choose(features, error, groups, columns, n_columns, rng):
     """Choose length scale, prior's scales (m,), noises (m,) and factors by errors of rows left out.
 
-    Factors (1, m) are 1. With `columns` (n,), the number of each row's column, they are (q, m), for
-    columns of different scales.
+    `columns` (n,) are the numbers of rows' columns, for factors (n_columns, m) of columns of
+    different scales.
 
     Errors are most likely under normals of the variance that the conditioned prior has if the
     rows of their group are left out of the conditioning.
@@ -104,7 +106,7 @@ def _choose(features, error, groups, columns, rng):
     if len(error) > _CHOICE_ROWS:
         chosen = rng.permutation(len(error))[:_CHOICE_ROWS]
         features, error, groups = features[chosen], error[chosen], groups[chosen]
-        columns = None if columns is None else columns[chosen]
+        columns = columns[chosen]
     square, best = error**2, None
     for length in _LENGTHS:
         kernel = FeatureKernel.of(features, length, rng)
@@ -121,9 +123,11 @@ def _choose(features, error, groups, columns, rng):
             scale = np.take_along_axis(np.array(scales), least[None], axis=0)[0]
             best = loss, length, np.sqrt(scale), np.take(_NOISES, least), conditioning
     _, length, scale, noise, conditioning = best
-    if columns is None:
+    if n_columns == 1:
         return length, scale, noise, np.ones((1, len(scale)))
     total = [conditioning.left_out(own, groups) + own for own in noise]
     ratio = square / np.transpose(total) / np.maximum(scale, 1e-150) ** 2
-    factor = np.stack([ratio[columns == k].mean(axis=0) for k in range(columns.max() + 1)])
+    # As if ten more rows of each column had the scale of all columns.
+    found = [ratio[columns == k] for k in range(n_columns)]
+    factor = np.stack([(own.sum(axis=0) + 10) / (len(own) + 10) for own in found])
     return length, scale, noise, np.sqrt(factor)
