@@ -83,12 +83,18 @@ def matern(d):
 
 def estimator_and_settings(part, method, task, arguments):
     """A surrogate, and what of the search differs from the defaults."""
-    given = {"query_points": task.query_points}
+    # Searches are those of a trained EpiNet; simulations have no noise.
+    given = {"query_points": task.query_points, "noise": 0.0}
     if arguments.training_steps is not None:
         given["steps"] = arguments.training_steps
     if part == "brusselator":  # the paper's network, trained as ours are by default
         model = NEONRegressor(
-            fourier_scale=5.0, latent=96, decoder_units=(64,) * 3, prior_scale=1.0, **given
+            fourier_scale=5.0,
+            latent=96,
+            decoder_units=(64,) * 3,
+            prior_scale=1.0,
+            epistemic="epinet",
+            **given,
         )
         return model, {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
     if part == "nomu":
@@ -96,7 +102,7 @@ def estimator_and_settings(part, method, task, arguments):
     if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
         given |= {"schedule": "exponential", "final_lr_factor": 0.03}
     if method.startswith("neon_lcb"):  # sqrt(0.1): the paper's kappa is under the root
-        return NEONRegressor(**given), {
+        return NEONRegressor(epistemic="epinet", **given), {
             "acquisition": "lcb",
             "beta": 0.316,
             "deviation": "absolute",
@@ -110,7 +116,7 @@ def estimator_and_settings(part, method, task, arguments):
         return matern(len(task.bounds)), {"acquisition": "ei"}
     if method == "gp_composite":
         return OutputwiseRegressor(matern(len(task.bounds))), {}
-    return NEONRegressor(**given), {}
+    return NEONRegressor(epistemic="epinet", **given), {}
 
 
 def function_search(method, arguments):
