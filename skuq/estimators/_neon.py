@@ -72,10 +72,10 @@ class NEONRegressor(OperatorRegressor):
         Number of units of each hidden layer of the EpiNet's trained part.
     epistemic : {"auto", "conditioned", "epinet"}, default="auto"
         How the random prior is taken off where data determine the prediction. "epinet" trains an
-        EpiNet to do so, as in the paper. "conditioned" trains the base network only, and
-        conditions random functions of its last hidden layer on the data in closed form. "auto"
-        is "conditioned" wherever that is possible: without `pretrained`, `output_map` and
-        ``loss="nll"``.
+        EpiNet to do so, as in the paper. "conditioned" trains base networks only. It
+        conditions random changes of their weights on the data in closed form, which close there.
+        "auto" is "conditioned" wherever that is possible: without `pretrained`, `build_base`,
+        `output_map` and ``loss="nll"``.
     prior_units : int or sequence of int, default=(5, 5)
         Number of units of each hidden layer of the `n_index` networks of its prior.
     prior_scale : float, default=0.75
@@ -298,6 +298,7 @@ class NEONRegressor(OperatorRegressor):
         reasons = {
             "`pretrained`": self.pretrained is not None,
             "`output_map`": self.output_map is not None,
+            "`build_base`": self.build_base is not None,
             "loss='nll'": self.loss == "nll",
         }
         reason = next((name for name, holds in reasons.items() if holds), None)

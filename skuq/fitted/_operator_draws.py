@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.fitted._conditioned import N_ARRAYS, ConditionedDraws, conditioned_draws
+from skuq.fitted._conditioned import ConditionedDraws, linearised
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, Run, tensors
@@ -17,7 +17,6 @@ from skuq.tables._functions import pair_rows
 from skuq.tables._scaling import hard_clip
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._draws import read_network
-from skuq.training._program_key import padded_rows
 
 
 @functools.lru_cache(maxsize=32)
@@ -37,10 +36,10 @@ class OperatorDraws:
     output_shape : tuple of int
         Shape of one function's values as the user has them.
     n_members : int
-        Members of an ensemble, which are its draws, or the base networks of conditioned draws; 0
-        for one network with indices.
+        Members of an ensemble, which are its draws, or networks of conditioned draws; 0 for one
+        network with indices.
     is_conditioned : bool
-        Whether draws are those of `conditioned_draws`.
+        Whether draws are those of `linearised` networks.
     """
 
     network: EpistemicNetwork
@@ -80,10 +79,8 @@ class OperatorDraws:
         fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
         arguments = *fixed, *_runnable(network, n_members).split(weights), *states
         if is_conditioned:
-            arrays = *fitted.draws.features.arrays, fitted.draws.weights
-            # Rows are padded, so that a program serves fits to further functions.
-            arrays = *arrays, *map(_padded, (fitted.draws.rows, fitted.draws.coefficients))
-            arguments = *arguments, *(half for array in arrays for half in _halves(array))
+            directions = fitted.draws.directions.astype("float64")
+            arguments = *arguments, *_runnable(network, n_members).split(directions)
         return function, arguments
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
@@ -93,10 +90,14 @@ class OperatorDraws:
         network = _runnable(self.network, self.n_members)
         n, q = X.shape[0], queries.shape[0]
         rows = pair_rows(xp, hard_clip(xp, (X - x_mean) / x_scale), queries)
+        k = len(network.shapes)
         if self.is_conditioned:
-            raw = self._conditioned(space, network, variables, rows, index)
+            networks = [
+                (self.network.base, [v[i] for v in variables[:k]], [d[i] for d in variables[k:]])
+                for i in range(self.n_members)
+            ]
+            raw = linearised(space, networks, rows, index)
         else:
-            k = len(network.shapes)
             run = Run(space, index=index)
             raw, _, _ = network.forward(variables[:k], variables[k:], rows, run)
         values, _ = self.head.values(space, raw)
@@ -104,35 +105,3 @@ class OperatorDraws:
         centre = xp.mean(values, axis=0)
         values = (centre + factor * (values - centre)) * scale + mean
         return xp.reshape(values, (-1, n, *self.output_shape))
-
-    def _conditioned(self, space: Any, network: Any, variables: Any, rows: Any, index: Any) -> Any:
-        """Compute raw draws of base networks with a conditioned prior."""
-        xp, k, n_halves = space.xp, len(network.shapes), 2 * N_ARRAYS
-        state, halves = variables[k:-n_halves], variables[-n_halves:]
-        if network.keras_base is None:
-            rows = xp.broadcast_to(rows, (self.n_members, *rows.shape))
-        raws, features, _, _ = network.base(variables[:k], list(state), rows, Run(space))
-        features = xp.reshape(xp.moveaxis(features, 0, 1), (raws.shape[1], -1))
-        # Coefficients of the kernel cancel each other: they are summed in double precision.
-        arrays = [_double(xp, a) + _double(xp, b) for a, b in zip(halves[::2], halves[1::2])]
-        means = xp.mean(raws, axis=0)
-        draws = conditioned_draws(
-            xp, arrays, _double(xp, means), _double(xp, features), _double(xp, index)
-        )
-        return draws if xp is np else xp.cast(draws, means.dtype)
-
-
-def _padded(array: np.ndarray) -> np.ndarray:
-    """Append rows of zeros, up to a number that fits to similar data share."""
-    return np.pad(array, [(0, padded_rows(len(array)) - len(array)), (0, 0)])
-
-
-def _halves(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Split numbers in two that keep nearly all their digits in single precision."""
-    high = array.astype("float32").astype("float64")
-    return high, array - high
-
-
-def _double(xp: Any, values: Any) -> Any:
-    """Convert to double precision."""
-    return values if xp is np else xp.cast(values, "float64")

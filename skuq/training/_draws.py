@@ -6,7 +6,6 @@ As in `_predict` this is NumPy, with no backend loaded, except for a base that i
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -56,26 +55,14 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     return draws
 
 
-def predict_bases(members: Sequence[Member], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Predict with the base networks of members, all on the same rows.
-
-    Returns
-    -------
-    raw : ndarray of shape (n_members, n_samples, n_raw)
-    features : ndarray of shape (n_samples, n_members * n_features)
-        What EpiNets see, of all members beside each other.
-    """
-    x = np.asarray(x, dtype="float64")
-    raws, features = [], []
-    for network, variables, state in map(_parts_of, members):
-        raw, seen, _, _ = network.base(variables, state, x, Run(ARRAYS))
-        raws.append(raw)
-        features.append(seen)
-    return np.stack(raws), np.concatenate(features, axis=-1)
+def variables_of(member: Member) -> tuple[DrawingNetwork, list[Any]]:
+    """Look up a member's network and its variables in float64."""
+    network, variables, _ = _parts_of(member)
+    return network, variables
 
 
 def _parts_of(member: Member) -> tuple[DrawingNetwork, list[Any], list[Any]]:
-    """Look up a member's network and its variables in float64."""
+    """Look up a member's network, its variables and its state in float64."""
     if member not in _parts:
         predicting = _Predicting(member)
         variables = predicting.split(np.asarray(member.weights, dtype="float64"))
