@@ -25,10 +25,10 @@ from skuq.predictive._posterior import normal_indices
 from skuq.training._draws import variables_of
 
 MAX_VALUES = 1500  # conditioned on; of more so many are drawn
-_N_FOLDS = 3  # networks where noise is learnt, each of which leaves out one
+_N_FOLDS = 5  # networks where noise is learnt, each of which leaves out one
 _JITTER = 1e-7  # variance that is added to the prior's of 1
 _NOISES = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)  # variances, in units of the prior's
-_MIDPOINTS = 500
+_OWN_SHARE = 0.5  # of a network's squared errors that other networks do not share
 _PRIOR_VALUES = 10  # with the scale of all, that are added to those of each column
 
 
@@ -68,7 +68,8 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
             for member in members
         ]
     )
-    directions[:, 1:] *= _share_of_mean(members, directions, job.data.x[rows], rng)
+    # What is each network's own of its errors averages out in the mean of all.
+    directions[:, 1:] *= np.sqrt(1 - _OWN_SHARE * (1 - 1 / len(members)))
     rng = generator(job.entropy, "index")
     index = normal_indices(n_draws, n_functions * len(members), rng)
     return ConditionedDraws(members, index, directions.astype("float32")), widths
@@ -127,29 +128,6 @@ def _conditioned_directions(tangents, y, noise, n_functions, amplitude, rng):
     directions = solution.T @ jacobian / unit
     directions[1:] += random
     return directions
-
-
-def _share_of_mean(members, directions, x, rng):
-    """Estimate how much less the mean of the networks errs than a single one: a share of its std.
-
-    The networks' disagreement half-way between rows is the part of their errors that is each one's
-    own and averages out.
-    """
-    n_members = len(members)
-    if n_members == 1:
-        return 1.0
-    pairs = rng.integers(len(x), size=(2, _MIDPOINTS))
-    means, variance = [], 0.0
-    for member, changes in zip(members, directions):
-        network, variables = variables_of(member)
-        split = network.split(changes)
-        raw, tangents = network.network.base.tangents(
-            ARRAYS, variables, split, x[pairs].mean(axis=0)
-        )
-        means.append(raw + tangents[0])
-        variance = variance + np.sum(tangents[1:] ** 2, axis=0)
-    own = np.var(means, axis=0, ddof=1).mean() / max(variance.mean(), 1e-300)
-    return np.sqrt(1 - min(own, 1.0) * (1 - 1 / n_members))
 
 
 def _choose(members, x, y, unseen, place, n_places):
