@@ -318,9 +318,11 @@ def fit_widths(
         own, predicted = own.reshape(-1, 1), predicted.reshape(-1, 1)
         if not own.any():
             continue
-        # First the ratio of averages, as the fit stays near a factor of one where rows are few.
+        # Of two ways to explain errors that are larger than predicted, noise is the first to try:
+        # rows of equal variance cannot tell it from a factor.
         ratio = np.average(own[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
-        a, floor = fit_scale(own, ratio * predicted, rows)
+        ratio = min(ratio, 1.0)
+        a, floor = fit_scale(own, ratio * predicted, rows, prior_rows=0)
         factor[place], noise[place] = np.sqrt(ratio) * a, floor
     return factor, noise
 

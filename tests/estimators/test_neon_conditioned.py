@@ -45,18 +45,18 @@ def wave_model(**changes):
 
 @pytest.fixture(scope="module")
 def wave():
-    u = inputs(40)
+    u = inputs(10)
     return wave_model().fit(u, waves(u))
 
 
 def test_the_prior_closes_at_the_data(wave):
-    at_data, new = std_of(wave, inputs(40)).mean(), std_of(wave, NEAR).mean()
-    assert at_data < 0.15 * new
+    at_data, new = std_of(wave, inputs(10)).mean(), std_of(wave, NEAR).mean()
+    assert at_data < 0.05 * new
     assert std_of(wave, FAR).mean() > 4 * new
 
 
 def test_training_rows_are_met(wave):
-    u = inputs(40)
+    u = inputs(10)
     error = wave.predict(u) - waves(u)
     assert np.sqrt(np.mean(error**2)) < 1e-3 * waves(u).std()
 
