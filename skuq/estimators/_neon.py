@@ -135,8 +135,7 @@ class NEONRegressor(OperatorRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Trained networks as data: weights and history. There are several base networks where noise
-        is learnt with a conditioned prior, otherwise there is one.
+        Trained networks as data: weights and history.
     query_points_ : ndarray of shape (q, d_y)
         Query points of the columns of Y.
     index_ : ndarray of shape (n_draws, n_index)

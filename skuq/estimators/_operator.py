@@ -312,7 +312,9 @@ def fit_widths(
     weight = weight[weight > 0]
     factor, noise = np.ones(shape), np.zeros(shape)
     for place in np.ndindex(shape):
-        columns = slice(place[0], place[0] + 1) if shape[0] > 1 else slice(None)
+        columns = slice(None)  # also where a column of its own has too few values
+        if shape[0] > 1 and len(weight) >= _FEWEST_FUNCTIONS:
+            columns = slice(place[0], place[0] + 1)
         own, predicted = (v[:, columns, place[1]] for v in (error, variance))
         rows = np.repeat(weight, own.shape[1])
         own, predicted = own.reshape(-1, 1), predicted.reshape(-1, 1)

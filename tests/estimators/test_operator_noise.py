@@ -126,7 +126,7 @@ def test_copies_predict_the_same(kind):
 
 def test_columns_without_query_points_have_noise_of_their_own():
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (120, 1))
+    X = rng.uniform(-1, 1, (200, 1))
     Y = np.stack([X[:, 0], 100 * X[:, 0]], axis=1)
     Y += np.array([0.05, 50.0]) * rng.normal(size=Y.shape)
     for kind in KINDS:
@@ -163,7 +163,7 @@ def test_widths_are_those_of_errors_and_variances():
     factor, floor = fit_widths(error**2, variance, np.ones(1000), (1, 2))
     assert_allclose(factor[0], scale, rtol=0.1)
     assert_allclose(floor[0, 0], 0.2, rtol=0.15)
-    assert floor[0, 1] < 0.3
+    assert floor[0, 1] < 0.7  # small beside 3
     # Functions of weight 0 do not count.
     error[:2000] = 100
     weight = np.repeat([0, 1], 500)
