@@ -82,7 +82,6 @@ DIFFERENT = {
     "epistemic networks": {
         "batch_size": "pairs or rows",
         "noise": "functions are left out to learn it",
-        "noise_std_": "functions are left out to learn it",
         "pretrained": "what is trained on top",
         "fitted_": "functions have query points",
         "standardize": "functions have query points",
