@@ -72,7 +72,8 @@ def nomu(settings, n_features, seed, *, hidden=None, epochs=None, **changes):
         changes["hidden_units"] = (hidden,) * 3
     if epochs is not None:
         changes["epochs"] = epochs
-    return NOMURegressor.from_paper(settings, n_features, random_state=seed, **changes)
+    quiet = {"verbose": 0, "random_state": seed}
+    return NOMURegressor.from_paper(settings, n_features, **quiet, **changes)
 
 
 def unscaled(estimator):

@@ -353,12 +353,15 @@ def _mean_square(error, weight):
 
 
 @contextlib.contextmanager
-def progress(verbose):
-    """Show a bar of epochs, if the user wants one; yields what a stack reports them to."""
+def progress(verbose, total=None):
+    """Show a bar of epochs, if the user wants one; yields what a stack reports them to.
+
+    With the `total` number of epochs, where it is known, the bar tells how long they will take.
+    """
     if not verbose:
         yield None
         return
-    with tqdm(desc="training", unit="epoch") as bar:
+    with tqdm(desc="training", unit="epoch", total=total) as bar:
         yield bar.update
 
 

@@ -14,12 +14,14 @@ _TOY = {
     "initial_range": 0.05,
     "learning_rate": 1e-3,
     "batch_size": None,
+    "schedule": "constant",
     "epochs": 1024,
     "clip_norm": None,
     "l_min": 1e-3,
     "l_max": 2.0,
     "c": 1.0,
     "standardize": False,
+    "verbose": 1,
 }
 # Appendix B.2.7.
 _UCI = {
@@ -36,6 +38,7 @@ _UCI = {
     "initial_range": 0.05,
     "learning_rate": 0.01,
     "batch_size": 100,
+    "schedule": "constant",
     "epochs": 400,
     "early_stopping": False,
     "cv": None,
@@ -91,6 +94,7 @@ def paper_settings(name: str, n_features: int) -> dict:
             "pi_sqr": 1.0,
             "l_min": 1e-6,
             "n_artificial": 500,
+            "verbose": 0,  # a search fits many
             "box": [(-1.0, 1.0)] * n_features,
         },
     }
