@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 from scipy import optimize
 from scipy.stats import qmc
 
 from skuq._checks import check_count
+from skuq._warnings import warn_user
 from skuq.bayesopt._batch_lbfgs import minimize_batch
 from skuq.bayesopt._program import (
     AcquisitionTask,
@@ -126,11 +126,10 @@ def _search(task, u, method, n_restarts):
     try:
         return _FINDERS[method](task, u, n_restarts)
     except NumpyOnlyError as error:
-        warnings.warn(
+        warn_user(
             f"The objective does not take the backend's tensors ({error}), so there are no "
             "gradients and the acquisition is maximised by DIRECT, more slowly. Write it with "
             "operators and keras.ops.",
-            stacklevel=3,
         )
         return _direct(task, u, n_restarts)
 
@@ -141,11 +140,10 @@ def _batched(task, u, n_restarts):
     values = compiled.values(u)
     order, scale = _ranked(values), _scale(values)
     if _is_inexact(task, u, values, scale):
-        warnings.warn(
+        warn_user(
             "Inputs or outputs are so far from 0, for how much they vary, that the compiled "
             "acquisition's single precision does not tell points apart: it is maximised in double "
             "precision, more slowly and less thoroughly. Subtract a constant from them.",
-            stacklevel=5,
         )
         return _without_gradients(task, u)
 

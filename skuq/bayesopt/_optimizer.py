@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from skuq import _archive
 from skuq._checks import check_count
 from skuq._seeds import draw_entropy, generator
+from skuq._warnings import warn_user
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._loop import run_loop
@@ -338,10 +338,9 @@ class BayesianOptimizer:
                 return self._step(results, attempt)
             except (FloatingPointError, np.linalg.LinAlgError) as error:
                 failure = error
-        warnings.warn(
+        warn_user(
             f"The surrogate could not be fitted to {len(results.X)} results, with "
             f"{_ATTEMPTS} seeds ({failure}): the next points are random ones.",
-            stacklevel=3,
         )
         return None
 
@@ -453,10 +452,9 @@ class BayesianOptimizer:
         self._set_sign(sign)
         end = len(self._log) + n_calls
         if end <= self.n_initial:
-            warnings.warn(
+            warn_user(
                 f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
                 "used. Lower `n_initial` or raise `n_calls`.",
-                stacklevel=3,
             )
         self._n_steps = max(1, end - self.n_initial)
         message = run_loop(
@@ -573,10 +571,9 @@ class BayesianOptimizer:
                 f"which a batch shares the best. Got {q}."
             )
         if q > _LARGE_BATCH:
-            warnings.warn(
+            warn_user(
                 f"q={q} points at once are hard to place well together: above {_LARGE_BATCH} "
                 "consider several batches.",
-                stacklevel=3,
             )
 
 

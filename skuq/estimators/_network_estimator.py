@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -21,6 +20,7 @@ from tqdm.auto import tqdm
 
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, trial_seed
+from skuq._warnings import warn_user
 from skuq.estimators._api import forget_fit, to_keras
 from skuq.fitted import FittedEnsemble
 from skuq.networks import OPTIMIZERS, GaussianHead, build_mlp
@@ -374,7 +374,7 @@ def check_units(name: str, given) -> list[int]:
     return units.tolist()
 
 
-def completed(members, stacklevel: int = 5) -> list[int]:
+def completed(members) -> list[int]:
     """Find the positions of members that were trained, and warn of those that diverged.
 
     A member whose training loss stopped being finite is left out even if an earlier epoch could be
@@ -391,9 +391,8 @@ def completed(members, stacklevel: int = 5) -> list[int]:
             "weaker penalties, or `clip_norm=1.0`."
         )
     if len(kept) < len(members):
-        warnings.warn(
+        warn_user(
             f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
-            stacklevel=stacklevel,
         )
     return kept
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import joblib
-from joblib.externals.loky.process_executor import ProcessPoolExecutor
+from joblib.externals.loky import process_executor
 
 from skuq.search._gpus import gpu_of_slot
 from skuq.search._payload import EvaluationPayload, unpack_outcome
@@ -126,10 +127,10 @@ class _Worker:
         self.n_threads, self.gpu = n_threads, gpu
         self.n_trials = 0
         threads = str(n_threads)
-        self._executor = ProcessPoolExecutor(
+        self._executor = process_executor.ProcessPoolExecutor(
             max_workers=1,
             timeout=_IDLE_SECONDS,
-            initializer=_exit_with_parent,
+            initializer=_start_worker,
             initargs=(os.getpid(), folder),
             env={
                 "TF_NUM_INTRAOP_THREADS": threads,
@@ -154,6 +155,18 @@ class _Worker:
 
 _idle: list[_Worker] = []
 _idle_lock = threading.Lock()
+
+
+def _forget_idle_workers() -> None:
+    """Leave idle processes to the parent, in a process that was forked from it."""
+    global _idle, _idle_lock, _idle_of_parent
+    # Kept, since an executor that is deleted wakes the parent's thread.
+    _idle_of_parent, _idle, _idle_lock = _idle, [], threading.Lock()
+
+
+_idle_of_parent: list[_Worker] = []
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+    os.register_at_fork(after_in_child=_forget_idle_workers)
 
 
 def _take_worker(n_threads: int, folder: str, gpu: str | None) -> _Worker:
@@ -182,13 +195,16 @@ _payloads: dict[str, EvaluationPayload] = {}  # the last one read, by its path
 _folder: str | None = None  # of the search that this process works for
 
 
-def _exit_with_parent(parent: int, folder: str) -> None:
+def _start_worker(parent: int, folder: str) -> None:
     """Watch the process that started this one, and end with it even if it was killed.
 
     The search's folder holds its data; when the parent is dead only the worker can remove it.
     """
     global _folder
     _folder = folder
+    # loky would end a process that has grown by 300 MB, which networks soon do, with a warning.
+    # How large it may grow is decided by `MAX_BYTES`.
+    process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import joblib
 
 from skuq._seeds import generator, trial_seed
+from skuq._warnings import warn_user
 from skuq.catalog import Catalog, HeldOut
 from skuq.catalog._records import TrialBudget, TrialRecord
 from skuq.exceptions import SearchFailedError
@@ -206,10 +206,9 @@ class Search:
         if len(members) < len(records):
             failures = (r.message for r in finished if not r.completed)
             reason = reason or next(failures, "interrupted")
-            warnings.warn(
+            warn_user(
                 f"{len(records) - len(members)} of {len(records)} networks could not be refitted "
                 f"on all rows: those of the search stand in for them ({reason}).",
-                stacklevel=4,
             )
         positions = {record.trial_number: k for k, record in enumerate(catalog)}
         refitted = {positions[number]: member for number, member in members.items()}
