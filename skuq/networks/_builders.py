@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,10 @@ def refuse_model(name: str, build: Any, arguments: str = "input_shape, n_outputs
 def unpack_hypermodel(given: Any) -> Any:
     """Return the `build` of a Keras-Tuner `HyperModel`, and anything else as it is."""
     keras_tuner = sys.modules.get("keras_tuner")
-    is_one = keras_tuner is not None and isinstance(given, keras_tuner.HyperModel)
-    return given.build if is_one else given
+    if keras_tuner is None or not isinstance(given, keras_tuner.HyperModel):
+        return given
+    # As its class defines it: Keras-Tuner wraps it in a function of any arguments.
+    return types.MethodType(type(given).build, given)
 
 
 def check_space_arguments(build: Callable[..., Any]) -> None:

@@ -196,7 +196,7 @@ _folder: str | None = None  # of the search that this process works for
 
 
 def _start_worker(parent: int, folder: str) -> None:
-    """Watch the process that started this one, and end with it even if it was killed.
+    """Let this process end with the one that started it, even a killed one, and no sooner.
 
     The search's folder holds its data; when the parent is dead only the worker can remove it.
     """

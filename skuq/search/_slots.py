@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import current_process
 from typing import Any, Protocol, Self
 
 import joblib
@@ -86,7 +87,8 @@ def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials
         raise ValueError(
             f"Trials cannot run on joblib's {name}. Use the loky, threading or dask backend."
         )
-    if n_slots == 1 and n_trials <= _MANY_TRIALS and resident_bytes() < _MAX_BYTES:
+    is_small = n_trials <= _MANY_TRIALS and resident_bytes() < _MAX_BYTES
+    if n_slots == 1 and (is_small or current_process().daemon):  # which may have no children
         return InlineSlots(evaluate)
     return ProcessSlots(evaluate, n_slots)
 

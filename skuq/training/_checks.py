@@ -29,6 +29,7 @@ def build_checked(
     SearchSpaceError
         If it raises, or the model is not one that can be trained.
     """
+    backend.check_fork()  # an error of `build` would hide it
     refuse_model(source, build)
     try:
         model = build(input_shape, n_raw)
