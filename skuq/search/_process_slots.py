@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, Self
 
@@ -124,6 +125,8 @@ class _Worker:
     """One process behind an executor of its own."""
 
     def __init__(self, n_threads: int, folder: str, gpu: str | None) -> None:
+        global _has_started
+        _has_started = True
         self.n_threads, self.gpu = n_threads, gpu
         self.n_trials = 0
         threads = str(n_threads)
@@ -157,16 +160,26 @@ _idle: list[_Worker] = []
 _idle_lock = threading.Lock()
 
 
-def _forget_idle_workers() -> None:
-    """Leave idle processes to the parent, in a process that was forked from it."""
-    global _idle, _idle_lock, _idle_of_parent
-    # Kept, since an executor that is deleted wakes the parent's thread.
-    _idle_of_parent, _idle, _idle_lock = _idle, [], threading.Lock()
+_has_started = False  # whether this process has started a worker
+_is_forked = False  # whether it was forked from one that had
 
 
-_idle_of_parent: list[_Worker] = []
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = _has_started
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-    os.register_at_fork(after_in_child=_forget_idle_workers)
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def can_start_processes() -> bool:
+    """Whether this process can have workers.
+
+    Daemons may have no children. Of a process that had workers, a fork inherits queues whose
+    threads are not there.
+    """
+    return not (_is_forked or current_process().daemon)
 
 
 def _take_worker(n_threads: int, folder: str, gpu: str | None) -> _Worker:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing import current_process
 from typing import Any, Protocol, Self
 
 import joblib
 
 from skuq.search._dask_slots import DaskSlots
 from skuq.search._process_slots import MAX_BYTES as _MAX_BYTES
-from skuq.search._process_slots import ProcessSlots, resident_bytes
+from skuq.search._process_slots import ProcessSlots, can_start_processes, resident_bytes
 
 # From this many trials on, even one job runs in a process: the caller's memory stays flat.
 _MANY_TRIALS = 50
@@ -46,9 +45,10 @@ class Slots(Protocol):
 def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials: int = 1) -> Slots:
     """Make the slots that `n_jobs` and joblib's configuration ask for.
 
-    Inside a worker of joblib or a task of Dask, and with one job and few trials, trials run in
-    the caller. Under ``joblib.parallel_config(backend="threading")`` they run in threads, under
-    ``backend="dask"`` on the client's cluster, otherwise in processes.
+    Inside a worker of joblib or a task of Dask, in processes that cannot start others, and with
+    one job and few trials, trials run in the caller. Under
+    ``joblib.parallel_config(backend="threading")`` they run in threads, under ``backend="dask"``
+    on the client's cluster, otherwise in processes.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials
             f"Trials cannot run on joblib's {name}. Use the loky, threading or dask backend."
         )
     is_small = n_trials <= _MANY_TRIALS and resident_bytes() < _MAX_BYTES
-    if n_slots == 1 and (is_small or current_process().daemon):  # which may have no children
+    if (n_slots == 1 and is_small) or not can_start_processes():
         return InlineSlots(evaluate)
     return ProcessSlots(evaluate, n_slots)
 
