@@ -138,7 +138,7 @@ class MemberTrainer:
         """Train stage by stage, as far and as long as the budget allows."""
         started, jobs = time.monotonic(), self._jobs(configuration, seed)
         share, deadline, scores = 1.0, started + budget.seconds, []
-        if budget.seconds < math.inf:
+        if budget.shorten and budget.seconds < math.inf:
             needed, measured = seconds_needed(jobs)
             share = share_in_time(needed, deadline - time.monotonic())
             data = [own for _, own in jobs]
@@ -147,13 +147,15 @@ class MemberTrainer:
         # Scores of a shortened training are not those of others after the same share.
         for stage, largest in budget.stages if share == 1 else ():
             training.advance(stage, cancelled=cancelled, deadline=deadline)
+            if time.monotonic() > deadline:
+                break
             so_far = self._result(training, with_moments=False)
             scores.append(self._score(so_far))
             if not scores[-1] <= largest:
                 return TrialOutcome(None, self._objective(so_far), tuple(scores), stage)
         training.advance(cancelled=cancelled, deadline=deadline)
         result = self._result(training)
-        return TrialOutcome(result, self._objective(result), tuple(scores), share)
+        return TrialOutcome(result, self._objective(result), tuple(scores), share * training.share)
 
     def _jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any
