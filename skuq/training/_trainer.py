@@ -142,7 +142,10 @@ class MemberTrainer:
             needed, measured = seconds_needed(jobs)
             share = share_in_time(needed, deadline - time.monotonic())
             data = [own for _, own in jobs]
-            jobs = [(with_share_of_epochs(job, share), own) for job, own in zip(measured, data)]
+            shortened = [with_share_of_epochs(job, share) for job in measured]
+            jobs = list(zip(shortened, data))
+            # At least one epoch is trained, however little time there is.
+            share = shortened[0].recipe.epochs / measured[0].recipe.epochs
         training = JointTraining(jobs)
         # Scores of a shortened training are not those of others after the same share.
         for stage, largest in budget.stages if share == 1 else ():
