@@ -74,7 +74,7 @@ class TrainingRun:
         """Share of the training that is done: 1 once it has ended, by early stopping too."""
         if np.all(to_host(self._carry["stopped"])):
             return 1.0
-        return self._done / self.job.recipe.epochs
+        return float(self._done / self.job.recipe.epochs)
 
     @property
     def jit(self) -> bool:

@@ -145,7 +145,7 @@ class MemberTrainer:
             shortened = [with_share_of_epochs(job, share) for job in measured]
             jobs = list(zip(shortened, data))
             # At least one epoch is trained, however little time there is.
-            share = shortened[0].recipe.epochs / measured[0].recipe.epochs
+            share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
         training = JointTraining(jobs)
         # Scores of a shortened training are not those of others after the same share.
         for stage, largest in budget.stages if share == 1 else ():

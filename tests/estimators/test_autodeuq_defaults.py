@@ -366,7 +366,7 @@ def test_failed_repeats_leave_the_networks_of_the_search(tiny_space, wave, monke
     monkeypatch.setattr(MemberRepeater, "__call__", fail)
     settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
     model = AutoDEUQRegressor(**settings, repeats=2)
-    with pytest.warns(UserWarning, match="4 of 4 repeats .* MemoryError: no room"):
+    with pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
         model.fit(*wave)
     assert len(model.fitted_.members) == len(model.selection_) and model.repeated_ == {}
 
@@ -452,7 +452,7 @@ def test_a_leaderboard_of_a_trial_with_repeats(repeated, wave):
 def fitted_without_one_member(model):
     selection = model.selection_
     one = replace(selection, indices=selection.indices[:1], weights=np.ones(1))
-    return model._copy(selection_=one, selections_=(one,))
+    return model._copy(selection_=one, selections_=(one,), repeated_={})
 
 
 def test_decisions_with_the_name_of_a_column(fitted):
