@@ -113,6 +113,22 @@ def test_small_tables_have_fewer_folds(wave, groups):
     assert n_folds == (4 if groups is None else 2)
 
 
+def test_one_group_cannot_be_divided_into_folds(wave):
+    X, y = wave
+    with pytest.raises(ValueError, match=r"`groups` has one: 7.0. Give `validation_data`"):
+        AutoDEUQRegressor(**FAST).fit(X, y, groups=np.full(len(y), 7.0))
+
+
+@pytest.mark.parametrize("labels", ["a" * 20 + "b" * 19 + "c", "abc" * 3])
+def test_rare_classes_are_divided_without_a_word(wave, labels):
+    X, y = wave[0][: len(labels)], np.array(list(labels))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", SmallValidationWarning)
+        model = AutoDEUQClassifier(**{**FAST, "n_trials": 1}).fit(X, y)
+    assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
 def test_trials_are_discarded_by_default(fitted):
     statuses = [record.status for record in fitted.catalog_]
     assert "discarded" in statuses and statuses.count("completed") >= 4
