@@ -177,7 +177,7 @@ def _folds(
         if groups is not None and len(np.unique(groups)) < 2:
             raise ValueError(
                 "Folds need at least two groups of rows of positive weight, and `groups` has one: "
-                f"{groups[0]!r}. Give `validation_data`, or no groups."
+                f"{np.asarray(groups).tolist()[0]!r}. Give `validation_data`, or no groups."
             )
         # Where no class has a row for every fold, classes are divided like any other rows.
         if labels is not None and np.unique(labels, return_counts=True)[1].max() < cv:
