@@ -31,8 +31,7 @@ class BoTorch:
         self.torch, self.x, self.y = torch, [], []
         self.bounds, self.integer = np.array(bounds), integer
         self.sizes = [
-            int(high) + 1 if column in categories else 1
-            for column, (_, high) in enumerate(bounds)
+            int(high) + 1 if column in categories else 1 for column, (_, high) in enumerate(bounds)
         ]
 
     def tell(self, x, y):
@@ -108,9 +107,7 @@ class Optuna:
                 for (name, space), v in zip(self.space.items(), point)
             }
             self.study.add_trial(
-                self.optuna.trial.create_trial(
-                    params=values, distributions=self.space, value=value
-                )
+                self.optuna.trial.create_trial(params=values, distributions=self.space, value=value)
             )
 
     def ask(self, q):

@@ -157,9 +157,7 @@ TASKS = {
     "branin": lambda cache: Task(
         np.array([[-5.0, 10.0], [0.0, 15.0]]), 10, 9, 10, plain(branin), 0.39788735772973816
     ),
-    "hartmann6": lambda cache: Task(
-        box(0, 1, 6), 10, 19, 10, plain(hartmann6), -3.322368011415515
-    ),
+    "hartmann6": lambda cache: Task(box(0, 1, 6), 10, 19, 10, plain(hartmann6), -3.322368011415515),
     "ackley10": lambda cache: Task(box(-32.768, 32.768, 10), 10, 19, 10, plain(ackley), 0.0),
     "pest": lambda cache: Task(
         *(box(0, N_CHOICES - 1, N_STAGES), 20, 25, 4, plain(pest_control)),
@@ -183,9 +181,7 @@ def why_not(name):
 
 def design(task, seed):
     """The initial points, the same for all methods: a Latin hypercube (n_initial, d)."""
-    u = qmc.LatinHypercube(len(task.bounds), rng=np.random.default_rng(seed)).random(
-        task.n_initial
-    )
+    u = qmc.LatinHypercube(len(task.bounds), rng=np.random.default_rng(seed)).random(task.n_initial)
     low, high = task.bounds.T
     X = low + (high - low) * u
     for column in task.categories:

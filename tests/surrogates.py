@@ -78,4 +78,3 @@ class Marginal(JointProcess):
 def search(estimator, acquisition="lei", bounds=SQUARE, **settings):
     settings = {"n_restarts": 10, "n_draws": 32, "random_state": 0, **settings}
     return BayesianOptimizer(estimator, bounds, acquisition, **settings)
-

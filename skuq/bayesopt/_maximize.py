@@ -202,9 +202,7 @@ def _climbed(compiled, starts, scale, max_rounds, ftol, survivors=None):
         values, gradients = compiled.values_and_gradients(u)
         return -values / scale, -gradients / scale
 
-    result = minimize_batch(
-        negative, starts, max_rounds=max_rounds, ftol=ftol, survivors=survivors
-    )
+    result = minimize_batch(negative, starts, max_rounds=max_rounds, ftol=ftol, survivors=survivors)
     return result.x, -result.value * scale
 
 

@@ -228,7 +228,11 @@ class ResultLog:
         except WrongShapeError:
             raise
         except Exception as error:  # the evaluation was expensive: keep it
-            return np.nan, nothing, f"the objective or a constraint raised {type(error).__name__}: {error}"
+            return (
+                np.nan,
+                nothing,
+                f"the objective or a constraint raised {type(error).__name__}: {error}",
+            )
         if not np.isfinite(value):
             return np.nan, nothing, "the objective is NaN or inf"
         wrong = np.flatnonzero(~np.isfinite(limits))
