@@ -208,7 +208,8 @@ def note_absent(path, method, reason):
     """Record that a rival cannot be run here."""
     save(
         path,
-        dict(part="absent", dataset="", method=method, seed=0, settings={}, reason=reason),
+        {"part": "absent", "dataset": "", "method": method, "seed": 0, "settings": {}}
+        | {"reason": reason},
     )
     print(f"NOT RUN: {method}: {reason}", flush=True)
 

@@ -115,7 +115,7 @@ class WrongShapeError(ValueError):
 
 def is_feasible(constraints: np.ndarray) -> np.ndarray:
     """Which rows satisfy all constraints (n, J): (n,)."""
-    return (constraints <= 0).all(axis=1)
+    return np.asarray((constraints <= 0).all(axis=1))
 
 
 def merit_units(values: np.ndarray, constraints: np.ndarray) -> np.ndarray:

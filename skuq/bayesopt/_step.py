@@ -160,7 +160,8 @@ class Step:
         self.maximizer, self.n_restarts = maximizer, n_restarts
         self.is_noisy, self._entropy = is_noisy, entropy
         self.model, self.seconds_fit = surrogates.model, surrogates.seconds
-        self.posterior, self.objective = surrogates.posterior, objective
+        self.posterior = surrogates.posterior
+        self.objective: SignedObjective | MeritObjective = objective
         self._signed, self._values = objective, results.values
         if len(constraints):
             units = merit_units(results.values, results.constraints)

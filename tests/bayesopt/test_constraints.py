@@ -243,6 +243,7 @@ class Warm(RegressorMixin, BaseEstimator):
         self.warm_start, self.random_state = warm_start, random_state
 
     def fit(self, X, y):
+        self.n_features_in_ = X.shape[1]
         self.n_fits_ = 1 + (getattr(self, "n_fits_", 0) if self.warm_start else 0)
         Warm.seeds.append(self.random_state)
         Warm.counts.append(self.n_fits_)
