@@ -29,6 +29,8 @@ from .estimators import NESClassifier as NESClassifier
 from .estimators import NESRegressor as NESRegressor
 from .estimators import NOMURegressor as NOMURegressor
 from .estimators import OperatorEnsembleRegressor as OperatorEnsembleRegressor
+from .estimators import UncertaintyPipeline as UncertaintyPipeline
+from .estimators import make_pipeline as make_pipeline
 from .persistence import load as load
 from .persistence import save as save
 

@@ -50,6 +50,16 @@ def as_predicted(y: Any, mean: Any) -> np.ndarray:
     return targets.reshape(shape) if fits else targets
 
 
+def last_estimator(estimator: Any) -> Any:
+    """Find the estimator that predicts at the end of pipelines, searches and frozen estimators."""
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    if isinstance(estimator, FrozenEstimator):
+        return last_estimator(estimator.estimator)
+    if isinstance(estimator, Pipeline):
+        return last_estimator(estimator.steps[-1][1])
+    return estimator
+
+
 def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
     """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
 

@@ -16,3 +16,5 @@ from ._nes import NESClassifier as NESClassifier
 from ._nes import NESRegressor as NESRegressor
 from ._nomu import NOMURegressor as NOMURegressor
 from ._operator_ensemble import OperatorEnsembleRegressor as OperatorEnsembleRegressor
+from ._pipeline import UncertaintyPipeline as UncertaintyPipeline
+from ._pipeline import make_pipeline as make_pipeline
