@@ -281,8 +281,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         team = [pool[self.names_[k]] for k in self.selected_]
         if self.cv != "prefit":
             every = np.arange(len(y))
+            fit_params = {"sample_weight": sample_weight}
             fitted = Parallel(self.n_jobs)(
-                delayed(fit_fold)(model, X, y, sample_weight, every) for model in team
+                delayed(fit_fold)(model, X, y, fit_params, every) for model in team
             )
             team = [model for model, _ in fitted]
         weights = self.weights_
@@ -504,6 +505,6 @@ def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
         np.zeros(len(y), dtype=int) if voting == "hard" else np.zeros((len(y), len(classes)))
     )
     for train, test in splits:
-        fitted, X_test = fit_fold(model, X, y, sample_weight, train, test)
+        fitted, X_test = fit_fold(model, X, y, {"sample_weight": sample_weight}, train, test)
         predictions[test] = predict_votes(fitted, X_test, voting, classes)
     return predictions

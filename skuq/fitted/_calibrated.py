@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from skuq._checks import class_codes
-from skuq._nested import class_probabilities, innermost, predict_normal
+from skuq._nested import NoUncertaintyError, class_probabilities, innermost, predict_normal
 from skuq._registry import saved_as
 from skuq.fitted._protocol import refuse_keras
 from skuq.predictive import (
@@ -21,7 +21,7 @@ from skuq.predictive import (
 from skuq.predictive._calibration import tempered
 from skuq.tables import ForeignInputs
 
-_SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
+SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
 
 
 @saved_as("fitted.Calibration")
@@ -126,7 +126,9 @@ class FittedCalibrated:
 
 
 def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
-    """Predict the distribution of any fitted regressor that knows its uncertainty.
+    """Predict the distribution of any fitted regressor, before calibration.
+
+    A regressor that predicts points only gets a standard deviation of 1 for all rows.
 
     Raises TypeError if the method cannot calibrate what it predicts, and ValueError for NaN or inf.
     """
@@ -141,10 +143,14 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
                 'method="scale" may calibrate.'
             )
         return distribution
-    mean, std = predict_normal(model, X)
+    try:
+        mean, std = predict_normal(model, X)
+    except NoUncertaintyError:
+        mean = np.asarray(model.predict(X), dtype=float)
+        std = np.ones_like(mean)  # the scale is learnt from the errors
     if not (np.isfinite(mean).all() and np.isfinite(std).all()):
         raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
-    return GaussianMixture(mean[None], np.maximum(std, _SMALLEST_STD)[None])
+    return GaussianMixture(mean[None], np.maximum(std, SMALLEST_STD)[None])
 
 
 def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> CategoricalMixture:
