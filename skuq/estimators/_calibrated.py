@@ -211,7 +211,7 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         Number of folds that are fitted in parallel.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes lines to the log elsewhere.
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -381,7 +381,7 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
         Number of folds that are fitted in parallel.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes lines to the log elsewhere.
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
