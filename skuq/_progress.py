@@ -105,11 +105,11 @@ class Progress:
         message : str, default=""
             Says what happened, in lines.
         **shown
-            Values, which stay until they are replaced. Underscores of a name become spaces.
+            Values, which stay until they are replaced.
         """
         with self._lock:
             self.n_done += n
-            self._shown.update({name.replace("_", " "): value for name, value in shown.items()})
+            self._shown.update(shown)
             if self._display == "bar":
                 self._update_bar()
             elif self._display is not None and self._is_worth_a_line():
@@ -151,7 +151,7 @@ class Progress:
         elapsed = time.time() - self._started
         if elapsed < _FIRST_ESTIMATE:
             return 0.0
-        return elapsed + min(self._seconds_left(), math.inf)
+        return elapsed + self._seconds_left()
 
     def _seconds_left(self) -> float:
         """Estimate the time that is left; infinite if nothing is known about it."""

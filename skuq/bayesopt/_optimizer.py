@@ -79,8 +79,9 @@ class BayesianOptimizer:
         The surrogate gets them one-hot encoded.
     random_state : int, RandomState instance or None, default=None
         Seed. Together with the results it determines every proposal.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        search is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
     callback : callable, optional
         Called as ``callback(optimizer)`` after every batch of `maximize` and `minimize`. The
         search stops if it returns True.
@@ -165,7 +166,7 @@ class BayesianOptimizer:
         integer=None,
         categories=None,
         random_state=None,
-        verbose=0,
+        verbose=None,
         callback=None,
     ):
         self.domain = Domain(bounds, integer, categories)

@@ -12,10 +12,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
-from tqdm.auto import tqdm
 
 from skuq._checks import class_codes
 from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
+from skuq._progress import Progress
 from skuq._registry import saved_as
 from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._diversity import MEASURES
@@ -95,8 +95,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Number of estimators that are fitted in parallel.
     random_state : int, RandomState instance or None, default=None
         Seed of the draw of negatives; used only with `n_negatives`.
-    verbose : int, default=0
-        1 shows a progress bar while estimators are cross-validated.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -184,7 +185,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         "on": [StrOptions({"correctness", "labels"})],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        "verbose": ["verbose", None],
     }
 
     def __init__(
@@ -205,7 +206,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         on="correctness",
         n_jobs=None,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.estimators = estimators
         self.metric = metric
@@ -346,8 +347,12 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             )
             for model in pool.values()
         )
-        bar = tqdm(work, total=len(pool), desc="pool", unit="model", disable=not self.verbose)
-        return np.stack(list(bar))
+        predictions = []
+        with Progress("pool", "model", len(pool), verbose=self.verbose) as progress:
+            for held_out in work:
+                predictions.append(held_out)
+                progress.step()
+        return np.stack(predictions)
 
     @property
     def estimators_(self):

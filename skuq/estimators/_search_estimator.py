@@ -67,7 +67,7 @@ SEARCH_CONSTRAINTS: dict = {
     **DURABLE_CONSTRAINTS,
     "n_jobs": [Integral, None],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
+    "verbose": ["verbose", None],
 }
 
 
