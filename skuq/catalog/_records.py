@@ -51,6 +51,12 @@ class Member:
     seconds: float
     tier: str
 
+    def __repr__(self) -> str:
+        return (
+            f"Member({self.n_weights} weights, best epoch {self.best_epoch + 1} of {self.n_epochs}, "
+            f"score {self.score:.4g}, {self.seconds:.1f} s)"
+        )
+
     @property
     def networks(self) -> tuple[Member, ...]:
         """This network as a tuple, as `FoldedMember` has several."""
@@ -109,6 +115,12 @@ class FoldedMember:
     score: float
     center: np.ndarray | None = None
     variance: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"FoldedMember({len(self.networks)} networks, {self.n_weights} weights, "
+            f"score {self.score:.4g})"
+        )
 
     @property
     def n_weights(self) -> int:

@@ -6,6 +6,7 @@ from ._calibrated import CalibratedUncertaintyClassifier as CalibratedUncertaint
 from ._calibrated import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
 from ._deep_ensemble import DeepEnsembleClassifier as DeepEnsembleClassifier
 from ._deep_ensemble import DeepEnsembleRegressor as DeepEnsembleRegressor
+from ._discovery import all_estimators as all_estimators
 from ._hq import HQEnsembleSelector as HQEnsembleSelector
 from ._hyper_ensemble import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
 from ._hyper_ensemble import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor

@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from skuq._checks import class_codes
+from skuq._checks import class_codes, explain_labels
 from skuq._params import HasMethods, StrOptions, fit_context, safe_split
 from skuq._progress import Progress
 from skuq._registry import saved_as
@@ -274,7 +274,8 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         self.verbose = verbose
 
     def _check_y(self, y):
-        y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
+        with explain_labels(self):
+            y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
         if len(y) < 2:
             raise ValueError(f"Calibration needs at least 2 rows. Got n_samples={len(y)}.")
         if y.ndim == 2 and y.shape[1] == 1:

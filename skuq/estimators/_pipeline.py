@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._nested import innermost, last_estimator
 from skuq._registry import saved_as
-from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
 
 
 def _ends_with(method):
@@ -87,6 +87,9 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     >>> model.predict_interval(X[:1], coverage=0.9).shape
     (1, 2)
     """
+
+    _doc_link_module = "skuq"
+    _doc_link_template = doc_link_template
 
     predict_distribution = _passed_on(UncertaintyRegressor.predict_distribution)
     predict_interval = _passed_on(UncertaintyRegressor.predict_interval)

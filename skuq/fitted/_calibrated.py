@@ -10,6 +10,7 @@ import numpy as np
 from skuq._checks import class_codes
 from skuq._nested import NoUncertaintyError, class_probabilities, innermost, predict_normal
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.fitted._protocol import refuse_keras
 from skuq.predictive import (
     CategoricalMixture,
@@ -48,6 +49,8 @@ class Calibration:
     scores: Any = None
     coverage: Any = None
 
+    __repr__ = record_repr
+
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         scaled = regressor_distribution(estimator, X, self.method).scaled(self.scale)
@@ -71,6 +74,8 @@ class Temperature:
 
     temperature: float
     classes: np.ndarray
+
+    __repr__ = record_repr
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate.
@@ -102,6 +107,8 @@ class FittedCalibrated:
 
     estimator: Any
     calibration: Any
+
+    __repr__ = record_repr
 
     @property
     def inputs(self) -> ForeignInputs:
