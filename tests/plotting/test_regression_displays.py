@@ -67,6 +67,10 @@ def test_band_of_mixture_shows_both_parts_in_order_of_the_input():
     width = 3 * np.sqrt(2)
     assert_allclose(_edges(display.total_band_), np.stack([mean - width, mean + width], axis=1))
     assert_allclose(display.scatter_.get_offsets(), [[2, 1], [0, 2], [1, 3]])
+    # The points are on top, and their rims tell them from bands and the mean.
+    assert display.scatter_.get_zorder() > display.line_.get_zorder()
+    assert colors.to_hex(display.scatter_.get_edgecolor()[0]) == "#ffffff"
+    assert display.scatter_.get_alpha() is None
     assert display.ax_.get_ylabel() == "y (kW)"
 
 
