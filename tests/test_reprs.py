@@ -22,7 +22,10 @@ FITTED = {
     "neon": (skuq.NEONRegressor(steps=5, random_state=0), Y),
     "operators": (skuq.OperatorEnsembleRegressor(2, steps=5, random_state=0), Y),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal"), Y),
-    "team": (skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]), Y > 0),
+    "team": (
+        skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
+        Y > 0,
+    ),
     "search": (
         skuq.AutoDEUQRegressor(2, search_space=TinySpace(), epochs=3, cv=2, random_state=0),
         Y,

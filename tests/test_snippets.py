@@ -65,7 +65,9 @@ SHORTER = {
     | {"n_calls=40": "n_calls=3"},
     "docs/methods/nes.md": {"n_trials=50, n_members=5": "n_trials=3, n_members=2"}
     | {"NESClassifier(n_trials=50)": "NESClassifier(n_trials=2, epochs=5)"},
-    "docs/methods/nomu.md": {"NOMURegressor(random_state=0)": "NOMURegressor(epochs=5, random_state=0)"},
+    "docs/methods/nomu.md": {
+        "NOMURegressor(random_state=0)": "NOMURegressor(epochs=5, random_state=0)"
+    },
     "docs/methods/tabular.md": {"max_time=300, n_jobs=2": "n_trials=2"},
     "docs/start.md": {"n_jobs=2, random_state=0": "n_trials=2, random_state=0"},
 }
@@ -104,7 +106,12 @@ def classes():
     X, y = rows(90)
     codes = np.digitize(y, [-1, 1])
     pool = [("bayes", GaussianNB()), ("line", LogisticRegression())]
-    recent = {"X_recent": X[:30], "y_recent": codes[:30], "X_newest": X[30:], "y_newest": codes[30:]}
+    recent = {
+        "X_recent": X[:30],
+        "y_recent": codes[:30],
+        "X_newest": X[30:],
+        "y_newest": codes[30:],
+    }
     return {**numbers(), "X": X, "y": codes, "X_new": X[:5], "pool": pool, **recent}
 
 
@@ -143,6 +150,7 @@ def trainings():
     import dataclasses
 
     import keras
+
     from skuq import training
     from skuq.networks import GaussianHead
     from skuq.tables import TrainingData
@@ -169,7 +177,12 @@ def files():
 def tables():
     X, y = rows()
     frame = pd.DataFrame(X, columns=list("abc")).assign(site=["north", "south", "west"] * 20)
-    return {**numbers(), "frame": frame, "new_frame": frame[:5], "AutoDEUQRegressor": skuq.AutoDEUQRegressor}
+    return {
+        **numbers(),
+        "frame": frame,
+        "new_frame": frame[:5],
+        "AutoDEUQRegressor": skuq.AutoDEUQRegressor,
+    }
 
 
 SETUP = {

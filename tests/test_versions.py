@@ -2,8 +2,9 @@ import configparser
 import re
 from pathlib import Path
 
-import skuq
 from processes import run_python
+
+import skuq
 
 SETUP = configparser.ConfigParser()
 SETUP.read(Path(__file__).parents[1] / "setup.cfg")

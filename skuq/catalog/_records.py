@@ -52,10 +52,9 @@ class Member:
     tier: str
 
     def __repr__(self) -> str:
-        return (
-            f"Member({self.n_weights} weights, best epoch {self.best_epoch + 1} of {self.n_epochs}, "
-            f"score {self.score:.4g}, {self.seconds:.1f} s)"
-        )
+        epochs = f"best epoch {self.best_epoch + 1} of {self.n_epochs}"
+        score = f"score {self.score:.4g}, {self.seconds:.1f} s"
+        return f"Member({self.n_weights} weights, {epochs}, {score})"
 
     @property
     def networks(self) -> tuple[Member, ...]:

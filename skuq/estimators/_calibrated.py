@@ -57,9 +57,9 @@ class _CalibratedUncertainty:
         sample_weight : array-like of shape (n,), optional
             Non-negative; for fitting and for calibrating.
         **fit_params
-            Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with an
-            entry for each row are divided like the rows. `groups` go to `cv` as well: rows of one
-            group then never stand in two folds, also with the default of `cv`. Under metadata
+            Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
+            an entry for each row are divided like the rows. `groups` go to `cv` as well: rows of
+            one group then never stand in two folds, also with the default of `cv`. Under metadata
             routing the estimator and `cv` get what they request.
 
         Returns
@@ -98,7 +98,7 @@ class _CalibratedUncertainty:
         return FittedCalibrated(self.estimator_, self.calibration_)
 
     def _route(self, X, sample_weight, params):
-        """Divide what `fit` was given into arguments of the estimator's `fit` and of the splitter."""
+        """Divide the arguments of `fit` into those of the estimator's `fit` and of the splitter."""
         given = {name: value for name, value in params.items() if value is not None}
         if given and isinstance(self.cv, str):
             raise TypeError(
