@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
@@ -27,10 +28,10 @@ def explain_labels(estimator: Any) -> Iterator[None]:
     except ValueError as error:
         if "could not convert string" not in str(error):
             raise
-        label = str(error).rpartition(":")[2].strip()
+        label = re.search("'.*'", str(error))
         raise ValueError(
             f"{type(estimator).__name__} is a regressor, and y must hold numbers. Got the label "
-            f"{label}. Classes are for classifiers, for example DeepEnsembleClassifier."
+            f"{label[0] if label else error}. Classes are for classifiers, for example DeepEnsembleClassifier."
         ) from error
 
 
