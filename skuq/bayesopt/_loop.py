@@ -47,10 +47,15 @@ def run_loop(
                     break
                 batch = first[:n] if len(first) else ask(int(min(n, log.n_left)))
                 first = first[n:]
-                for x in batch:
-                    _evaluate(func, x, log)
-                    n_failed = int((~log.usable).sum())
-                    progress.step(best=f"{best():.4g}", failed=n_failed)
+                try:
+                    for k, x in enumerate(batch, start=1):
+                        _evaluate(func, x, log)
+                        if k < len(batch):
+                            progress.step()
+                finally:  # after an interrupt nobody evaluates the others
+                    log.forget(batch)
+                n_failed = len(log) - int(log.usable.sum())
+                progress.step(best=f"{best():.4g}", failed=n_failed)
                 if is_to_stop():
                     message = "Stopped by `callback`."
                     break
@@ -66,7 +71,9 @@ def run_loop(
 
 def _evaluate(func, x, log):
     try:
-        y = func(x.copy())
+        y, constraints = func(x.copy()), None
+        if log.measures_constraints and isinstance(y, tuple) and len(y) == 2:
+            y, constraints = y
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         _logger.info("evaluation %d failed: %s", len(log), message)
@@ -74,7 +81,7 @@ def _evaluate(func, x, log):
     else:
         if y is None:
             raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
-        log.add(x, y)
+        log.add(x, y, constraints)
     if len(log) >= _HOPELESS and not log.has_value:
         raise _failure(log)
 
