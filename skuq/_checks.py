@@ -28,10 +28,11 @@ def explain_labels(estimator: Any) -> Iterator[None]:
     except ValueError as error:
         if "could not convert string" not in str(error):
             raise
-        label = re.search("'.*'", str(error))
+        quoted = re.search("'.*'", str(error))
+        label = quoted[0] if quoted else str(error)
         raise ValueError(
             f"{type(estimator).__name__} is a regressor, and y must hold numbers. Got the label "
-            f"{label[0] if label else error}. Classes are for classifiers, for example DeepEnsembleClassifier."
+            f"{label}. Classes are for classifiers, for example DeepEnsembleClassifier."
         ) from error
 
 

@@ -302,6 +302,10 @@ class ClassTargets:
         """Learn the classes and their weights, and return codes (n, 1)."""
         self._encoder = LabelEncoder().fit(y)
         self.classes = self._encoder.classes_
+        if len(self.classes) < 2:
+            raise ValueError(
+                f"y must have at least two classes. Got 1 class: {self.classes.tolist()}."
+            )
         head = CategoricalHead(len(self.classes))
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
         codes = self._encoder.transform(y)

@@ -6,8 +6,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
 from skuq import (
+    AutoDEUQClassifier,
     CalibratedUncertaintyRegressor,
+    DeepEnsembleClassifier,
     DeepEnsembleRegressor,
+    MCDropoutClassifier,
     NEONRegressor,
     make_pipeline,
 )
@@ -243,3 +246,12 @@ def test_lazy_frames_are_refused_with_the_way_out():
 
     with pytest.raises(TypeError, match=r"X is a LazyFrame, .* Give X\.collect\(\)\."):
         DeepEnsembleRegressor().fit(LazyFrame(), X[:, 0])
+
+
+@pytest.mark.parametrize(
+    "estimator", [DeepEnsembleClassifier(), MCDropoutClassifier(), AutoDEUQClassifier()]
+)
+def test_one_class_is_refused(estimator):
+    """Networks would predict it with probability 1, and have no doubt."""
+    with pytest.raises(ValueError, match=r"at least two classes\. Got 1 class: \['ant'\]"):
+        estimator.fit(X, ["ant"] * 4)
