@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, Self
 
 import joblib
@@ -20,6 +22,20 @@ _LONG = 20.0  # seconds: by default a shorter computation shows no bar
 _FIRST_ESTIMATE = 2.0  # seconds after which a computation's time is estimated
 _N_LINES = 20  # lines of a computation of many steps, at most
 _LINE_EVERY = 60.0  # seconds after which such a computation writes a line anyway
+
+
+# What is told of the steps of a computation: ``listener(unit, n)``.
+_LISTENER: ContextVar[Callable[[str, int], None] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listening(listener: Callable[[str, int], None] | None) -> Iterator[None]:
+    """Tell a listener of the steps that are counted meanwhile."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
 
 
 class Progress:
@@ -70,6 +86,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         self.n_done = self._initial
+        self._listener = _LISTENER.get()
         self._started = self._last_line = time.time()
         self._timer: threading.Timer | None = None
         if self._display == "bar":
@@ -109,6 +126,8 @@ class Progress:
         """
         with self._lock:
             self.n_done += n
+            if self._listener is not None:
+                self._listener(self._unit, n)
             self._shown.update(shown)
             if self._display == "bar":
                 self._update_bar()

@@ -22,6 +22,7 @@ from sklearn.utils.validation import (
 )
 
 from skuq._checks import check_count, class_codes
+from skuq._params import CallbackSupportMixin
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
 
@@ -102,7 +103,7 @@ def _rng(random_state: Any) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction methods of all regressors.
 
     Methods take the keywords `query` that the fitted model's distribution takes: regressors of
@@ -319,7 +320,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-class UncertaintyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction methods of all classifiers: they have `classes_`, in the order of their codes."""
 
     _doc_link_module = "skuq"

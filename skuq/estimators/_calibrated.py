@@ -25,6 +25,7 @@ from skuq._params import HasMethods, StrOptions, fit_context, safe_split
 from skuq._progress import Progress
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, forget_fit
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.fitted import Calibration, FittedCalibrated, Temperature
 from skuq.fitted._calibrated import (
@@ -45,6 +46,7 @@ _CONSTRAINTS: dict = {
 class _CalibratedUncertainty:
     """Predict rows out of fold, learn from them, and fit on everything."""
 
+    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, **fit_params):
         """Calibrate on rows out of fold, and fit the estimator on all rows.

@@ -23,6 +23,7 @@ from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import break_ties
 from skuq.estimators._api import UncertaintyClassifier, forget_fit
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.fitted import FittedTeam
 from skuq.fitted._team import predict_votes
@@ -225,6 +226,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.random_state = random_state
         self.verbose = verbose
 
+    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None):
         """Predict with every model of the pool, choose a team, and fit its members.

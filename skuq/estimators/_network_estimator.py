@@ -21,6 +21,7 @@ from skuq._params import Interval, StrOptions, fit_context
 from skuq._progress import Progress
 from skuq._seeds import draw_entropy, trial_seed
 from skuq.estimators._api import forget_fit, to_keras
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.fitted import FittedEnsemble
 from skuq.networks import OPTIMIZERS, GaussianHead, build_mlp
 from skuq.networks._activations import ACTIVATIONS
@@ -84,6 +85,7 @@ class NetworkEstimator:
 
     _method_class: type[TrainingMethod]
 
+    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Train the members.

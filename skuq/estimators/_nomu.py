@@ -14,6 +14,7 @@ from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._registry import saved_as
 from skuq._seeds import draw_entropy, generator
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import training_progress
 from skuq.estimators._nomu_choice import check_parameters, choose_readout, is_to_choose
 from skuq.estimators._nomu_fit import Job, NomuTrainer
@@ -379,6 +380,7 @@ class NOMURegressor(UncertaintyRegressor):
         """
         return cls(**{**paper_settings(name, n_features), **changes})
 
+    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Choose c, l_min and l_max on held-out rows, and train on all rows.

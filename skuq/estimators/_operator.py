@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import check_units, training_progress
 from skuq.fitted import FittedOperator
 from skuq.networks import OPTIMIZERS, OperatorHead, OperatorNetwork
@@ -105,6 +106,7 @@ class OperatorRegressor(UncertaintyRegressor):
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
     __metadata_request__predict = {"query_points": None}
 
+    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, Y, sample_weight=None):
         """Train the networks.

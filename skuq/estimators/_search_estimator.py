@@ -24,6 +24,7 @@ from skuq._params import HasMethods, Interval, fit_context
 from skuq._seeds import draw_entropy
 from skuq.catalog import HeldOut
 from skuq.estimators._api import forget_fit, to_keras
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._durable import (
     DURABLE_CONSTRAINTS,
     RUNNING_PARAMETERS,
@@ -209,6 +210,7 @@ class SearchEstimator:
     def _method(self) -> SearchMethod:
         return self._method_class(self)
 
+    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=True)
     def fit(
         self,

@@ -74,7 +74,8 @@ def _state_of(value: Any, where: Any) -> State:
         return {}
     if type(state) is not dict:
         raise UnsavableError(f"{where} has a state that is no dict of attributes.")
-    return state
+    # Callbacks of scikit-learn belong to the process, not to the model.
+    return {name: part for name, part in state.items() if name != "_skl_callbacks"}
 
 
 class Restorer:
