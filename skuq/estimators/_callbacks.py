@@ -1,4 +1,4 @@
-"""scikit-learn's callbacks (1.9 and later, experimental), which are told of fits and their steps."""
+"""Callbacks of scikit-learn (1.9 and later, experimental): they are told of fits and steps."""
 
 from __future__ import annotations
 
