@@ -12,15 +12,11 @@ from sklearn.utils.validation import _check_method_params as check_method_params
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 
 try:
-    from sklearn.callback import CallbackSupportMixin, with_callbacks
+    from sklearn.callback import CallbackSupportMixin
 except ImportError:  # scikit-learn before 1.9 has no callbacks
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Placeholder."""
-
-    def with_callbacks(method):
-        """Return the method as it is."""
-        return method
 
 
 __all__ = [
@@ -35,5 +31,4 @@ __all__ = [
     "check_sample_weight",
     "fit_context",
     "safe_split",
-    "with_callbacks",
 ]

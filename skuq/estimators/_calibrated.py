@@ -46,8 +46,8 @@ _CONSTRAINTS: dict = {
 class _CalibratedUncertainty:
     """Predict rows out of fold, learn from them, and fit on everything."""
 
-    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=False)
+    @tells_callbacks
     def fit(self, X, y, sample_weight=None, **fit_params):
         """Calibrate on rows out of fold, and fit the estimator on all rows.
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 
-from skuq._params import with_callbacks
 from skuq._progress import listening
 
 
 def tells_callbacks(fit):
-    """Tell callbacks that a fit begins, of each of its steps, and that it ends (decorator).
+    """Tell callbacks of a fit, of each of its steps and of its end (decorator).
 
     Steps are those that progress counts: trials of a search, epochs of a training, fits of folds.
-    At the end callbacks may have the fitted estimator, which `ScoringMonitor` scores.
+    At the end callbacks may have the fitted estimator, which `ScoringMonitor` scores. The
+    decorator stands below `fit_context`, which ends callbacks even after an error.
     """
     signature = inspect.signature(fit)
 
-    @with_callbacks
     @functools.wraps(fit)
     def fit_with_callbacks(self, *args, **kwargs):
         if not getattr(self, "_skl_callbacks", None):

@@ -226,8 +226,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.random_state = random_state
         self.verbose = verbose
 
-    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=False)
+    @tells_callbacks
     def fit(self, X, y, sample_weight=None):
         """Predict with every model of the pool, choose a team, and fit its members.
 

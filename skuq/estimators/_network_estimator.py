@@ -85,8 +85,8 @@ class NetworkEstimator:
 
     _method_class: type[TrainingMethod]
 
-    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Train the members.
 

@@ -380,8 +380,8 @@ class NOMURegressor(UncertaintyRegressor):
         """
         return cls(**{**paper_settings(name, n_features), **changes})
 
-    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Choose c, l_min and l_max on held-out rows, and train on all rows.
 

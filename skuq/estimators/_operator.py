@@ -106,8 +106,8 @@ class OperatorRegressor(UncertaintyRegressor):
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
     __metadata_request__predict = {"query_points": None}
 
-    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(self, X, Y, sample_weight=None):
         """Train the networks.
 

@@ -210,8 +210,8 @@ class SearchEstimator:
     def _method(self) -> SearchMethod:
         return self._method_class(self)
 
-    @tells_callbacks
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(
         self,
         X,

@@ -174,7 +174,7 @@ def _with_parameters(cls: type, state: State) -> State:
     """
     missing = {name: p for name, p in _parameters(cls).items() if name not in state}
     # A pipeline of ours has scikit-learn's parameters.
-    declared_in = getattr(cls.__init__, "__module__", cls.__module__)
+    declared_in = getattr(cls.__init__, "__module__", cls.__module__)  # type: ignore[misc]
     if missing and not declared_in.startswith("sklearn."):
         raise FileFormatError(f"{cls.__name__} lacks the parameter {min(missing)!r}")
     return {**state, **{name: p.default for name, p in missing.items() if p.default is not p.empty}}

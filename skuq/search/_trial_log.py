@@ -138,7 +138,10 @@ class TrialLog:
         scores = [r.score for r in self.history if r.completed]
         best = f"{min(scores):.3f}" if scores else "-"
         counts = Counter(r.status for r in self.history)
-        shown = {f"best {self._options.score_name}": best, "failed": counts["failed"]}
+        shown: dict[str, Any] = {
+            f"best {self._options.score_name}": best,
+            "failed": counts["failed"],
+        }
         if counts["discarded"]:
             shown["discarded"] = counts["discarded"]
         if record.failed:
