@@ -219,6 +219,8 @@ def test_an_interrupt_ends_all_groups(data):
 
     thread = threading.Thread(target=interrupt)
     n_threads = threading.active_count()
+    # Tests that run in the background of a shell ignore SIGINT otherwise.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread.start()
     started = time.monotonic()
     try:
@@ -231,6 +233,7 @@ def test_an_interrupt_ends_all_groups(data):
     finally:
         running.set()
         thread.join()
+        signal.signal(signal.SIGINT, handler)
     assert time.monotonic() - started < 30
     assert threading.active_count() <= n_threads  # none goes on in the background
 
