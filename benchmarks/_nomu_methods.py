@@ -72,8 +72,7 @@ def nomu(settings, n_features, seed, *, hidden=None, epochs=None, **changes):
         changes["hidden_units"] = (hidden,) * 3
     if epochs is not None:
         changes["epochs"] = epochs
-    quiet = {"verbose": 0, "random_state": seed}
-    return NOMURegressor.from_paper(settings, n_features, **quiet, **changes)
+    return NOMURegressor.from_paper(settings, n_features, random_state=seed, **changes)
 
 
 def unscaled(estimator):

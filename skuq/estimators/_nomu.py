@@ -13,7 +13,8 @@ from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._registry import saved_as
 from skuq._seeds import draw_entropy
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
-from skuq.estimators._network_estimator import progress
+from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._network_estimator import training_progress
 from skuq.estimators._nomu_choice import (
     Evidence,
     check_parameters,
@@ -191,8 +192,9 @@ class NOMURegressor(UncertaintyRegressor):
         `artificial_inputs` and `noise`, also use the preprocessed columns.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -298,7 +300,7 @@ class NOMURegressor(UncertaintyRegressor):
         "standardize": ["boolean"],
         **PREPROCESS_CONSTRAINTS,
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        "verbose": ["verbose", None],
     }
 
     def __init__(
@@ -342,7 +344,7 @@ class NOMURegressor(UncertaintyRegressor):
         standardize=True,
         preprocess="auto",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.hidden_units = hidden_units
         self.side_hidden_units = side_hidden_units
@@ -394,7 +396,7 @@ class NOMURegressor(UncertaintyRegressor):
             "toy" is section 4.1.1, "testbed" 4.1.2, "solar" 4.1.3, "uci" and "uci_gap" 4.1.4,
             "bayesopt" 4.2. All but the UCI ones expect X and y in [-1, 1] and leave c at 1. They
             have three hidden layers of 1024 units: a fit takes a minute or so ("solar" sixteen
-            times as long), and all but "bayesopt" show a progress bar, which ``verbose=0`` hides.
+            times as long); `verbose` says how its progress is shown.
         n_features : int, default=1
             Number of features of X.
         **changes
@@ -408,6 +410,7 @@ class NOMURegressor(UncertaintyRegressor):
         return cls(**{**paper_settings(name, n_features), **changes})
 
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Choose c, l_min and l_max on held-out rows, and train on all rows.
 
@@ -538,7 +541,7 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
     for model in models:
         check_parameters(model)
     inputs = TableInputs(first.preprocess, scaling=None if first.standardize else NoScaling())
-    targets = NumberTargets(standardize=first.standardize)
+    targets = NumberTargets(standardize=first.standardize, narrow_constants=False)
     rows = read_rows(first, inputs, targets, X, y, sample_weight, min_rows=2 if chooses else 1)
     rows, groups = _used_rows(rows, check_groups(groups, rows.X), chooses)
     validation = None
@@ -552,8 +555,8 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
     for model, entropy in zip(models, entropies):
         parts = training_parts(model, rows, entropy, validation, groups)
         jobs_of_models.append([Job.of(model, entropy, *part) for part in parts])
-    with progress(first.verbose, trainer.n_epochs(sum(jobs_of_models, []))) as report:
-        trained = iter(trainer.train(sum(jobs_of_models, []), report))
+    with training_progress(first.verbose) as progress:
+        trained = iter(trainer.train(sum(jobs_of_models, []), progress.epochs))
         networks_of_models = [[next(trained) for _ in jobs] for jobs in jobs_of_models]
         final_jobs = [jobs[0] for jobs in jobs_of_models]
         final = [networks[0] for networks in networks_of_models]
@@ -561,7 +564,7 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
         if chooses and first.refit and validation is None:
             pairs = zip(jobs_of_models, networks_of_models)
             final_jobs = [trainer.refit_job(*pair) for pair in pairs]
-            final = trainer.train(final_jobs, report)
+            final = trainer.train(final_jobs, progress.epochs)
     for k, (model, entropy, network) in enumerate(zip(models, entropies, final)):
         readout = Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
         if chooses:
@@ -569,7 +572,7 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
                 (own, validation if job.valid is None else rows.take(job.valid))
                 for own, job in zip(networks_of_models[k], jobs_of_models[k])
             ]
-            warn_of_few_rows(model, sum(len(own.X) for _, own in held_out), stacklevel=4)
+            warn_of_few_rows(model, sum(len(own.X) for _, own in held_out))
             seen, raw = rows.take(final_jobs[k].train), trainer.raw_between_rows(network, entropy)
             evidence = Evidence(held_out, network, seen, raw)
             readout = choose_readout(model, evidence, inputs, targets)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from skuq._warnings import warn_user
 from skuq.estimators._nomu_fit import is_noiseless
 from skuq.exceptions import SmallValidationWarning
 from skuq.fitted._nomu import Readout, both_sides
@@ -88,17 +88,16 @@ class Evidence(NamedTuple):
     raw: np.ndarray
 
 
-def warn_of_few_rows(model, n_rows: int, stacklevel: int = 2) -> None:
+def warn_of_few_rows(model, n_rows: int) -> None:
     """Warn where a likelihood of few rows is to choose the readout."""
     chosen = [name for name in ("c", "l_min", "l_max") if getattr(model, name) == "nll"]
     if chosen and n_rows < _FEW_ROWS:
-        raise_to = f"{' and '.join(chosen)} at" if len(chosen) < 3 else "all three at"
-        warnings.warn(
+        better = f"{' and '.join(chosen)} at" if len(chosen) < 3 else "all three at"
+        warn_user(
             f"The likelihood of {n_rows} rows held out chooses {', '.join(chosen)} by chance "
-            f'more than by knowledge. Leave {raise_to} "auto". If the data have no noise, say '
+            f'more than by knowledge. Leave {better} "auto". If the data have no noise, say '
             "noise=0.0.",
             SmallValidationWarning,
-            stacklevel=stacklevel + 1,
         )
 
 

@@ -170,11 +170,6 @@ class NomuTrainer:
             sides = self._train_together(jobs, report, means)
         return self._networks(sides, means)
 
-    def n_epochs(self, jobs) -> int | None:
-        """Count the epochs of a training, if that is one network of a fixed number of them."""
-        one_step = self.head.with_mean or self.given is not None
-        return self._epochs(jobs[0]) if len(jobs) == 1 and one_step else None
-
     def refit_job(self, jobs, networks) -> Job:
         """Make the job that trains on all rows, for as many epochs as the folds found best."""
         epochs = None

@@ -21,7 +21,6 @@ _TOY = {
     "l_max": 2.0,
     "c": 1.0,
     "standardize": False,
-    "verbose": 1,
 }
 # Appendix B.2.7.
 _UCI = {
@@ -94,7 +93,6 @@ def paper_settings(name: str, n_features: int) -> dict:
             "pi_sqr": 1.0,
             "l_min": 1e-6,
             "n_artificial": 500,
-            "verbose": 0,  # a search fits many
             "box": [(-1.0, 1.0)] * n_features,
         },
     }

@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
+from skuq._checks import explain_labels
 from skuq._registry import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
@@ -81,6 +82,8 @@ class FunctionInputs:
     query_points : array-like of shape (q, d_y) or (q,), optional
         By default columns of Y are numbered from 0 to 1, and cannot be predicted between.
     standardize : bool, default=True
+    only_fitted : bool, default=False
+        Whether values at other query points than those of `fit` are refused.
 
     Attributes
     ----------
@@ -96,8 +99,10 @@ class FunctionInputs:
 
     query_points: Any
 
-    def __init__(self, query_points: Any = None, *, standardize: bool = True) -> None:
-        self.are_columns = query_points is None
+    def __init__(
+        self, query_points: Any = None, *, standardize: bool = True, only_fitted: bool = False
+    ) -> None:
+        self.are_columns, self.only_fitted = query_points is None, only_fitted
         self.query_points = None if query_points is None else check_queries(query_points)
         scaling = Scaling if standardize else NoScaling
         self.scaling, self.query_scaling = scaling(), scaling()
@@ -141,7 +146,14 @@ class FunctionInputs:
                 "The columns of Y have no query points of their own: give `query_points` to the "
                 "estimator before fitting, to predict at others."
             )
-        return check_queries(query_points, self.query_points.shape[1])
+        points = check_queries(query_points, self.query_points.shape[1])
+        if self.only_fitted and not np.array_equal(points, self.query_points):
+            raise ValueError(
+                "With standardize='columns' each query point of Y has a scale of its own: there "
+                "are no predictions at others. Leave `query_points` out, or fit with "
+                "standardize=True."
+            )
+        return points
 
     def transform(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
         """Standardise inputs and query points, and pair them to rows (n * q, d_u + d_y)."""
@@ -200,7 +212,9 @@ class FunctionTargets:
     def validate(self, Y: Any, estimator: Any) -> np.ndarray:
         """Check that Y holds finite numbers (n,), (n, q) or (n, q, m)."""
         flat, shape = flat_values(Y)
-        flat = validate_data(estimator, y=flat, multi_output=True, y_numeric=True)
+        with explain_labels(estimator):
+            flat = validate_data(estimator, y=flat, multi_output=True, y_numeric=True)
+            flat = flat.astype("float64")
         return flat.reshape(len(flat), *shape)
 
     def fit_encoder(self, values: np.ndarray, weight: Any) -> np.ndarray:

@@ -70,6 +70,13 @@ class TrainingRun:
         return self._done
 
     @property
+    def share(self) -> float:
+        """Share of the training that is done: 1 once it has ended, by early stopping too."""
+        if np.all(to_host(self._carry["stopped"])):
+            return 1.0
+        return float(self._done / self.job.recipe.epochs)
+
+    @property
     def jit(self) -> bool:
         """Whether the program is compiled through XLA."""
         return self._key.jit
@@ -91,7 +98,7 @@ class TrainingRun:
         n_epochs: int | None = None,
         *,
         cancelled: Callable[[], bool] | None = None,
-        report: Callable[[int], Any] | None = None,
+        report: Callable[[int, int], Any] | None = None,
         deadline: float = math.inf,
     ) -> None:
         """Train for so many epochs (None: all that are left), or until no member goes on.
@@ -126,7 +133,7 @@ class TrainingRun:
             self._carry, self._done, n_calls = carry, self._done + n, n_calls + 1
             self._history.append(rows[:n])
             if report is not None:
-                report(n)
+                report(n, 0 if np.all(stops) else end - self._done)
         self._seconds += time.perf_counter() - started
 
     def _plan(self, n_epochs: int) -> dict[str, np.ndarray]:
