@@ -104,7 +104,7 @@ class NOMURegressor(UncertaintyRegressor):
         "asymmetric" trains one r upwards and another downwards (appendix C.2).
     pi_sqr : float, default=0.1
         Weight of the loss that keeps r small at the rows; a larger one makes bounds narrower
-        there.
+        there. With ``noise=0.0`` it counts ten times.
     pi_exp : float, default=0.01
         Weight of the loss that raises r everywhere; a larger one makes bounds wider.
     c_exp : float, default=30.0

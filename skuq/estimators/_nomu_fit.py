@@ -26,6 +26,7 @@ _HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # for rows to be met, and for ot
 _DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}
 _MARGIN, _MOST_MARGIN = 0.05, 1.0
 _SPACINGS = 3  # of uniform rows, beyond the outermost: 95 % of them have less there
+_CLOSING = 10  # factor of pi_sqr without noise, where Eq. 57 has no bound for it
 _N_BAND = 256  # artificial inputs over which a band's width is averaged
 _MIN_PATIENCE = 10  # epochs
 _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
@@ -60,6 +61,8 @@ class Job(NamedTuple):
     def of(cls, model, entropy, train, valid) -> Job:
         """Make the job of a model, by its parameters."""
         weights = {name: float(getattr(model, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
+        if is_noiseless(model):
+            weights["pi_sqr"] *= _CLOSING
         return cls(entropy, model.learning_rate, tuple(weights.items()), train, valid)
 
 
