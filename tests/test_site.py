@@ -1,0 +1,64 @@
+"""The pages for newcomers: links lead somewhere, figures are measured, blocks of code run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from results_tables import BLOCK, PAGE
+from tiers import slow
+
+ROOT = Path(__file__).parents[1]
+ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+PICTURE = r'^# sphinx_gallery_thumbnail_path = "(.+)"$'
+
+
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_local_links_lead_to_files(name):
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / name).read_text())
+    local = [link for link in links if not link.startswith("http")]
+    assert local or name == "CHANGELOG.md"
+    assert not [link for link in local if not (ROOT / link).exists()]
+
+
+def test_decimals_of_the_readme_are_in_the_tables_of_results():
+    section = (ROOT / "README.md").read_text().split("## How good is it?")[1].split("\n## ")[0]
+    figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", section)
+    tables = "\n".join(found[0] for found in BLOCK.finditer(PAGE.read_text()))
+    assert figures
+    assert not [figure for figure in figures if not re.search(rf"(?<![\d.]){figure}(?!\d)", tables)]
+
+
+def test_every_example_has_its_stored_picture():
+    faults = []
+    for script in sorted((ROOT / "examples").glob("*.py")):
+        found = re.search(PICTURE, script.read_text(), re.MULTILINE)
+        if not found or not (ROOT / "docs" / found[1]).exists():
+            faults.append(script.name)
+    assert not faults
+
+
+def test_public_functions_and_classes_are_in_the_api_page():
+    """Whatever the packages export with a capital or as a function that users call by name."""
+    listed = set(re.findall(r"^   ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    for package in ("", "metrics", "plotting", "predictive"):
+        stub = (ROOT / "skuq" / package / "__init__.pyi").read_text()
+        names = re.findall(r"^from \.\S+ import (\w+) as", stub, re.MULTILINE)
+        prefix = f"{package}." if package else ""
+        assert {f"{prefix}{name}" for name in names} <= listed
+
+
+def blocks(page):
+    """The Python blocks of a page, as one script."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
+
+
+@slow
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/index.md", "docs/get_started.md", "docs/development/contributing.md"]
+)
+def test_blocks_run_one_after_the_other(page, tmp_path):
+    command = [sys.executable, "-c", blocks(page)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
