@@ -33,6 +33,7 @@ myst_heading_anchors = 3
 
 autosummary_generate = True
 numpydoc_show_class_members = False
+toc_object_entries_show_parents = "hide"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -98,6 +99,13 @@ def plain_foreign_docstring(app, what, name, obj, options, lines):
         lines[:] = [re.sub(r":ref:`(.*?) <.*?>`", r"\1", line).replace("`", "") for line in lines]
 
 
+def skip_foreign_member(app, what, name, obj, skip, options):
+    """Leave out what classes inherit from other libraries than scikit-learn: Keras, tuple."""
+    module = getattr(getattr(obj, "fget", obj), "__module__", None) or "builtins"
+    return True if module.split(".")[0] not in ("skuq", "sklearn") else None
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", plain_foreign_docstring)
+    app.connect("autodoc-skip-member", skip_foreign_member)
     app.connect("source-read", stored_picture)
