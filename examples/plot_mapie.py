@@ -2,11 +2,11 @@
 Guaranteed coverage with MAPIE
 ==============================
 
-`MAPIE <https://mapie.readthedocs.io>`_ turns the predictions of any scikit-learn regressor into intervals
-whose coverage is guaranteed, if new rows are exchangeable with those set aside. Alone it scales one
-width for all rows. Given the standard deviation of a skuq ensemble it makes each interval as wide as the row
-needs: the coverage is the same, and the intervals tell easy rows from hard ones. Needs ``pip install mapie``;
-takes a few seconds and saves ``mapie.png``.
+`MAPIE <https://mapie.readthedocs.io>`_ turns the predictions of any scikit-learn regressor into
+intervals whose coverage is guaranteed, if new rows are exchangeable with those set aside. Alone it
+gives all rows intervals of one width. Given the standard deviation of a skuq ensemble it makes each
+interval as wide as the row needs: the coverage is the same, and the intervals tell easy rows from
+hard ones. Needs ``pip install mapie``; takes a few seconds and saves ``mapie.png``.
 """
 
 # %%
@@ -33,8 +33,8 @@ model = DeepEnsembleRegressor(random_state=0).fit(X[train], y[train])
 # %%
 # Two kinds of intervals
 # ----------------------
-# ``"absolute"`` looks at errors alone, `StdConformityScore` at errors in units of the predicted standard
-# deviation, which MAPIE gets by ``predict(X, return_std=True)``.
+# ``"absolute"`` looks at errors alone, `StdConformityScore` at errors in units of the predicted
+# standard deviation, which MAPIE gets by ``predict(X, return_std=True)``.
 intervals = {}
 for name, score in {"one width": "absolute", "width from the model": StdConformityScore()}.items():
     conformal = SplitConformalRegressor(model, confidence_level=0.9, conformity_score=score)

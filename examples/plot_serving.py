@@ -2,9 +2,9 @@
 Serving without TensorFlow
 ==========================
 
-A trained ensemble is saved as one file of numbers. A process that loads it and predicts needs neither
-TensorFlow nor a compiler, starts in a few seconds and answers in about a millisecond. Nothing in the file is
-executed when it is read. Takes half a minute and saves ``serving.png``.
+A trained ensemble is saved as one file of numbers. A process that loads it and predicts needs
+neither TensorFlow nor a compiler, starts in a few seconds and answers in about a millisecond.
+Nothing in the file is executed when it is read. Takes half a minute and saves ``serving.png``.
 """
 
 # %%
@@ -51,9 +51,10 @@ server = textwrap.dedent(
     """
 )
 command = [sys.executable, "-c", server, str(folder / "model.skuq")]
-first, *rest = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+run = subprocess.run(command, capture_output=True, text=True, check=True)
+first, *rest = run.stdout.splitlines()
 seconds, has_tensorflow = first.split()
-milliseconds = sorted(1000 * float(line) for line in rest if line)
+milliseconds = sorted(1000 * float(line) for line in rest)
 print(f"ready after {float(seconds):.1f} s, TensorFlow loaded: {has_tensorflow}")
 print(f"median answer: {milliseconds[len(milliseconds) // 2]:.2f} ms")
 
@@ -62,8 +63,11 @@ print(f"median answer: {milliseconds[len(milliseconds) // 2]:.2f} ms")
 # ----------------
 figure, axes = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
 axes.hist(milliseconds[:475], bins=40, color="#0072B2")
-axes.set(xlabel="time of an answer with mean and standard deviation [ms]", ylabel="answers, fastest 475 of 500")
-axes.set_title(f"{len(model.members_)} networks, one row")
+axes.set(
+    xlabel="time of an answer with mean and standard deviation [ms]",
+    ylabel="answers, fastest 475 of 500",
+)
+axes.set_title(f"{len(model.members_)} networks, one row: the fastest 475 of 500")
 figure.savefig("serving.png", dpi=110)
 
 # sphinx_gallery_thumbnail_path = "images/serving.png"
