@@ -1,22 +1,13 @@
-"""The pages for newcomers: links lead somewhere, figures are measured, blocks of code run."""
+"""The pages for newcomers: links lead somewhere, figures are measured, pictures are there."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from results_tables import BLOCK, PAGE
-from tiers import slow
 
 ROOT = Path(__file__).parents[1]
 ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
-PAGES_WITH_CODE = [
-    "README.md",
-    "docs/index.md",
-    "docs/get_started.md",
-    "docs/development/contributing.md",
-]
 PICTURE = r'^# sphinx_gallery_thumbnail_path = "(.+)"$'
 
 
@@ -52,19 +43,3 @@ def test_public_names_are_in_the_api_page():
         names = re.findall(r"^from \.\S+ import (\w+) as", stub, re.MULTILINE)
         prefix = f"{package}." if package else ""
         assert {f"{prefix}{name}" for name in names} <= listed
-
-
-def blocks(page):
-    """The Python blocks of a page, as one script."""
-    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
-
-
-@slow
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", "docs/index.md", "docs/get_started.md", "docs/development/contributing.md"],
-)
-def test_blocks_run_one_after_the_other(page, tmp_path):
-    command = [sys.executable, "-c", blocks(page)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
