@@ -84,5 +84,3 @@ for name, estimator in estimators.items():
 left.set_title(f"Calibration on {title}")
 right.set_title("Error of the rows kept")
 figure.savefig("compare.png", dpi=110)
-
-# sphinx_gallery_thumbnail_path = "images/compare.png"
