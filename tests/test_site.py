@@ -29,8 +29,8 @@ def test_decimals_of_the_readme_are_in_the_tables_of_results():
 
 def test_every_example_has_its_stored_picture():
     """All but the comparison, whose picture is not stored yet."""
-    faults = []
-    for script in sorted({*(ROOT / "examples").glob("*.py")} - {ROOT / "examples" / "plot_compare.py"}):
+    examples, faults = ROOT / "examples", []
+    for script in sorted({*examples.glob("*.py")} - {examples / "plot_compare.py"}):
         found = re.search(PICTURE, script.read_text(), re.MULTILINE)
         if not found or not (ROOT / "docs" / found[1]).exists():
             faults.append(script.name)
