@@ -1,7 +1,7 @@
 """Tables of seconds, memory and durability."""
 
 import numpy as np
-from _tables import markdown, number, records, significant, stored, table, values
+from _tables import markdown, number, significant, stored, table, values
 
 
 @table
@@ -137,29 +137,3 @@ def engine_machine():
             [title, *(number(s, 0) for s in (speeds.min(), np.median(speeds), speeds.max()))]
         )
     return markdown(["the machine", "least", "median", "most"], rows)
-
-
-COSTS = {
-    "tabular": '`DeepEnsembleRegressor(network="tabular")`',
-    "tabular, classes": '`DeepEnsembleClassifier(network="tabular")`, three classes',
-    "plain": "`DeepEnsembleRegressor()`",
-    "mc dropout": "`MCDropoutRegressor()`",
-    "hyper ensemble": "`HyperDeepEnsembleRegressor()`",
-    "nomu": "`NOMURegressor()`",
-    "neon": "`NEONRegressor()`",
-    "nes": "`NESRegressor()`",
-    "autodeuq": "`AutoDEUQRegressor()`",
-    "boosting": "scikit-learn's histogram gradient boosting",
-    "gaussian process": "scikit-learn's Gaussian process",
-}
-
-
-@table
-def costs():
-    """Processor seconds of a first fit."""
-    sizes = sorted({record["rows"] for record in stored("costs")})
-    rows = []
-    for method, title in COSTS.items():
-        found = {r["rows"]: r["processor_seconds"] for r in records("costs", method=method)}
-        rows.append([title, *(significant(found[n], 2) if n in found else "" for n in sizes)])
-    return markdown(["estimator, defaults", *(f"{n:,} rows" for n in sizes)], rows)
