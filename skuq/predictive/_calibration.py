@@ -342,14 +342,23 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike
     return values[order][np.minimum(at, len(values) - 1)]
 
 
-def fit_levels(pit: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def effective_rows(weights: np.ndarray) -> float:
+    """Compute how many rows of equal weight tell as much as rows of these weights (n,)."""
+    total = weights.sum()
+    return float(total**2 / np.sum(weights**2)) if total > 0 else 0.0
+
+
+def fit_levels(
+    pit: np.ndarray, weights: np.ndarray, n_rows: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Fit knots (n_knots,) of the map from predicted to observed levels (Kuleshov et al., 2018).
 
     The isotonic fit of the observed on the predicted levels is the distribution function of
     the PIT values (n,). Between knots, of which each holds ten values or more, and twenty at
     most, it is linear, so that there is a density. Both ends increase strictly from 0 to 1.
+    `n_rows` is how many rows the values are worth, by default n.
     """
-    n_knots = int(np.clip(len(pit) // 10, 1, 20))
+    n_knots = int(np.clip((len(pit) if n_rows is None else n_rows) // 10, 1, 20))
     observed = np.arange(n_knots + 1) / n_knots
     inner = weighted_quantile(pit, weights, observed[1:-1])
     predicted = np.concatenate([[0.0], inner, [1.0]])
@@ -374,6 +383,52 @@ def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
     A 0 counts as the rounding of 1: a class that a neighbourhood or a tree has not seen is
     not impossible, and a temperature above 1 says how far it is.
     """
-    logits = np.log(np.maximum(proba, _SMALLEST_PROBABILITY)) / temperature
+    return scaled_probabilities(proba, 1 / temperature, 0.0)
+
+
+def scaled_probabilities(
+    proba: np.ndarray, slopes: float | np.ndarray, biases: float | np.ndarray
+) -> np.ndarray:
+    """Probabilities (n, C) whose logarithms are multiplied and added to, normalised.
+
+    Slopes and biases broadcast against (n, C).
+    """
+    logits = slopes * np.log(np.maximum(proba, _SMALLEST_PROBABILITY)) + biases
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+    normalised: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
+    return normalised
+
+
+def fit_vector_scaling(
+    probas: np.ndarray,
+    codes: np.ndarray,
+    weights: np.ndarray,
+    centre: tuple[np.ndarray, np.ndarray],
+    n_prior: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a slope and a bias of each class' log probability (Guo et al., 2017, section 4.2).
+
+    By maximum likelihood with a normal prior about `centre`, slopes and biases (C,), whose
+    precision is `n_prior` in rows.
+    """
+    logs = np.log(np.maximum(probas, _SMALLEST_PROBABILITY))
+    logs -= logs.max(axis=1, keepdims=True)
+    rows, n_classes = np.arange(len(codes)), probas.shape[1]
+    prior = np.concatenate(centre)
+
+    def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        slopes, biases = parameters[:n_classes], parameters[n_classes:]
+        logits = slopes * logs + biases
+        logits -= logits.max(axis=1, keepdims=True)
+        powers = np.exp(logits)
+        total = powers.sum(axis=1)
+        nll = weights @ (np.log(total) - logits[rows, codes])
+        apart = powers / total[:, None]
+        apart[rows, codes] -= 1
+        apart *= weights[:, None]
+        off = parameters - prior
+        gradient = np.concatenate([(apart * logs).sum(axis=0), apart.sum(axis=0)])
+        return nll + 0.5 * n_prior * off @ off, gradient + n_prior * off
+
+    found = optimize.minimize(loss, prior, jac=True, method="L-BFGS-B").x
+    return found[:n_classes], found[n_classes:]
