@@ -2,9 +2,9 @@
 
     python benchmarks/shift.py --data-dir DIR [--only PART ...] [--summary]
 
-stream: a deep ensemble calibrated on the bike rentals of 2011, judged on 2012 month by month. Truths
-arrive after each hour, day, week or month, or never. Goal: 90 % intervals hold 0.88 to 0.92 overall
-and no month less than 0.80.
+stream: a deep ensemble calibrated on the bike rentals of 2011, judged on 2012 month by
+month. Truths arrive after each hour, day, week or month, or never. Goal: 90 % intervals hold 0.88 to
+0.92 overall and no month less than 0.80.
 target: the same with the inputs of 2012 alone.
 classes: bank and electricity in time order, the first 80 % (70 %) to train on. Truths arrive 100
 rows at a time, or never. Goal: the expected calibration error and the log loss are halved.
@@ -13,7 +13,7 @@ concrete, wine, kin8nm and protein. Goal: each bin within 0.05 of 0.90, or two s
 epistemic: does the epistemic standard deviation rise on the middle third of a feature (trained on
 the outer thirds) and on corrupted tables, and how good is the NLL there?
 
-Adds to ``benchmarks/results/shift.json``; what it holds is not run again, and `--summary` prints it.
+Adds to ``benchmarks/results/shift.json``; what it holds is not run again. `--summary` prints it.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from skuq import (
     MCDropoutRegressor,
     NOMURegressor,
 )
-from skuq.exceptions import CalibrationWarning, SmallValidationWarning
 from skuq.datasets import corrupt_table
+from skuq.exceptions import CalibrationWarning, SmallValidationWarning
 from skuq.metrics import coverage_curve, ece_loss, gaussian_nll_loss, ood_auroc_score
 from skuq.predictive import CategoricalMixture
 
@@ -145,9 +145,7 @@ def stream_of_classes(data_dir, name):
 
 def run_classes(data_dir, name, seed):
     X, y, X_late, y_late = stream_of_classes(data_dir, name)
-    classifier = DeepEnsembleClassifier(
-        network="tabular", preprocess="auto", random_state=seed
-    )
+    classifier = DeepEnsembleClassifier(network="tabular", preprocess="auto", random_state=seed)
     found = {}
     # Blocks of time: shuffled folds would know the hour of a row from its neighbours.
     model = CalibratedUncertaintyClassifier(classifier, cv=KFold(5)).fit(X, y)
@@ -221,9 +219,7 @@ def run_epistemic(data_dir, name, feature):
     X, y = data["X"], data["y"]
     order, third = np.argsort(X[:, feature], kind="stable"), len(y) // 3
     gap, outer = order[third:-third], np.r_[order[:third], order[-third:]]
-    inside, train = np.split(
-        np.random.default_rng(feature).permutation(outer), [len(outer) // 10]
-    )
+    inside, train = np.split(np.random.default_rng(feature).permutation(outer), [len(outer) // 10])
     corrupted = corrupt_table(X[inside], "all", 5, reference=X[train], random_state=0)
     parts = {
         "inside": (X[inside], y[inside]),

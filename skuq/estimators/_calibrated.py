@@ -126,7 +126,7 @@ class _CalibratedUncertainty:
         rows = self.calibration_rows_
         self.density_ratio_, weight = fit_density_ratio(rows.X, X_target, classifier)
         self.calibration_ = self._weighted(self._learn(rows.weighted(weight)), self.density_ratio_)
-        self._forget_truths()
+        vars(self).pop("last_time_", None)
         return self
 
     def partial_calibrate(self, X, y, *, time=None):
@@ -162,21 +162,22 @@ class _CalibratedUncertainty:
         if not isinstance(calibration, AdaptedCalibration | AdaptedClassCalibration):
             calibration = self._adapted(calibration)
         self.calibration_ = calibration.learnt_from(self.estimator_, X, y)
-        self.drift_ = self._drift()
         if last_time is not None:
             self.last_time_ = last_time
         return self
 
-    def _forget_truths(self):
-        for name in ("drift_", "last_time_"):
-            vars(self).pop(name, None)
+    @property
+    def drift_(self):
+        """How far the calibration of `fit` is from the truths that came since."""
+        if not hasattr(self.calibration_, "tracker"):
+            raise AttributeError("`drift_` is known after `partial_calibrate`.")
+        return self._drift()
 
     def _weighted(self, calibration, ratio):
         return calibration
 
     @property
     def fitted_(self) -> FittedCalibrated:
-
         """The estimator fitted on all rows, and its calibration."""
         return FittedCalibrated(self.estimator_, self.calibration_)
 
@@ -217,14 +218,12 @@ def _check_order(time, n_rows, last):
         )
     if last is not None and len(time) and time[0] < last:
         raise ValueError(
-            f"`time` must not go back: truths up to {last} have been learnt already. Got "
-            f"{time[0]}."
+            f"`time` must not go back: truths up to {last} have been learnt already. Got {time[0]}."
         )
     return time[-1] if len(time) else last
 
 
-def _fit_and_predict(
-calibrated, X, y, sample_weight, train, test):
+def _fit_and_predict(calibrated, X, y, sample_weight, train, test):
     """A clone fitted on all rows, where test is None; else its predictions and their rows."""
     model, X_test = fit_fold(calibrated.estimator, X, y, sample_weight, train, test)
     return model if test is None else (calibrated._distribution(model, X_test), test)
@@ -237,8 +236,7 @@ def _of_all_rows(calibration):
     return calibration
 
 
-@saved_as("estimators.CalibratedUncertaintyRegressor"
-, kind="estimator")
+@saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
 class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegressor):
     """A regressor whose standard deviations, intervals and quantiles mean what they say.
 
@@ -262,7 +260,8 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         Groups of rows with a calibration each, so that intervals and probabilities are right in
         every group and not on average only: a column of X (name or position), a function of X
         that gives a label for each row, or "uncertainty" for up to ten equally large bins of the
-        predicted uncertainty. In a group the calibration of all rows counts as much as 20 rows.
+        predicted uncertainty. A small group borrows from all rows: shapes of their errors count as much
+        as 20 rows, and scales as much as the differences between groups call for.
         Rows without a label, and of labels that `fit` has not seen, get that of all rows.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the
@@ -315,7 +314,7 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     References
     ----------
     Heiss et al., "NOMU", section 4.1.2 (scale); Kuleshov, Fenner and Ermon (2018)
-    (isotonic); Lei et al. (2018), section 5.2 (conformal); Vovk et al. (2005), section 4.5 (groups);
+    (isotonic); Lei et al. (2018), section 5.2 (conformal); Smyth (2004) (scales of groups);
     Tibshirani et al. (2019), "Conformal prediction under covariate shift"; Gibbs and Candès
     (2024), "Conformal inference for online prediction with arbitrary distribution shifts".
 
@@ -376,7 +375,9 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         shape = self.fitted_.output_shape()
         y = y.reshape(len(y), *shape) if y.size == len(y) * np.prod(shape, dtype=int) else y
         if y.shape[1:] != shape:
-            raise ValueError(f"y must have shape (n{''.join(f', {m}' for m in shape)}). Got {y.shape}.")
+            raise ValueError(
+                f"y must have shape (n{''.join(f', {m}' for m in shape)}). Got {y.shape}."
+            )
         wrong = np.flatnonzero(~np.isfinite(y).reshape(len(y), -1).all(axis=1))
         if len(wrong):
             raise ValueError(
@@ -448,7 +449,8 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
         Groups of rows with a calibration each, so that intervals and probabilities are right in
         every group and not on average only: a column of X (name or position), a function of X
         that gives a label for each row, or "uncertainty" for up to ten equally large bins of the
-        predicted uncertainty. In a group the calibration of all rows counts as much as 20 rows.
+        predicted uncertainty. A small group borrows from all rows: shapes of their errors count as much
+        as 20 rows, and scales as much as the differences between groups call for.
         Rows without a label, and of labels that `fit` has not seen, get that of all rows.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the

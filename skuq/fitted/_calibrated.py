@@ -57,7 +57,7 @@ class Calibration:
         return self.apply(regressor_distribution(estimator, X, self.method), X)
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
-        """Calibrate predictions; `new_weight` (n,) is each row's beside a mean calibration row's."""
+        """Calibrate predictions; `new_weight` (n,) is relative to a mean calibration row."""
         scaled = mixture.scaled(self.scale)
         if self.method == "isotonic":
             return RecalibratedMixture(scaled, *self.levels)
@@ -79,7 +79,7 @@ class Calibration:
             base.mean, np.sqrt(base.aleatoric_variance), np.sqrt(base.epistemic_variance)
         )
         scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.coverage))
-        known = _COVERAGES[_COVERAGES <= reach[-1].min()]
+        known = _COVERAGES[reach[-1].min() >= _COVERAGES]
         radii = np.stack(
             [own[np.searchsorted(limit, known - 1e-9)] for own, limit in zip(scores.T, reach.T)],
             axis=1,

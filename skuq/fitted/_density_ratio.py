@@ -118,9 +118,7 @@ def fit_density_ratio(
     weights = unsupported + (1 - unsupported) * clipped / unit
     n_effective = effective_rows(weights)
     auc = float(roc_auc_score(is_target, log_odds))
-    found = DensityRatio(
-        tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc
-    )
+    found = DensityRatio(tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc)
     if n_effective < _FEWEST_EFFECTIVE or unsupported > _MOST_UNSUPPORTED:
         warnings.warn(
             f"The target is unlike the calibration rows: {unsupported:.0%} of its rows lie where "

@@ -26,6 +26,7 @@ from skuq.predictive._calibration import (
     fit_scale,
     fit_temperature,
     fit_vector_scaling,
+    pool_variances,
     weighted_quantile,
 )
 
@@ -141,8 +142,8 @@ class GroupedCalibration:
 def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) -> Any:
     """Learn a `Calibration` from rows, or a `GroupedCalibration` if there are `groups`.
 
-    In a group the calibration of all rows counts as much as 20 rows do: the variance that the
-    scale stands for is averaged so, and so are the shapes of the errors.
+    In a group the shape of the errors of all rows counts as much as 20 rows do, and the scale of
+    all rows as much as the differences between groups call for.
     """
     codes, labels = np.zeros(len(rows.y), dtype=int), ()
     if groups is not None:
@@ -167,9 +168,7 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
 
 def _warn_of_small_groups(labels: Sequence[Any], codes: np.ndarray, weight: np.ndarray) -> None:
     small = [
-        label
-        for k, label in enumerate(labels)
-        if effective_rows(weight[codes == k]) < _PRIOR_ROWS
+        label for k, label in enumerate(labels) if effective_rows(weight[codes == k]) < _PRIOR_ROWS
     ]
     if small:
         warnings.warn(
@@ -206,32 +205,57 @@ def _learn_output(
     scale = fit_scale(mixtures, ys, weights)
     whole = _errors(method, mixtures, ys, scale)
     learnt = [(scale, *_fit_shape(method, whole, weight))]
-    prior = np.full(len(_PRIOR_LEVELS), _PRIOR_ROWS * weight.mean() / len(_PRIOR_LEVELS))
-    for group in range(n_groups):
-        own = [np.flatnonzero(code == group) for code in codes]
-        folds = [k for k, at in enumerate(own) if len(at)]
-        m, y, w = (
-            [mixtures[k].rows(own[k]) for k in folds],
-            [ys[k][own[k]] for k in folds],
-            [weights[k][own[k]] for k in folds],
-        )
+    if not n_groups:
+        return learnt
+    groups = [_select(group, mixtures, ys, weights, codes) for group in range(n_groups)]
+    n_rows = np.array([effective_rows(np.concatenate(w)) for _, _, w in groups])
+    own = np.array([fit_scale(*group) for group in groups])
+    # Squares of heavy-tailed errors tell less of a variance than those of normal ones.
+    kurtosis = _kurtosis(groups, own)
+    scales = np.sqrt(pool_variances(own**2, 2 * n_rows / (kurtosis - 1)))
+    common = weighted_quantile(whole, weight, _PRIOR_LEVELS) if len(whole) else whole
+    prior = np.full(len(common), _PRIOR_ROWS * weight.mean() / len(_PRIOR_LEVELS))
+    for (m, y, w), n, own_scale in zip(groups, n_rows, scales):
         together = np.concatenate(w)
-        n_rows = effective_rows(together)
-        square = n_rows * fit_scale(m, y, w) ** 2 + _PRIOR_ROWS * scale**2
-        own_scale = float(np.sqrt(square / (n_rows + _PRIOR_ROWS)))
-        shape: tuple[Any, ...] = ()
-        if method != "scale":
-            errors = _errors(method, m, y, own_scale)
-            common = weighted_quantile(whole, weight, _PRIOR_LEVELS)
-            shape = _fit_shape(
-                method,
-                np.concatenate([errors, common]),
-                np.concatenate([together, prior]),
-                n_rows=n_rows + _PRIOR_ROWS,
-                new_weight=together.mean(),
-            )
-        learnt.append((own_scale, *shape))
+        shape = _fit_shape(
+            method,
+            np.concatenate([_errors(method, m, y, own_scale), common]),
+            np.concatenate([together, prior]) if len(whole) else together,
+            n_rows=n + _PRIOR_ROWS,
+            new_weight=together.mean(),
+        )
+        learnt.append((float(own_scale), *shape))
     return learnt
+
+
+def _select(
+    group: int,
+    mixtures: Sequence[Any],
+    ys: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray],
+    codes: Sequence[np.ndarray],
+) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
+    """Predictions, y and weights of a group's rows, fold by fold."""
+    rows = [np.flatnonzero(code == group) for code in codes]
+    folds = [(k, own) for k, own in enumerate(rows) if len(own)]
+    return (
+        [mixtures[k].rows(own) for k, own in folds],
+        [ys[k][own] for k, own in folds],
+        [weights[k][own] for k, own in folds],
+    )
+
+
+def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> float:
+    """Kurtosis of the errors in units of each group's std; at least 3, that of a normal."""
+    squares = np.concatenate(
+        [((y - m.mean) / (c * m.std)) ** 2 for g, c in zip(groups, scales) for m, y, _ in zip(*g)]
+    )
+    weight = np.concatenate([w for _, _, ws in groups for w in ws])
+    largest = squares.max()
+    if largest == 0:
+        return 3.0
+    mean, fourth = (np.average((squares / largest) ** k, weights=weight) for k in (1, 2))
+    return float(np.clip(fourth / mean**2, 3.0, 50.0))
 
 
 def _errors(

@@ -10,6 +10,7 @@ from skuq.metrics import coverage_by_group, coverage_curve, neighbor_distance
 from skuq.plotting._axes import BLUE, GREY, Display, legend, style
 from skuq.plotting._predictions import normal_of
 
+
 class ConditionalCoverageDisplay(Display):
     """Coverage of intervals in bins of a number, or in groups.
 
@@ -206,7 +207,7 @@ class ConditionalCoverageDisplay(Display):
         (self.points_,) = ax.plot(at, held, **style("line", defaults, point_kwargs))
         labels = [f"{c:.3g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
         ax.set_xticks(at, labels)
-        ax.set(xlabel=self.by or "", ylabel=f"coverage of {self.coverage:.0%} intervals")
+        ax.set(xlabel=self.by or "bin", ylabel=f"coverage of {self.coverage:.0%} intervals")
         ax.set_ylim(top=max(ax.get_ylim()[1], 1.0))
         legend(ax, loc="lower left")
         return self

@@ -114,7 +114,9 @@ class AdaptedDistribution(Continuous):
             z, r = self.nominal - self.nominal[middle], tracked - tracked[middle]
             slopes = [max(r[end] / z[end], _STEEPEST) for end in (0, -1)]
             far = 1e3
-            knots = np.concatenate([[self.nominal[0] - far], self.nominal, [self.nominal[-1] + far]])
+            knots = np.concatenate(
+                [[self.nominal[0] - far], self.nominal, [self.nominal[-1] + far]]
+            )
             values = np.concatenate(
                 [[tracked[0] - far * slopes[0]], tracked, [tracked[-1] + far * slopes[1]]]
             )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize
+from scipy import optimize, special
 
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._types import Factor
@@ -18,6 +18,7 @@ from skuq.predictive._types import Factor
 _SIGNIFICANT = 1.92  # nats: half of what a chi-square of one degree exceeds in one case of 20
 _SMALLEST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
 _NEGLIGIBLE = 1e-6  # share of a standard deviation that is as good as none
+_ROW_PRECISION = 0.1  # that a row gives a slope or a bias of logits, about
 _STEP = 0.1  # of a search in the logarithm of a scale: each row's likelihood varies over about 1
 _PAIR_FACTORS = np.geomspace(1e-3, 10, 24)  # scales tried for a pair, times that without noise
 _PAIR_HALVINGS = 5  # of the step between them, in logarithms, about the best
@@ -409,12 +410,12 @@ def fit_vector_scaling(
     """Fit a slope and a bias of each class' log probability (Guo et al., 2017, section 4.2).
 
     By maximum likelihood with a normal prior about `centre`, slopes and biases (C,), whose
-    precision is `n_prior` in rows.
+    precision is that of `n_prior` rows.
     """
     logs = np.log(np.maximum(probas, _SMALLEST_PROBABILITY))
-    logs -= logs.max(axis=1, keepdims=True)
     rows, n_classes = np.arange(len(codes)), probas.shape[1]
     prior = np.concatenate(centre)
+    precision = _ROW_PRECISION * n_prior
 
     def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         slopes, biases = parameters[:n_classes], parameters[n_classes:]
@@ -428,7 +429,47 @@ def fit_vector_scaling(
         apart *= weights[:, None]
         off = parameters - prior
         gradient = np.concatenate([(apart * logs).sum(axis=0), apart.sum(axis=0)])
-        return nll + 0.5 * n_prior * off @ off, gradient + n_prior * off
+        return nll + 0.5 * precision * off @ off, gradient + precision * off
 
     found = optimize.minimize(loss, prior, jac=True, method="L-BFGS-B").x
     return found[:n_classes], found[n_classes:]
+
+
+def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+    """Average the variance of each group with that of all, the more so the less groups differ.
+
+    Empirical Bayes: variances (G,) with so many degrees of freedom are taken for draws around true
+    ones with a scaled inverse chi-square distribution, whose two parameters are found from the
+    mean and the variance of the logarithms. Groups that differ by no more than chance get one
+    variance.
+
+    References
+    ----------
+    Smyth (2004), "Linear models and empirical Bayes methods for assessing differential expression
+    in microarray experiments", section 6.2.
+    """
+    used = variances > 0
+    half = 0.5 * degrees[used]
+    logs = np.log(variances[used]) - special.digamma(half) + np.log(half)
+    # A group of few rows tells little of how much groups differ.
+    noise = special.polygamma(1, half)
+    weight = 1 / (noise + 0.1)
+    centre = np.average(logs, weights=weight)
+    spread = np.average((logs - centre) ** 2 - noise, weights=weight)
+    spread *= len(logs) / max(len(logs) - 1, 1)
+    if len(logs) < 2 or spread <= 0:
+        pooled = np.average(variances[used], weights=degrees[used]) if used.any() else 0.0
+        return np.full(len(variances), pooled)
+    prior = _inverse_trigamma(spread)  # half of the degrees of freedom
+    typical = np.exp(centre + special.digamma(prior) - np.log(prior))
+    averaged: np.ndarray = (2 * prior * typical + degrees * variances) / (2 * prior + degrees)
+    return averaged
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Find x with trigamma(x) = value."""
+
+    def excess(log_x: float) -> float:
+        return float(special.polygamma(1, np.exp(log_x))) - value
+
+    return float(np.exp(optimize.brentq(excess, -20, 20)))

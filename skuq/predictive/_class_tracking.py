@@ -100,21 +100,25 @@ class LogitTracker:
         """Learn from the classes (T,) of rows with these probabilities, in order of arrival."""
         logits = _logits(proba)
         size = -(-len(codes) // _MOST_BLOCKS)
-        tracker, seen = self, [self.recent]
+        tracker = self
         for start in range(0, len(codes), size):
             block = slice(start, start + size)
-            tracker, losses = tracker._step(logits[block], codes[block])
-            seen.append(np.stack([-_own(np.log(proba[block] + 1e-300), codes[block]), losses], 1))
-        recent = np.concatenate(seen)[-_REMEMBERED:]
+            tracker = tracker._step(logits[block], codes[block])
+        # As they were predicted, which was before the first of these labels.
+        last = slice(-_REMEMBERED, None)
+        pair = proba[last], self.probabilities(proba[last])
+        at = np.arange(len(codes[last])), codes[last]
+        seen = np.stack([-np.log(np.maximum(p[at], _SMALLEST_PROBABILITY)) for p in pair], axis=1)
+        recent = np.concatenate([self.recent, seen])[-_REMEMBERED:]
         return replace(tracker, recent=recent, n_rows=self.n_rows + len(codes))
 
-    def _step(self, logits: np.ndarray, codes: np.ndarray) -> tuple[LogitTracker, np.ndarray]:
-        """Learn from some rows (b, C) at once; also returns their log losses (b,)."""
+    def _step(self, logits: np.ndarray, codes: np.ndarray) -> LogitTracker:
+        """Learn from some rows (b, C) at once."""
         b, n_classes = logits.shape
         proba = self._each(logits)  # (k, b, C)
         of_class = np.maximum(proba[:, np.arange(b), codes], _SMALLEST_PROBABILITY)
-        losses = -np.log(self.weights @ of_class)
-        weights = self.weights * np.exp(np.log(of_class).sum(axis=1) + losses.sum())
+        gains = np.log(of_class).sum(axis=1)
+        weights = self.weights * np.exp(gains - gains.max())
         weights /= weights.sum()
         share = 1 - (1 - _SHARE) ** b
         # Derivatives of the logits: by the slope these logits, by the biases the identity.
@@ -135,14 +139,11 @@ class LogitTracker:
         curvature = kept[:, None, None] * self.curvature + hessian
         gradient = gradient + (1 - kept)[:, None] * precision * (self.parameters - prior)
         step = np.linalg.solve(curvature + np.diag(precision), gradient[..., None])[..., 0]
-        return (
-            replace(
-                self,
-                parameters=self.parameters - step,
-                curvature=curvature,
-                weights=(1 - share) * weights + share / len(MEMORIES),
-            ),
-            losses,
+        return replace(
+            self,
+            parameters=self.parameters - step,
+            curvature=curvature,
+            weights=(1 - share) * weights + share / len(MEMORIES),
         )
 
     def drift(self) -> ClassDrift:
@@ -158,7 +159,3 @@ def _logits(proba: np.ndarray) -> np.ndarray:
     """Logarithms of probabilities (T, C), with mean 0 over classes."""
     logs = np.log(np.maximum(proba, _SMALLEST_PROBABILITY))
     return logs - logs.mean(axis=1, keepdims=True)
-
-
-def _own(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    return values[np.arange(len(codes)), codes]

@@ -5,7 +5,7 @@ Notation: T rows, m outputs, q levels, k step sizes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
@@ -20,11 +20,13 @@ _DENSITY = np.exp(-0.5 * NOMINAL**2) / np.sqrt(2 * np.pi)
 # A step is so large that an error of a level is halved, about, within that many rows. Further out
 # than 5 %, where a density is small, steps would be larger than what is followed.
 MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
+# Weights of the step sizes at first: most of what is calibrated stays so.
+_PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
 _STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
 _HORIZON = 500  # rows on which a step size is to be as good as the best one
 _SHARE = 1 / (2 * _HORIZON)  # of the weight that is dealt out anew at each row
 _REMEMBERED = 500  # rows that `CalibrationDrift` looks back on
-_MOST_BLOCKS = 10_000  # updates of one call; more rows are taken several at a time
+_STEP_ROWS = 24  # most rows that quantiles take one step for
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class QuantileTracker:
         """Make a tracker that has seen nothing: every quantile is where a calibration has it."""
         k = len(MEMORIES)
         positions = np.tile(NOMINAL[:, None], (k, 1, n_outputs))
-        weights = np.full((k, n_outputs), 1 / k)
+        weights = np.tile(_PRIOR, (1, n_outputs))
         return cls(positions, weights, np.zeros(n_outputs), 0, np.empty((0, 2, n_outputs)))
 
     @property
@@ -103,15 +105,47 @@ class QuantileTracker:
         return increasing(NOMINAL, np.einsum("km,kqm->qm", self.weights, self.positions))
 
     def updated(self, scores: np.ndarray) -> QuantileTracker:
-        """Learn from the normal scores (T, m) of truths, in the order of their arrival."""
-        size = -(-len(scores) // _MOST_BLOCKS)
-        tracker, seen = self, [self.recent]
-        for start in range(0, len(scores), size):
-            block = scores[start : start + size]
-            seen.append(np.stack([block, tracker._levelled(block)], axis=1))
-            tracker = tracker._step(block)
-        recent = np.concatenate(seen)[-_REMEMBERED:]
-        return replace(tracker, recent=recent, n_rows=self.n_rows + len(scores))
+        """Learn from the normal scores (T, m) of truths, in the order of their arrival.
+
+        They count as predicted together, before the first of them was known: step sizes are
+        judged by the quantiles that they had then.
+        """
+        losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
+        losses -= (self.weights * losses).sum(axis=0)
+        k, n = len(MEMORIES), len(scores)
+        energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
+        rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
+        weights = self.weights * np.exp(-rate * (losses - losses.min(axis=0)))
+        weights /= weights.sum(axis=0)
+        share = 1 - (1 - _SHARE) ** n
+        positions = self.positions
+        for start in range(0, n, _STEP_ROWS):
+            block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
+            push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)
+            positions = positions + _STEPS[..., None] * push
+        last = scores[-_REMEMBERED:]
+        seen = np.stack([last, self._levelled(last)], axis=1)
+        return QuantileTracker(
+            positions,
+            (1 - share) * weights + share * _PRIOR,
+            energy,
+            self.n_rows + n,
+            np.concatenate([self.recent, seen])[-_REMEMBERED:],
+        )
+
+    def _losses(self, scores: np.ndarray, output: int) -> np.ndarray:
+        """Sum (k,) of the pinball losses of scores (T,), the mean over levels.
+
+        In units of the loss while the calibration holds, so that all levels count alike.
+        """
+        r = self.positions[..., output]
+        ordered = np.sort(scores)
+        below = np.searchsorted(ordered, r)
+        sums = np.concatenate([[0.0], np.cumsum(ordered)])
+        # p * (v - r) for all v, and r - v for those below r.
+        losses = LEVELS * (sums[-1] - len(scores) * r) + below * r - sums[below]
+        mean: np.ndarray = (losses / _DENSITY).mean(axis=1)
+        return mean
 
     def _levelled(self, scores: np.ndarray) -> np.ndarray:
         """Normal scores (T, m) of truths under the quantiles tracked."""
@@ -120,29 +154,6 @@ class QuantileTracker:
             for own, knots in zip(scores.T, self.quantiles.T)
         ]
         return np.stack(columns, axis=1)
-
-    def _step(self, block: np.ndarray) -> QuantileTracker:
-        """Learn from some rows (b, m) at once."""
-        levels = LEVELS[:, None]
-        apart = block[:, None, None] - self.positions  # (b, k, q, m)
-        push = levels - (apart < 0)
-        # In units of the loss while the calibration holds, all levels alike.
-        losses = np.mean(push * apart / _DENSITY[:, None], axis=2).sum(axis=0)  # (k, m)
-        losses -= (self.weights * losses).sum(axis=0)
-        kept = (1 - 1 / _HORIZON) ** len(block)
-        energy = kept * self.energy + (self.weights * losses**2).sum(axis=0)
-        k = len(MEMORIES)
-        rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
-        weights = self.weights * np.exp(-rate * (losses - losses.min(axis=0)))
-        weights /= weights.sum(axis=0)
-        share = 1 - (1 - _SHARE) ** len(block)
-        positions = self.positions + _STEPS[..., None] * push.sum(axis=0)
-        return replace(
-            self,
-            positions=positions,
-            weights=(1 - share) * weights + share / k,
-            energy=energy,
-        )
 
     def drift(self, shape: tuple[int, ...]) -> CalibrationDrift:
         """Report how far the calibration is; `shape` is () or (m,)."""
@@ -156,6 +167,7 @@ class QuantileTracker:
             float(np.mean(with_)) if len(with_) else np.nan,
             float(np.mean(without)) if len(without) else np.nan,
             middle if shape else float(middle),
-            (high - low) / (2 * special.ndtri(0.95)) if shape else
-            float((high - low) / (2 * special.ndtri(0.95))),
+            (high - low) / (2 * special.ndtri(0.95))
+            if shape
+            else float((high - low) / (2 * special.ndtri(0.95))),
         )

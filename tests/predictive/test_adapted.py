@@ -75,7 +75,7 @@ def test_density_is_the_derivative_of_the_cdf():
             assert_allclose(np.exp(adapted.log_prob([y])), (high - low) / 2e-5, rtol=1e-3)
         grid = np.linspace(-60, 60, 20_001)
         many = AdaptedDistribution(mixture_of_rows(base, 20_001), Z, adapted.tracked)
-        assert_allclose(np.exp(many.log_prob(grid)).sum() * (grid[1] - grid[0]), 1, rtol=1e-3)
+        assert_allclose(np.exp(many.log_prob(grid)).sum() * (grid[1] - grid[0]), 1, atol=0.01)
 
 
 def mixture_of_rows(base, n):
@@ -91,7 +91,9 @@ def test_scores_are_inverted_also_far_out():
         y = base.mean + distance * base.std
         scores = normal_scores(base, y)
         assert_allclose(at_scores(base, scores[None])[0], y, rtol=1e-5, atol=1e-5)
-    assert (np.diff([normal_scores(base, base.mean + d) for d in np.arange(-40, 40)], axis=0) > 0).all()
+    assert (
+        np.diff([normal_scores(base, base.mean + d) for d in np.arange(-40, 40)], axis=0) > 0
+    ).all()
 
 
 def test_groups_are_put_in_order():
@@ -164,7 +166,8 @@ def test_logit_tracker_follows_labels():
     predicted /= predicted.sum(axis=1, keepdims=True)
     tracker = LogitTracker.start(3)
     assert_allclose(tracker.probabilities(predicted), predicted, rtol=1e-12)
-    tracker = tracker.updated(predicted, codes)
+    tracker = tracker.updated(predicted[:3000], codes[:3000])
+    tracker = tracker.updated(predicted[3000:], codes[3000:])
     drift = tracker.drift()
     assert_allclose(drift.slope, 0.5, rtol=0.1)
     # log(0.3) halved by the slope, taken back, with mean 0 over classes.

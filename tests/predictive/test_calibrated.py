@@ -8,6 +8,9 @@ from skuq.predictive._calibration import (
     fit_levels,
     fit_scale,
     fit_temperature,
+    fit_vector_scaling,
+    pool_variances,
+    scaled_probabilities,
     tempered,
     weighted_quantile,
 )
@@ -212,3 +215,42 @@ def test_isotonic_map_is_found_back():
     predicted, observed = fit_levels(stats.norm.cdf(y), np.ones(len(y)))
     grid = np.linspace(0.05, 0.95, 10)
     assert_allclose(np.interp(grid, predicted, observed), np.interp(grid, *KNOTS), atol=0.04)
+
+
+def test_groups_that_differ_by_chance_get_one_variance():
+    rng = np.random.default_rng(0)
+    degrees = np.array([10.0, 50.0, 100.0, 20.0])
+    chance = rng.chisquare(degrees) / degrees
+    assert_allclose(pool_variances(chance, degrees), np.average(chance, weights=degrees))
+    # Groups of many rows that differ keep their own; one without errors gets the common one.
+    true = np.array([1.0, 9.0, 100.0, 0.01, 0.0])
+    found = pool_variances(true, np.array([500.0, 500.0, 500.0, 500.0, 1.0]))
+    assert_allclose(found[:4], true[:4], rtol=0.05)
+    assert 0.01 < found[4] < 1
+
+
+def test_pooling_finds_the_prior_of_simulated_variances():
+    rng = np.random.default_rng(0)
+    n_groups, prior, typical = 3000, 8.0, 4.0
+    true = prior * typical / rng.chisquare(prior, n_groups)
+    degrees = np.full(n_groups, 12.0)
+    sample = true * rng.chisquare(degrees) / degrees
+    expected = (prior * typical + degrees * sample) / (prior + degrees)
+    assert_allclose(pool_variances(sample, degrees), expected, rtol=0.05)
+
+
+def test_vector_scaling_is_found():
+    rng = np.random.default_rng(0)
+    true = rng.dirichlet([1, 1, 1], 20_000)
+    codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
+    slopes, biases = np.array([2.0, 0.5, 1.0]), np.array([0.0, 1.0, -1.0])
+    # So that scaling with these gives the truth.
+    given = scaled_probabilities(true, 1 / slopes, -biases / slopes)
+    shift = np.log(given) - (np.log(true) - biases) / slopes  # a row's normaliser
+    found = fit_vector_scaling(given, codes, np.ones(20_000), (np.ones(3), np.zeros(3)))
+    assert shift.std() > 0
+    nll = [
+        -np.log(p[np.arange(20_000), codes]).mean()
+        for p in (true, given, scaled_probabilities(given, *found))
+    ]
+    assert nll[2] < nll[1] - 0.05
