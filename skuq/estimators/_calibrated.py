@@ -260,8 +260,8 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         Groups of rows with a calibration each, so that intervals and probabilities are right in
         every group and not on average only: a column of X (name or position), a function of X
         that gives a label for each row, or "uncertainty" for up to ten equally large bins of the
-        predicted uncertainty. A small group borrows from all rows: shapes of their errors count as much
-        as 20 rows, and scales as much as the differences between groups call for.
+        predicted uncertainty. A small group borrows from all rows: their errors' shape counts as
+        much as 20 rows, and their scale as the differences between groups call for.
         Rows without a label, and of labels that `fit` has not seen, get that of all rows.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the
@@ -449,8 +449,8 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
         Groups of rows with a calibration each, so that intervals and probabilities are right in
         every group and not on average only: a column of X (name or position), a function of X
         that gives a label for each row, or "uncertainty" for up to ten equally large bins of the
-        predicted uncertainty. A small group borrows from all rows: shapes of their errors count as much
-        as 20 rows, and scales as much as the differences between groups call for.
+        predicted uncertainty. A small group borrows from all rows: their errors' shape counts as
+        much as 20 rows, and their scale as the differences between groups call for.
         Rows without a label, and of labels that `fit` has not seen, get that of all rows.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the
