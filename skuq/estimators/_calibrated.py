@@ -452,6 +452,10 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
         predicted uncertainty. A small group borrows from all rows: their errors' shape counts as
         much as 20 rows, and their scale as the differences between groups call for.
         Rows without a label, and of labels that `fit` has not seen, get that of all rows.
+    epistemic : bool, default=False
+        Whether the members' differences from the average are multiplied by the factor under which
+        the classes of similar rows are most likely together, so that mutual information is
+        calibrated too. By default they stay as they are.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the
         estimator is fitted already and stays as it is: give `fit` rows that it has not seen.
@@ -462,6 +466,8 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
     ----------
     estimator_ : classifier
         Estimator fitted on all rows.
+    spread_ : float
+        Factor of the members' differences from the average; 1 without `epistemic`.
     temperature_ : float
         Divisor of the log probabilities; above 1 the classifier was too sure. With "vector" it is
         one over the mean factor, and with `groups` that of all rows together.
@@ -510,15 +516,26 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
 
     _parameter_constraints: dict = {
         **_CONSTRAINTS,
+        "epistemic": ["boolean"],
         "method": [StrOptions({"temperature", "vector"})],
     }
     _kind = "a classifier"
     _is_kind = staticmethod(is_classifier)
 
-    def __init__(self, estimator, method="temperature", *, groups=None, cv=None, n_jobs=None):
+    def __init__(
+        self,
+        estimator,
+        method="temperature",
+        *,
+        groups=None,
+        epistemic=False,
+        cv=None,
+        n_jobs=None,
+    ):
         self.estimator = estimator
         self.method = method
         self.groups = groups
+        self.epistemic = epistemic
         self.cv = cv
         self.n_jobs = n_jobs
 
@@ -537,7 +554,9 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
         return classifier_distribution(estimator, X, self.classes_)
 
     def _learn(self, rows):
-        return learn_class_calibration(rows, self.method, self.classes_, self.groups)
+        return learn_class_calibration(
+            rows, self.method, self.classes_, self.groups, epistemic=self.epistemic
+        )
 
     def _adapted(self, calibration):
         return AdaptedClassCalibration(calibration, LogitTracker.start(len(self.classes_)))
@@ -547,6 +566,11 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
 
     def _check_truths(self, y):
         return class_codes(column_or_1d(y, warn=True), self.classes_)
+
+    @property
+    def spread_(self):
+        """Factor of the members' differences from the average."""
+        return _of_all_rows(self.calibration_).spread
 
     @property
     def temperature_(self):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from skuq._checks import class_codes, user_stacklevel
+from skuq._params import safe_indexing
 from skuq._registry import saved_as
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import (
@@ -24,6 +25,7 @@ from skuq.predictive._calibration import (
     effective_rows,
     fit_levels,
     fit_scale,
+    fit_spread,
     fit_temperature,
     fit_vector_scaling,
     pool_variances,
@@ -145,7 +147,8 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
     In a group the shape of the errors of all rows counts as much as 20 rows do, and the scale of
     all rows as much as the differences between groups call for.
     """
-    codes, labels = np.zeros(len(rows.y), dtype=int), ()
+    codes = np.zeros(len(rows.y), dtype=int)
+    labels: tuple[Any, ...] = ()
     if groups is not None:
         grouping, codes = Grouping.learn(groups, rows.X, rows.log_uncertainty)
         labels = grouping.labels
@@ -202,7 +205,7 @@ def _learn_output(
     Returns what all rows learn together, and then each group; `codes` are its rows' positions.
     """
     weights = np.split(weight, np.cumsum([len(y) for y in ys])[:-1])
-    scale = fit_scale(mixtures, ys, weights)
+    scale = fit_scale(list(mixtures), list(ys), weights)
     whole = _errors(method, mixtures, ys, scale)
     learnt = [(scale, *_fit_shape(method, whole, weight))]
     if not n_groups:
@@ -290,14 +293,36 @@ def _fit_shape(
 
 
 def learn_class_calibration(
-    rows: CalibrationRows, method: str, classes: np.ndarray, groups: Any = None
+    rows: CalibrationRows,
+    method: str,
+    classes: np.ndarray,
+    groups: Any = None,
+    *,
+    epistemic: bool = False,
 ) -> ClassCalibration:
     """Learn a temperature, or a slope and a bias of each class, from rows; of groups each its own.
 
     In a group the calibration of all rows counts as much as 20 rows do.
     """
-    proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
     codes = class_codes(rows.y, classes)
+    found = _learn_logits(rows, method, classes, codes, groups)
+    if not epistemic:
+        return found
+    # Of the calibrated probabilities, fold by fold.
+    ends = np.cumsum([len(mixture.mean) for mixture in rows.mixtures])[:-1]
+    calibrated = [
+        found.apply(mixture, safe_indexing(rows.X, own))
+        for mixture, own in zip(rows.mixtures, np.split(np.arange(len(codes)), ends))
+    ]
+    spread = fit_spread(calibrated, rows.fold_parts(codes), rows.fold_parts(rows.weight))
+    return replace(found, spread=spread)
+
+
+def _learn_logits(
+    rows: CalibrationRows, method: str, classes: np.ndarray, codes: np.ndarray, groups: Any
+) -> ClassCalibration:
+    """Learn slopes and biases of the logits."""
+    proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
     slope = 1 / fit_temperature(proba, codes, rows.weight)
     whole = np.full(len(classes), slope), np.zeros(len(classes))
     if method == "vector":

@@ -6,18 +6,23 @@ folds, a mixture of each; weights w (n,).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, special
+from sklearn.neighbors import NearestNeighbors
 
+from skuq.predictive._categorical_mixture import CategoricalMixture
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._types import Factor
 
 _SIGNIFICANT = 1.92  # nats: half of what a chi-square of one degree exceeds in one case of 20
 _SMALLEST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
 _NEGLIGIBLE = 1e-6  # share of a standard deviation that is as good as none
+_MOST_PAIRED = 3000  # rows of a fold whose neighbours are looked for
+_NEAR = 10  # neighbours that each of them is paired with
+_LARGEST_SPREAD = 5.0
 _ROW_PRECISION = 0.1  # that a row gives a slope or a bias of logits, about
 _STEP = 0.1  # of a search in the logarithm of a scale: each row's likelihood varies over about 1
 _PAIR_FACTORS = np.geomspace(1e-3, 10, 24)  # scales tried for a pair, times that without noise
@@ -473,3 +478,53 @@ def _inverse_trigamma(value: float) -> float:
         return float(special.polygamma(1, np.exp(log_x))) - value
 
     return float(np.exp(optimize.brentq(excess, -20, 20)))
+
+
+def fit_spread(
+    mixtures: Sequence[CategoricalMixture],
+    codes: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray],
+) -> float:
+    """Fit the factor of the members' differences from the average, fold by fold.
+
+    The average says how likely each row's class is, and the differences how likely the classes of
+    two rows are together: if one member is right on both, they are right together. So the factor
+    s is that under which pairs of rows on which the members differ alike are most likely,
+
+        sum log(1 + s**2 * cov(p(y), p(y')) / (mean p(y) * mean p(y'))),
+
+    with a normal prior of s**2 about 1, of standard deviation 1. It is 1 for a single member.
+
+    References
+    ----------
+    Osband et al. (2022), "The Neural Testbed: Evaluating Joint Predictions".
+    """
+    terms, shares = [], []
+    for mixture, code, weight in zip(mixtures, codes, weights):
+        rows = np.arange(len(code))
+        if len(mixture.weights) == 1 or len(rows) < 2:
+            continue
+        if len(rows) > _MOST_PAIRED:
+            rows = np.linspace(0, len(rows) - 1, _MOST_PAIRED).astype(int)
+        apart = mixture.proba[:, rows] - mixture.mean[rows]  # (K, n, C)
+        relative = apart[:, np.arange(len(rows)), code[rows]] / np.maximum(
+            mixture.mean[rows, code[rows]], _SMALLEST_PROBABILITY
+        )
+        n_near = min(_NEAR, len(rows) - 1)
+        search = NearestNeighbors(n_neighbors=n_near).fit(
+            np.moveaxis(apart, 1, 0).reshape(len(rows), -1)
+        )
+        near = search.kneighbors(return_distance=False)  # (n, n_near), without the row itself
+        terms.append(np.einsum("k,kn,knj->nj", mixture.weights, relative, relative[:, near]))
+        shares.append(np.broadcast_to(weight[rows, None] / n_near, near.shape))
+    if not terms:
+        return 1.0
+    ratio, share = (np.concatenate([part.ravel() for part in own]) for own in (terms, shares))
+
+    def loss(square: float) -> float:
+        return 0.5 * (square - 1) ** 2 - share @ np.log1p(square * ratio)
+
+    # Below the number at which a pair would be impossible.
+    largest = min(0.99 / max(-ratio.min(), 1e-9), _LARGEST_SPREAD**2)
+    found = optimize.minimize_scalar(loss, bounds=(0.0, largest), method="bounded")
+    return float(np.sqrt(found.x))

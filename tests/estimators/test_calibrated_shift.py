@@ -15,7 +15,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from small_models import TooSure
 
-from skuq import CalibratedUncertaintyClassifier, CalibratedUncertaintyRegressor
+from skuq import (
+    CalibratedUncertaintyClassifier,
+    CalibratedUncertaintyRegressor,
+    DeepEnsembleClassifier,
+)
 from skuq.exceptions import CalibrationWarning
 from skuq.persistence import dumps, loads
 
@@ -466,3 +470,18 @@ def test_calibration_of_100_000_rows_takes_less_than_a_second():
         stream = time.perf_counter() - start
         print(method, round(fit, 2), round(shift, 2), round(stream, 2))
         assert max(fit, shift, stream) < 2  # one on an idle machine
+
+
+def test_the_epistemic_part_is_scaled():
+    X, y = load_iris(return_X_y=True)
+    network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=10, random_state=0)
+    fitted = network.fit(X, y)
+    plain = CalibratedUncertaintyClassifier(fitted, cv="prefit").fit(X, y)
+    model = CalibratedUncertaintyClassifier(fitted, epistemic=True, cv="prefit").fit(X, y)
+    assert plain.spread_ == 1 and model.spread_ != 1
+    assert_allclose(model.predict_proba(X), plain.predict_proba(X))
+    ratio = model.predict_uncertainty(X).epistemic / plain.predict_uncertainty(X).epistemic
+    # Not where a probability would be negative.
+    assert ((ratio - 1) * (model.spread_ - 1) > -1e-9).all() and abs(ratio - 1).max() > 0.01
+    total = model.predict_uncertainty(X).total
+    assert_allclose(total, plain.predict_uncertainty(X).total)

@@ -37,8 +37,8 @@ def test_coverage_curve_by_hand():
     assert_allclose(coverage, [1, 0, 0.5])
     assert_array_equal(counts, [2, 2, 2])
     # Rows of the same number stay together.
-    _, coverage, counts = coverage_curve(y, y * 0 - 1, y * 0 + 1, [1, 1, 1, 1, 1, 2], n_bins=3)
-    assert_array_equal(counts, [5, 1])
+    _, coverage, counts = coverage_curve(y, y * 0 - 1, y * 0 + 1, [1, 1, 1, 2, 2, 2], n_bins=3)
+    assert_array_equal(counts, [3, 3])
     with pytest.raises(ValueError, match="n_bins"):
         coverage_curve(y, y, y, by, n_bins=0)
 

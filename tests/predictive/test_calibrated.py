@@ -3,10 +3,16 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, stats
 
-from skuq.predictive import ConformalMixture, GaussianMixture, RecalibratedMixture
+from skuq.predictive import (
+    CategoricalMixture,
+    ConformalMixture,
+    GaussianMixture,
+    RecalibratedMixture,
+)
 from skuq.predictive._calibration import (
     fit_levels,
     fit_scale,
+    fit_spread,
     fit_temperature,
     fit_vector_scaling,
     pool_variances,
@@ -254,3 +260,35 @@ def test_vector_scaling_is_found():
         for p in (true, given, scaled_probabilities(given, *found))
     ]
     assert nll[2] < nll[1] - 0.05
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0, 2.0])
+def test_spread_is_that_of_the_truth_about_the_average(share):
+    found = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        # 300 kinds of ten rows, on which members differ as the truth differs from them.
+        centre = np.repeat(rng.uniform(0.45, 0.55, 300), 10)
+        noise = np.repeat(0.12 * rng.normal(size=(9, 300)), 10, axis=1)
+        members = 0.95 * np.clip(centre + (noise[1:] - noise[1:].mean(axis=0)) / share, 0, 1)
+        truth = 0.95 * (centre + noise[0])
+        codes = (rng.random(3000) < truth).astype(int)
+        mixture = CategoricalMixture(np.stack([1 - members, members], axis=2))
+        found.append(fit_spread([mixture], [codes], [np.ones(3000)]))
+    spread = np.sqrt(np.mean(np.square(found)))
+    if share < 2:
+        assert_allclose(spread, share, rtol=0.25)
+    else:  # 3000 rows are not sure enough of it to leave the prior behind
+        assert 1.2 < spread < 2
+    one = CategoricalMixture(mixture.proba[:1])
+    assert fit_spread([one], [codes], [np.ones(3000)]) == 1
+
+
+def test_spread_of_members_that_differ_for_nothing_is_small():
+    rng = np.random.default_rng(0)
+    members = 0.5 + 0.3 * rng.choice([-1.0, 1.0], (8, 3000))
+    members += 0.5 - members.mean(axis=0)
+    members = np.clip(members, 0.01, 0.99)
+    mixture = CategoricalMixture(np.stack([1 - members, members], axis=2))
+    codes = rng.integers(0, 2, 3000)
+    assert fit_spread([mixture], [codes], [np.ones(3000)]) < 0.5
