@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.fitted._calibrated import ClassCalibration, regressor_distribution, with_mean
 from skuq.predictive import AdaptedDistribution, CategoricalMixture
 from skuq.predictive._adapted import normal_scores
@@ -27,6 +28,8 @@ class AdaptedCalibration:
 
     start: Any
     tracker: QuantileTracker
+
+    __repr__ = record_repr
 
     @property
     def scale(self) -> Any:
@@ -62,6 +65,8 @@ class AdaptedClassCalibration:
 
     start: ClassCalibration
     tracker: LogitTracker
+
+    __repr__ = record_repr
 
     def distribution(self, estimator: Any, X: Any) -> CategoricalMixture:
         """Predict with the estimator, and calibrate."""

@@ -9,8 +9,9 @@ import numpy as np
 from scipy import special
 
 from skuq._checks import class_codes
-from skuq._nested import class_probabilities, innermost, predict_normal
+from skuq._nested import NoUncertaintyError, class_probabilities, innermost, predict_normal
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.fitted._grouping import Grouping
 from skuq.fitted._protocol import refuse_keras
 from skuq.predictive import (
@@ -24,7 +25,7 @@ from skuq.predictive import (
 from skuq.predictive._calibration import scaled_probabilities
 from skuq.tables import ForeignInputs
 
-_SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
+SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
 _COVERAGES = np.concatenate([np.arange(1, 19) / 20, [0.925, 0.95, 0.975, 0.99, 0.995]])
 
 
@@ -51,6 +52,8 @@ class Calibration:
     levels: Any = None
     scores: Any = None
     coverage: Any = None
+
+    __repr__ = record_repr
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
@@ -119,6 +122,8 @@ class ClassCalibration:
     grouping: Grouping | None = None
     spread: float = 1.0
 
+    __repr__ = record_repr
+
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         return self.apply(classifier_distribution(estimator, X, self.classes), X)
@@ -136,7 +141,7 @@ class ClassCalibration:
 def log_entropy(mixture: CategoricalMixture) -> np.ndarray:
     """Logarithm (n,) of the entropy of the averaged probabilities."""
     entropy = special.entr(mixture.mean).sum(axis=1)
-    logs: np.ndarray = np.log(np.maximum(entropy, _SMALLEST_STD))
+    logs: np.ndarray = np.log(np.maximum(entropy, SMALLEST_STD))
     return logs
 
 
@@ -170,6 +175,8 @@ class FittedCalibrated:
     estimator: Any
     calibration: Any
 
+    __repr__ = record_repr
+
     @property
     def inputs(self) -> ForeignInputs:
         """X is handed on as it is."""
@@ -193,7 +200,9 @@ class FittedCalibrated:
 
 
 def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
-    """Predict the distribution of any fitted regressor that knows its uncertainty.
+    """Predict the distribution of any fitted regressor, before calibration.
+
+    A regressor that predicts points only gets a standard deviation of 1 for all rows.
 
     Raises TypeError if the method cannot calibrate what it predicts, and ValueError for NaN or inf.
     """
@@ -208,10 +217,14 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
                 'method="scale" may calibrate.'
             )
         return distribution
-    mean, std = predict_normal(model, X)
+    try:
+        mean, std = predict_normal(model, X)
+    except NoUncertaintyError:
+        mean = np.asarray(model.predict(X), dtype=float)
+        std = np.ones_like(mean)  # the scale is learnt from the errors
     if not (np.isfinite(mean).all() and np.isfinite(std).all()):
         raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
-    return GaussianMixture(mean[None], np.maximum(std, _SMALLEST_STD)[None])
+    return GaussianMixture(mean[None], np.maximum(std, SMALLEST_STD)[None])
 
 
 def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> CategoricalMixture:

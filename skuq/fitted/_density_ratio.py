@@ -20,6 +20,7 @@ from sklearn.utils import indexable
 from skuq._checks import user_stacklevel
 from skuq._params import safe_indexing
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import regressor_distribution
 from skuq.predictive._calibration import effective_rows
@@ -66,6 +67,8 @@ class DensityRatio:
     n_effective: float
     unsupported: float
     auc: float
+
+    __repr__ = record_repr
 
     def weights(self, X: Any) -> np.ndarray:
         """Weights (n,) of new rows, beside those of a mean calibration row."""
@@ -169,6 +172,8 @@ class WeightedCalibration:
 
     calibration: Any
     ratio: DensityRatio
+
+    __repr__ = record_repr
 
     @property
     def method(self) -> str:

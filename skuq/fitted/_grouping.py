@@ -12,6 +12,7 @@ import pandas as pd
 
 from skuq._checks import user_stacklevel
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.exceptions import CalibrationWarning
 
 UNCERTAINTY = "uncertainty"
@@ -37,6 +38,8 @@ class Grouping:
     by: Any
     labels: tuple[Hashable, ...]
     edges: np.ndarray
+
+    __repr__ = record_repr
 
     @classmethod
     def learn(cls, by: Any, X: Any, log_uncertainty: np.ndarray) -> tuple[Grouping, np.ndarray]:

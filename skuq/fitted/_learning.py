@@ -12,8 +12,10 @@ import numpy as np
 from skuq._checks import class_codes, user_stacklevel
 from skuq._params import safe_indexing
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import (
+    SMALLEST_STD,
     Calibration,
     ClassCalibration,
     log_entropy,
@@ -57,6 +59,8 @@ class CalibrationRows:
     y: np.ndarray
     weight: np.ndarray
 
+    __repr__ = record_repr
+
     def weighted(self, factor: np.ndarray) -> CalibrationRows:
         """Multiply the weights by (n,)."""
         return replace(self, weight=self.weight * factor)
@@ -95,6 +99,8 @@ class GroupedCalibration:
     grouping: Grouping
     parts: tuple[Calibration, ...]
     whole: Calibration
+
+    __repr__ = record_repr
 
     @property
     def method(self) -> str:
@@ -206,6 +212,9 @@ def _learn_output(
     """
     weights = np.split(weight, np.cumsum([len(y) for y in ys])[:-1])
     scale = fit_scale(list(mixtures), list(ys), weights)
+    errors = np.concatenate([y - m.mean for m, y in zip(mixtures, ys)])
+    if not errors.any() and all((m.std == 1).all() for m in mixtures):
+        scale = SMALLEST_STD  # of a point estimator that makes no errors
     whole = _errors(method, mixtures, ys, scale)
     learnt = [(scale, *_fit_shape(method, whole, weight))]
     if not n_groups:
