@@ -68,7 +68,8 @@ class _CalibratedUncertainty:
             Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
             an entry for each row are divided like the rows. `groups` (not the parameter of
             that name) go to `cv` as well: rows of one group then never stand in two folds, also
-            with the default of `cv`. Under metadata routing the estimator and `cv` get what they request.
+            with the default of `cv`. Under metadata routing the estimator and `cv` get what they
+            request.
 
         Returns
         -------
