@@ -522,7 +522,7 @@ def fit_spread(
     ratio, share = (np.concatenate([part.ravel() for part in own]) for own in (terms, shares))
 
     def loss(square: float) -> float:
-        return 0.5 * (square - 1) ** 2 - share @ np.log1p(square * ratio)
+        return 0.5 * (square - 1) ** 2 - float(share @ np.log1p(square * ratio))
 
     # Below the number at which a pair would be impossible.
     largest = min(0.99 / max(-ratio.min(), 1e-9), _LARGEST_SPREAD**2)
