@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
@@ -83,15 +82,3 @@ def class_codes(
     if unknown := set(labels) - code.keys():
         raise ValueError(f"{problem}: {sorted(unknown, key=repr)}. Known are {classes.tolist()}.")
     return np.array([code[label] for label in labels], dtype=int)
-
-
-def user_stacklevel() -> int:
-    """Find the `stacklevel` of a warning that points at the first caller outside of skuq."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _is_library(frame.f_globals.get("__name__", "")):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _is_library(module: str) -> bool:
-    return module.split(".")[0] in ("skuq", "sklearn", "joblib")

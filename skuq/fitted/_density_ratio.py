@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import indexable
 
-from skuq._checks import user_stacklevel
 from skuq._params import safe_indexing
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
+from skuq._warnings import warn_user
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import regressor_distribution
 from skuq.predictive._calibration import effective_rows
@@ -123,13 +122,12 @@ def fit_density_ratio(
     auc = float(roc_auc_score(is_target, log_odds))
     found = DensityRatio(tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc)
     if n_effective < _FEWEST_EFFECTIVE or unsupported > _MOST_UNSUPPORTED:
-        warnings.warn(
+        warn_user(
             f"The target is unlike the calibration rows: {unsupported:.0%} of its rows lie where "
             f"there are hardly any of these, and {n} calibration rows tell as much of it as "
             f"{n_effective:.0f}. Intervals may hold far less or more than their share. Calibrate "
             "with truths of the target: partial_calibrate(X, y).",
             CalibrationWarning,
-            stacklevel=user_stacklevel(),
         )
     return found, weights
 

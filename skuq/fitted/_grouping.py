@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skuq._checks import user_stacklevel
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
+from skuq._warnings import warn_user
 from skuq.exceptions import CalibrationWarning
 
 UNCERTAINTY = "uncertainty"
@@ -93,11 +92,10 @@ class Grouping:
         known = np.array([*(code.get(label, -1) for label in label_of), -1])
         codes = known[distinct]  # a missing label is -1, the last of `known`
         if (codes < 0).any():
-            warnings.warn(
+            warn_user(
                 f"{np.sum(codes < 0)} of {len(codes)} rows are of groups without calibration "
                 "rows, and get the calibration of all rows.",
                 CalibrationWarning,
-                stacklevel=user_stacklevel(),
             )
         return codes
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from skuq._checks import class_codes, user_stacklevel
+from skuq._checks import class_codes
 from skuq._params import safe_indexing
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
+from skuq._warnings import warn_user
 from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import (
     SMALLEST_STD,
@@ -180,12 +180,11 @@ def _warn_of_small_groups(labels: Sequence[Any], codes: np.ndarray, weight: np.n
         label for k, label in enumerate(labels) if effective_rows(weight[codes == k]) < _PRIOR_ROWS
     ]
     if small:
-        warnings.warn(
+        warn_user(
             f"{len(small)} of {len(labels)} groups have fewer than {_PRIOR_ROWS} calibration rows "
             f"and are calibrated by all rows mostly: {small[:5]}"
             f"{' and others' if len(small) > 5 else ''}.",
             CalibrationWarning,
-            stacklevel=user_stacklevel(),
         )
 
 

@@ -204,7 +204,12 @@ class Labels(NamedTuple):
     @property
     def n(self) -> int:
         """How many labels there are, missing values being one."""
-        return len(self.names) + bool((self.codes < 0).any())
+        return len(self.names) + self.has_gaps
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some row has no label."""
+        return bool((self.codes < 0).any())
 
     def positions(self, vocabulary) -> np.ndarray:
         """Where each row's name stands in a vocabulary (n,); -1 if nowhere, NaN if missing."""
