@@ -384,7 +384,10 @@ def shift_stream():
     for method in ("scale", "isotonic", "conformal"):
         row = [method]
         for column in columns:
-            found = [run[f"{method}, {column}"] for run in runs]
+            found = [run[f"{method}, {column}"] for run in runs if f"{method}, {column}" in run]
+            if not found:
+                row.append("")
+                continue
             worst = np.mean([min(own["months"]) for own in found])
             cells = mean(values(found, "coverage"), 3), number(worst), mean(values(found, "nll"))
             row.append("{} ({}), {}".format(*cells))

@@ -72,6 +72,8 @@ def run_stream(data_dir, name, seed):
         start = model.set_params(method=method)._learn(model.calibration_rows_)
         model.estimator_ = Recorded(fitted.predict_distribution(X_late))
         for delay, size in DELAYS.items():
+            if delay == "hour" and method != "scale":
+                continue  # thousands of single rows take minutes
             model.calibration_ = start
             found[f"{method}, {delay}"] = follow(model, np.arange(len(y_late)), y_late, month, size)
             print(method, delay, found[f"{method}, {delay}"], flush=True)
@@ -250,7 +252,7 @@ def run_epistemic(data_dir, name, feature):
 
 
 RUNS = {
-    "stream": (run_stream, [("bike", seed) for seed in range(3)]),
+    "stream": (run_stream, [("bike", seed) for seed in range(2)]),
     "classes": (run_classes, [(name, 0) for name in ("bank", "electricity")]),
     "groups": (
         run_groups,
