@@ -1,5 +1,8 @@
 """Other people's tools take our estimators as they are."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -130,3 +133,12 @@ def test_skpro_wraps_a_regressor(rows):
     mean, std = network.fit(X[:150], y[:150]["y"]).predict(X[150:], return_std=True)
     assert_allclose(normal.mean()["y"], mean)
     assert_allclose(normal.var()["y"], std**2)
+
+
+def test_the_example_with_mapie_holds_its_shares():
+    pytest.importorskip("mapie.risk_control")
+    found = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "plot_mapie.py"))
+    for name, (coverage, width) in found["found"].items():
+        assert 0.84 < coverage < 0.97, name  # 300 rows to calibrate on, as many to judge on
+        assert 0.5 < width < 3, name
+    assert found["held"] > 0.85 and found["precision"] > 0.78
