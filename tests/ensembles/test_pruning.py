@@ -572,7 +572,7 @@ def test_regression_outputs_and_weights(global_random_seed):
 
 def test_regression_limits():
     y, loc, scale = candidates(0)
-    with pytest.raises(ValueError, match="at least 2 members"):
+    with pytest.raises(ValueError, match="needs n_members >= 2"):
         select_hq(y, loc, scale, 1)
     loc[1:] = np.nan
     assert select_hq(y, loc, scale, 3).indices.tolist() == [0]

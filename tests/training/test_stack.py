@@ -203,7 +203,7 @@ def test_seeds_and_settings_share_one_program():
         ([Recipe(epochs=2), Recipe(epochs=3)], "must agree in `epochs`"),
         ([Recipe("sgd"), Recipe("adam")], "must agree in `optimizer`"),
         ([Recipe(dropout=0.1), Recipe()], "have a `dropout`, or none"),
-        ([Recipe()] * 3, r"one entry a seed \(2\). Got 3"),
+        ([Recipe()] * 3, r"one entry for each seed \(2\). Got 3"),
     ],
 )
 def test_what_a_stack_cannot_do_is_refused(recipes, message):

@@ -298,7 +298,7 @@ def _first_seed(seed):
 
 def test_names_of_no_layer_are_refused():
     recipe = Recipe(epochs=1, rate_factors_of_layers={"scale": 2.0, "hiden_1": 0.1})
-    with pytest.raises(ValueError, match=r"names of no layer with weights: \['hiden_1'\]"):
+    with pytest.raises(ValueError, match=r"match no weight of the network: \['hiden_1'\]"):
         train_member(small(), HEAD, recipe, make_data(), 1)
 
 
