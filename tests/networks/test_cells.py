@@ -149,8 +149,8 @@ def test_genotype_round_trips_through_json(genotype):
         ([(("skip_connect", 0), ("skip_connect", 2))], [2], r"Node 2 must read nodes in 0\.\.1"),
         ([(("skip_connect", 0),)], [2], "must have two edges"),
         ([(("skip_connect", 0), ("skip_connect", 1))], [1], r"nodes in 2\.\.2. Got \(1,\)"),
-        ([(("skip_connect", 0), ("skip_connect", 1))], [], "one at least"),
-        ([(("skip_connect", 0), ("skip_connect", 1))], [2, 2], "different nodes"),
+        ([(("skip_connect", 0), ("skip_connect", 1))], [], "one or more distinct"),
+        ([(("skip_connect", 0), ("skip_connect", 1))], [2, 2], "distinct nodes"),
     ],
 )
 def test_cell_names_what_is_wrong(nodes, concat, message):

@@ -406,7 +406,7 @@ def test_heads_are_hashable_and_equal():
     [
         (lambda: GaussianHead(beta=-0.1), "beta must lie in"),
         (lambda: GaussianHead(score="brier"), 'score must be "log" or "crps". Got \'brier\''),
-        (lambda: GaussianHead(score="crps", beta=0.5), 'beta is for score="log". Got beta=0.5'),
+        (lambda: GaussianHead(score="crps", beta=0.5), 'beta needs score="log". Got beta=0.5'),
         (lambda: StudentTHead(min_df=2.0), "min_df must be above 2"),
         (lambda: GaussianMixtureHead(n_components=0), "n_components must be at least 1"),
         (lambda: PackedHead(GaussianHead(), 0), "n_copies must be at least 1"),

@@ -158,7 +158,7 @@ def test_copies_start_as_tabm_does():
         ({"n_copies": 0}, "`n_copies` must be a positive whole number. Got 0"),
         ({"n_copies": 4}, "`n_outputs` must be a multiple of `n_copies`. Got 6 and 4"),
         ({"n_copies": 2, "normalization": "layer"}, "would mix the copies"),
-        ({"categories": {6: 3}}, "`categories` must be of columns 0 .. 5. Got .6."),
+        ({"categories": {6: 3}}, "`categories` must have columns in 0 .. 5. Got .6."),
         (
             {"categories": CODES, "embedding": {"columns": [0, 4]}},
             "numeric columns of the input. Got .0, 4.",

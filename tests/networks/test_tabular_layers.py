@@ -415,8 +415,8 @@ def test_activations_of_a_compiled_program_are_keras_own(name):
         (lambda: NumericEmbedding("fourier"), "`kind` must be .*Got 'fourier'"),
         (lambda: NumericEmbedding(dim=1), "at least 2. Got 1"),
         (lambda: NumericEmbedding(scale=0.0), "`scale` must be a positive number. Got 0.0"),
-        (lambda: NumericEmbedding("piecewise-linear"), "`edges`.*needs. Got none"),
-        (lambda: NumericEmbedding(edges=EDGES), "`edges`.*has no use for"),
+        (lambda: NumericEmbedding("piecewise-linear"), "needs `edges`. Got None"),
+        (lambda: NumericEmbedding(edges=EDGES), "does not use `edges`"),
         (
             lambda: NumericEmbedding("piecewise-linear", edges=[[0.0, 2.0, 1.0]]),
             "`edges` must increase",
