@@ -156,7 +156,7 @@ def test_copies_start_as_tabm_does():
         ({"normalization": "group"}, "`normalization` must be None or one of"),
         ({"parametrization": "mup"}, "`parametrization` must be .*Got 'mup'"),
         ({"n_copies": 0}, "`n_copies` must be a positive whole number. Got 0"),
-        ({"n_copies": 4}, "`n_outputs` must be a multiple of `n_copies`. Got 6 and 4"),
+        ({"n_copies": 4}, "multiple of `n_copies`. Got n_outputs=6 and n_copies=4"),
         ({"n_copies": 2, "normalization": "layer"}, "would mix the copies"),
         ({"categories": {6: 3}}, "`categories` must have columns in 0 .. 5. Got .6."),
         (
