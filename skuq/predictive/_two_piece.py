@@ -87,8 +87,8 @@ class TwoPieceNormal(Continuous):
         for name, side in zip(("lower", "upper"), self._sides):
             if not ((side > 0) & np.isfinite(side)).all():
                 raise ValueError(
-                    f"sqrt({name}**2 + aleatoric**2) must be positive and finite for every row. "
-                    f"It lies between {side.min()} and {side.max()}."
+                    f"{name} must be positive where aleatoric is 0, and their root sum of squares "
+                    f"must be finite. It lies between {side.min()} and {side.max()}."
                 )
 
     @property

@@ -1,4 +1,4 @@
-"""Finished trials of a search: stored, counted and reported."""
+"""Store, count and report the finished trials of a search."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ class Store(Protocol):
 
 
 class TrialLog:
-    """The history of one search: trials of the store first, then those that finish.
+    """History of one search: the trials of the store, followed by those that finish.
 
-    A context manager with a progress bar. An interrupt ends the search early, with a warning; it is
-    raised again if no trial has succeeded.
+    It is a context manager with a progress bar. An interrupt ends the search early, with a
+    warning; it is raised again if no trial has succeeded.
 
     Parameters
     ----------
     n_trials : int
+        Number of trials of the search, including those of the store.
     store : Store or None
+        Place for finished trials, with those of earlier searches.
     options : RunOptions
 
     Attributes
@@ -64,7 +66,7 @@ class TrialLog:
         self._options = options
         self._started = time.monotonic()
         if self.history:
-            _logger.info("going on with %d of %d trials", len(self.history), n_trials)
+            _logger.info("continuing with %d of %d trials", len(self.history), n_trials)
 
     def __enter__(self) -> TrialLog:
         self._bar = tqdm(
@@ -86,7 +88,7 @@ class TrialLog:
                 return False
             reason = f": {error}" if str(error) else "."
             warnings.warn(
-                f"{self._options.name.capitalize()} interrupted: going on with "
+                f"{self._options.name.capitalize()} interrupted: continuing with "
                 f"{len(self.history)} of {self._n_trials} trials{reason}",
                 stacklevel=3,
             )
@@ -121,7 +123,8 @@ class TrialLog:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
 
     def _add(self, record: TrialRecord) -> None:
-        # An interrupt may come at any moment, after which a record is added again.
+        """Add a record to the store and to the history."""
+        # After an interrupt, which can come at any moment, a record can be added twice.
         if self.history and self.history[-1] is record:
             return
         if self._store is not None:
@@ -129,6 +132,7 @@ class TrialLog:
         self.history.append(record)
 
     def _report(self, record: TrialRecord) -> None:
+        """Update the progress bar, and log the trial."""
         self._bar.update()
         scores = [r.score for r in self.history if r.completed]
         best = f"{min(scores):.3f}" if scores else "-"
@@ -141,5 +145,5 @@ class TrialLog:
             stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
             _logger.info("trial %d: score %.4f%s", record.trial_number, record.score, stopped)
         else:
-            # Not a warning: in a wide space some networks diverge, and the catalog says so.
+            # Not a warning: in a wide space some networks diverge, and the catalog records it.
             _logger.info("trial %d failed: %s", record.trial_number, record.message)

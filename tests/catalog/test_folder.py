@@ -122,7 +122,7 @@ def test_each_search_has_a_folder_of_its_own(tmp_path):
         find_search(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no search"):
         find_search(tmp_path / "nothing")
-    with pytest.raises(NotADirectoryError, match="skuq.load reads"):
+    with pytest.raises(NotADirectoryError, match="Use skuq.load for files"):
         find_search(first / "search.skuq")
 
 
@@ -390,5 +390,5 @@ def test_names_of_folders(tmp_path, monkeypatch):
     assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
     assert begun("~/tilde").parent == tmp_path / "tilde"
     assert find_search("~/tilde").is_absolute()
-    with pytest.raises(ValueError, match="`catalog_dir` is empty"):
+    with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
         begun("")

@@ -203,8 +203,8 @@ def test_teams_are_scored_apart():
     [
         ({"measure": "xx"}, "one of"),
         ({"on": "votes"}, "'correctness' or 'labels'"),
-        ({"measure": "gd", "on": "labels"}, "Only"),
-        ({"measure": "ck-formula-1", "on": "labels"}, "Only"),
+        ({"measure": "gd", "on": "labels"}, "needs measure"),
+        ({"measure": "ck-formula-1", "on": "labels"}, "needs measure"),
         ({"y": [1, 2]}, "shape"),
         ({"teams": [(0,)]}, "two or more"),
         ({"teams": [(0, 0)]}, "distinct"),

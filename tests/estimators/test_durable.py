@@ -96,7 +96,7 @@ def test_a_search_that_was_cut_off_goes_on(search, trained, monkeypatch, error):
     with monkeypatch.context() as patch:
         patch.setattr(MemberTrainer, "__call__", cut_off)
         if error is KeyboardInterrupt:
-            with pytest.warns(UserWarning, match="interrupted: going on with 2 of 5"):
+            with pytest.warns(UserWarning, match="interrupted: continuing with 2 of 5"):
                 model = search(5).fit(X, y)
             assert len(model.catalog_) == 2 and np.isfinite(model.predict(X)).all()
         else:

@@ -600,7 +600,7 @@ def test_interrupted_stacks_keep_what_has_finished(tiny_space, iris, monkeypatch
 
     monkeypatch.setattr(MemberTrainer, "together", interrupted)
     model = tiny(tiny_space, 20, vary="initialisation", epochs=1)
-    with pytest.warns(UserWarning, match="going on with 10 of 20 trials"):
+    with pytest.warns(UserWarning, match="continuing with 10 of 20 trials"):
         model.fit(*iris)
     assert len(model.catalog_) == 10
 

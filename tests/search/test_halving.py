@@ -72,7 +72,7 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"shares": (0.5, 0.1)}, "ascend between 0 and 1. Got \\(0.5, 0.1\\)"),
+        ({"shares": (0.5, 0.1)}, "increase strictly between 0 and 1. Got \\(0.5, 0.1\\)"),
         ({"shares": (0.5, 1.0)}, "ascend"),
         ({"shares": (0.0, 0.5)}, "ascend"),
         ({"reduction_factor": 1}, "larger than 1. Got 1"),

@@ -156,7 +156,7 @@ def test_an_interrupt_keeps_what_has_finished():
                 raise KeyboardInterrupt
             return Result(1.0)
 
-    with pytest.warns(UserWarning, match="interrupted: going on with 3 of 20"):
+    with pytest.warns(UserWarning, match="interrupted: continuing with 3 of 20"):
         records = search(inline(Interrupted()), n_trials=20)
     assert len(records) == 3
 
@@ -367,7 +367,7 @@ def test_scores_that_are_no_numbers_are_failures(score):
     records = search(slots, 20)
     failed = [r for r in records if not r.completed]
     assert 0 < len(failed) < 20
-    assert {r.message for r in failed} == {f"The evaluation gave a score of {score}."}
+    assert {r.message for r in failed} == {f"The evaluation returned a score of {score}."}
     assert all(r.result is None for r in failed)
 
 
@@ -427,7 +427,7 @@ def test_what_has_finished_is_kept_when_the_slots_are_lost():
             return super().submit(slot, configuration, seed)
 
     n_before = 3
-    with pytest.warns(UserWarning, match="going on with 3 of 9 trials: The cluster is gone."):
+    with pytest.warns(UserWarning, match="continuing with 3 of 9 trials: The cluster is gone."):
         assert len(search(Lost(Evaluate()), n_trials=9)) == 3
     n_before = 0
     with pytest.raises(SlotsLostError, match="is gone"):

@@ -322,7 +322,7 @@ class Own(keras.layers.Layer):
 
 def test_what_cannot_be_redrawn_is_kept_with_a_warning():
     model = keras.Sequential([keras.Input((3,)), Own()])
-    with pytest.warns(UserWarning, match="`w_initializer`: its first value does not repeat"):
+    with pytest.warns(UserWarning, match="`w_initializer`: its first value depends on"):
         flat, state = draw_variables(model, 1)
     np.testing.assert_array_equal(flat, model.trainable_variables[0].numpy().ravel())
     np.testing.assert_array_equal(state[0], [1, 1])

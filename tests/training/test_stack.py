@@ -200,8 +200,8 @@ def test_seeds_and_settings_share_one_program():
 @pytest.mark.parametrize(
     ("recipes", "message"),
     [
-        ([Recipe(epochs=2), Recipe(epochs=3)], "must agree in `epochs`"),
-        ([Recipe("sgd"), Recipe("adam")], "must agree in `optimizer`"),
+        ([Recipe(epochs=2), Recipe(epochs=3)], "must have the same `epochs`"),
+        ([Recipe("sgd"), Recipe("adam")], "must have the same `optimizer`"),
         ([Recipe(dropout=0.1), Recipe()], "have a `dropout`, or none"),
         ([Recipe()] * 3, r"one entry for each seed \(2\). Got 3"),
     ],
