@@ -209,7 +209,7 @@ def test_lists_and_sparse_tables_for_a_transformer(ensemble, rows):
     ],
 )
 def test_transformers_have_to_make_numbers_of_every_row(ensemble, rows, wrong, why):
-    with pytest.raises(ValueError, match=f"(?s)`preprocess` must make a table.*({why})"):
+    with pytest.raises(ValueError, match=f"(?s)`preprocess` must convert X to a table.*({why})"):
         ensemble.set_params(preprocess=wrong).fit(*rows)
 
 
