@@ -132,7 +132,7 @@ def test_bad_arguments_are_refused():
     for given in ({}, {"y_true": y, "mean": mean}, {"y_true": y, "pit": y}):
         with pytest.raises(ValueError, match="Give either `y_true`, `mean` and `std`, or `pit`"):
             calibration_error(**given)
-    with pytest.raises(ValueError, match=r"`pit` must be numbers in \[0, 1\].*0.5 and 1.5"):
+    with pytest.raises(ValueError, match=r"`pit` must have numbers in \[0, 1\].*0.5 to 1.5"):
         miscalibration_area(pit=[0.5, 1.5])
     with pytest.raises(ValueError, match="`kind` must be one of .* Got 'sides'"):
         miscalibration_area(y, mean, std, kind="sides")
