@@ -23,6 +23,8 @@ NOMU_METHODS = (
     *("nomu_0.05", "nomu_0.5", "nomu_lbfgs_0.05", "nomu_lbfgs_0.5"),
     *("gp_0.05", "gp_0.5", "pgp", "random"),
 )
+# sqrt(0.1): the paper's kappa is under the root
+LCB = {"acquisition": "lcb", "beta": 0.316, "deviation": "absolute"}
 FIELD_DRAWS, FIELD_RESTARTS = 64, 100  # where outputs are fields
 
 
@@ -55,7 +57,13 @@ LOOPS = {
         35,
     ),
     "parallel": Part(("pollutants",), ("pollutants",), ("q1", "q2", "q3"), 3, 35),
-    "brusselator": Part(("brusselator",), ("brusselator",), ("neon_lei", "random"), 3, 30),
+    "brusselator": Part(
+        ("brusselator", "brusselator_authors"),
+        ("brusselator",),
+        ("neon_lei", "neon_lcb", "random"),
+        3,
+        30,
+    ),
     "nomu": Part(FUNCTIONS, FUNCTIONS[:3], NOMU_METHODS, 3, 64),
 }
 FEWER_RUNS = {
@@ -90,17 +98,14 @@ def estimator_and_settings(part, method, task, arguments):
         model = NEONRegressor(
             fourier_scale=5.0, latent=96, decoder_units=(64,) * 3, prior_scale=1.0, **given
         )
-        return model, {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
+        settings = LCB if method == "neon_lcb" else {}
+        return model, settings | {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
     if part == "nomu":
         return function_search(method, arguments)
     if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
         given |= {"schedule": "exponential", "final_lr_factor": 0.03}
-    if method.startswith("neon_lcb"):  # sqrt(0.1): the paper's kappa is under the root
-        return NEONRegressor(**given), {
-            "acquisition": "lcb",
-            "beta": 0.316,
-            "deviation": "absolute",
-        }
+    if method.startswith("neon_lcb"):
+        return NEONRegressor(**given), LCB
     if method == "rpn_lei":  # narrow: 16 of NEON's width take four times as long as NEON, these 1.5
         small = {"encoder_units": (24, 24), "latent": 24, "decoder_units": (24, 24)}
         return OperatorEnsembleRegressor(16, **small, **given), {}

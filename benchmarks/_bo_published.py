@@ -71,6 +71,12 @@ def pollutants_start(reference, seed):
     return runs[seed, :5].astype(float)
 
 
+def brusselator_start(data_dir):
+    """The five inputs of the Brusselator that come with the authors' program: (5, 4)."""
+    with np.load(data_dir / "neon" / "brusselator_initial.npz") as stored:
+        return stored["u"].astype(float)
+
+
 def pollutants_curves(reference):
     """Best mean squared error after each further point, of each of their methods."""
     truth = reference["pollutants_true_s"]

@@ -47,9 +47,12 @@ def run_loop(
                     break
                 batch = first[:n] if len(first) else ask(int(min(n, log.n_left)))
                 first = first[n:]
-                for x in batch:
-                    _evaluate(func, x, log)
-                    bar.update()
+                try:
+                    for x in batch:
+                        _evaluate(func, x, log)
+                        bar.update()
+                finally:  # after an interrupt nobody evaluates the others
+                    log.forget(batch)
                 bar.set_postfix(best=f"{best():.4g}")
                 if is_to_stop():
                     message = "Stopped by `callback`."
@@ -66,7 +69,9 @@ def run_loop(
 
 def _evaluate(func, x, log):
     try:
-        y = func(x.copy())
+        y, constraints = func(x.copy()), None
+        if log.measures_constraints and isinstance(y, tuple) and len(y) == 2:
+            y, constraints = y
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         _logger.info("evaluation %d failed: %s", len(log), message)
@@ -74,7 +79,7 @@ def _evaluate(func, x, log):
     else:
         if y is None:
             raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
-        log.add(x, y)
+        log.add(x, y, constraints)
     if len(log) >= _HOPELESS and not log.has_value:
         raise _failure(log)
 

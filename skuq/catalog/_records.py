@@ -194,11 +194,14 @@ class TrialBudget:
         Increasing shares of the training, each with the largest score with which a trial
         continues. A trial with a larger score is discarded.
     seconds : float
-        Maximum time of the trial. Its training is shortened to fit into it.
+        Time after which the training ends, however far it is.
+    shorten : bool
+        Plan the training with fewer epochs if all of them would take longer than `seconds`.
     """
 
     stages: tuple[tuple[float, float], ...] = ()
     seconds: float = math.inf
+    shorten: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 from sklearn.utils import check_array
 
-OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer")
+from skuq.datasets._cell_towers import N_ANTENNAS, received_power
+from skuq.datasets._cell_towers import SIDE as _MAP_SIDE
+
+OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer", "cell_towers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +85,7 @@ def make_operator_problem(name):
 
     Parameters
     ----------
-    name : {"pollutants", "brusselator", "interferometer"}
+    name : {"pollutants", "brusselator", "interferometer", "cell_towers"}
         See the notes.
 
     Returns
@@ -110,9 +114,14 @@ def make_operator_problem(name):
       0 to 255; the objective is the visibility of the light's interference. Queries are
       (column, row), in 64ths. There is no simulator: :func:`load_interferometer` has runs.
 
-    The paper's fourth problem, cell towers, needs power maps of a ray tracer that are no
-    formula, and has no place here. For test functions of one output see
-    :func:`make_function`.
+    - "cell_towers": downtilts, in 0 to 10 degrees, and powers, in 30 to 50 dBm, of 15 antennas.
+      A function is the strength of the strongest signal and of the interference by all others on
+      a map of 50 x 50 cells; the objective is that of section 6.4, the weighted sum of both
+      coverages over the cells, as printed. Queries are (column, row). The paper's power maps of
+      a ray tracer are no formula: the simulator here takes 3GPP's antenna patterns and path
+      loss instead, so values do not compare with the paper's.
+
+    For test functions of one output see :func:`make_function`.
 
     References
     ----------
@@ -312,8 +321,37 @@ def _interferometer():
     )
 
 
+# Cell towers (appendix 6.4)
+
+_WEAK, _STRONG, _WEIGHT = -80.0, 6.0, 0.25  # T_w, T_s and the weight of the first coverage
+
+
+def _coverage(outputs):
+    """0.25 Cov_f,strong + 0.75 Cov_g,weak: integrals over cells of size 1; see appendix 6.4."""
+    xp, outputs = _namespace(outputs, (_MAP_SIDE**2, 2))
+    sigmoid = special.expit if xp is np else xp.sigmoid
+    power, interference = outputs[..., 0], outputs[..., 1]
+    strong = xp.sum(sigmoid(_WEAK - power), axis=-1)
+    area = sigmoid(power - _WEAK) * sigmoid(interference + _STRONG - power)
+    # The text prints T_w here; the paper's program, and that of its source, has T_s.
+    weak = xp.sum(sigmoid(interference * area + _STRONG - power * area), axis=-1)
+    return _WEIGHT * strong + (1 - _WEIGHT) * weak
+
+
+def _cell_towers():
+    return OperatorProblem(
+        "cell_towers",
+        np.repeat([[0.0, 10.0], [30.0, 50.0]], N_ANTENNAS, axis=0),
+        _grid(np.arange(_MAP_SIDE, dtype=float)),
+        2,
+        _coverage,
+        received_power,
+    )
+
+
 _MAKERS = {
     "pollutants": _pollutants,
     "brusselator": _brusselator,
     "interferometer": _interferometer,
+    "cell_towers": _cell_towers,
 }

@@ -84,6 +84,8 @@ class FunctionInputs:
         predicted.
     standardize : bool, default=True
         Standardise inputs and query points.
+    only_fitted : bool, default=False
+        Raise ValueError for query points other than those of `fit`.
 
     Attributes
     ----------
@@ -99,8 +101,10 @@ class FunctionInputs:
 
     query_points: Any
 
-    def __init__(self, query_points: Any = None, *, standardize: bool = True) -> None:
-        self.are_columns = query_points is None
+    def __init__(
+        self, query_points: Any = None, *, standardize: bool = True, only_fitted: bool = False
+    ) -> None:
+        self.are_columns, self.only_fitted = query_points is None, only_fitted
         self.query_points = None if query_points is None else check_queries(query_points)
         scaling = Scaling if standardize else NoScaling
         self.scaling, self.query_scaling = scaling(), scaling()
@@ -144,7 +148,14 @@ class FunctionInputs:
                 "The columns of Y have no query points of their own. To predict at other points, "
                 "set the estimator's parameter `query_points` before fitting."
             )
-        return check_queries(query_points, self.query_points.shape[1])
+        points = check_queries(query_points, self.query_points.shape[1])
+        if self.only_fitted and not np.array_equal(points, self.query_points):
+            raise ValueError(
+                "With standardize='columns' each query point of Y has a scale of its own: there "
+                "are no predictions at others. Leave `query_points` out, or fit with "
+                "standardize=True."
+            )
+        return points
 
     def transform(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
         """Standardise inputs and query points, and pair them to rows (n * q, d_u + d_y)."""

@@ -78,6 +78,7 @@ def program_key(
         n_draws=recipe.n_draws,
         detached=_detached(template, job.head) if recipe.n_artificial else (),
         beta_2=recipe.beta_2,
+        epsilon=recipe.epsilon,
         # Without Dropout layers a schedule changes nothing and would only compile a new program.
         dropout_schedule=(
             recipe.dropout_schedule != "constant" and plan is not None and plan.n_dropouts > 0

@@ -81,6 +81,11 @@ class JointTraining:
                 ended.set()
                 raise
 
+    @property
+    def share(self) -> float:
+        """Share of the training that is done; less than 1 if a deadline ended it."""
+        return min(group.share for group in self._groups)
+
     def members(self) -> list[Members]:
         """Return the members of each job, each at its network's best epoch so far."""
         groups = iter(self._groups)
@@ -95,6 +100,7 @@ class _Group:
 
     def __init__(self, job: TrainingJob, data: TrainingData):
         self._job, self._data = job, data
+        self.share = 0.0
         self._run: Any = None  # between start and end of the training
         self._members: Members | None = None  # after its end
 
@@ -103,6 +109,7 @@ class _Group:
             self._run = training.TrainingRun(self._job, self._data)  # imports TensorFlow
         until = max(1, round(share * self._job.recipe.epochs))
         self._run.advance(max(0, until - self._run.n_epochs), **settings)
+        self.share = self._run.share
         if share == 1:
             # Keep only the small records, and free the run's arrays before the next group begins.
             self._members, self._run = self._run.members(), None

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from skuq.backend import ops
 
-_EPSILON = 1e-7
-_BETA_1, _BETA_2 = 0.9, 0.999
+EPSILON, BETA_2 = 1e-7, 0.999
+_BETA_1 = 0.9
 
 
 #: The state of an optimiser for one block of weights, as tensors.
@@ -53,33 +53,43 @@ def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, momentum: float) ->
     return w + velocity, (velocity,)
 
 
-def _rmsprop(w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.9) -> tuple[Any, Slots]:
+def _rmsprop(
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.9, epsilon: float = EPSILON
+) -> tuple[Any, Slots]:
     (v,) = slots  # v <- rho v + (1 - rho) g^2;  w <- w - lr g / sqrt(v + eps)
     v = rho * v + (1 - rho) * ops.square(g)
-    return w - lr * g / ops.sqrt(v + _EPSILON), (v,)
+    return w - lr * g / ops.sqrt(v + epsilon), (v,)
 
 
-def _adagrad(w: Any, slots: Slots, g: Any, t: Any, lr: Any) -> tuple[Any, Slots]:
+def _adagrad(
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, epsilon: float = EPSILON
+) -> tuple[Any, Slots]:
     (total,) = slots  # sum of all squared gradients;  w <- w - lr g / sqrt(total + eps)
     total = total + ops.square(g)
-    return w - lr * g / ops.sqrt(total + _EPSILON), (total,)
+    return w - lr * g / ops.sqrt(total + epsilon), (total,)
 
 
 def _adadelta(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.95
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.95, epsilon: float = EPSILON
 ) -> tuple[Any, Slots]:
     # Moving averages of squared gradients and of squared steps; the step is
     # g * sqrt((steps + eps) / (squares + eps)), times lr (Zeiler 2012, Algorithm 1).
     squares, steps = slots
     squares = rho * squares + (1 - rho) * ops.square(g)
     # The squared step is g^2 * ratio, so that the slot needs no second root.
-    ratio = (steps + _EPSILON) / (squares + _EPSILON)
+    ratio = (steps + epsilon) / (squares + epsilon)
     steps = rho * steps + (1 - rho) * ops.square(g) * ratio
     return w - lr * g * ops.sqrt(ratio), (squares, steps)
 
 
 def _adam(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+    w: Any,
+    slots: Slots,
+    g: Any,
+    t: Any,
+    lr: Any,
+    beta_2: float = BETA_2,
+    epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
     # m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2 (Kingma & Ba 2015, Algorithm 1).
     m, v = slots
@@ -87,17 +97,23 @@ def _adam(
     v = v + (1 - beta_2) * (ops.square(g) - v)
     # Both bias corrections in one number: lr * sqrt(1 - b2^t) / (1 - b1^t).
     rate = lr * ops.sqrt(1 - ops.power(beta_2, t)) / (1 - ops.power(_BETA_1, t))
-    return w - rate * m / (ops.sqrt(v) + _EPSILON), (m, v)
+    return w - rate * m / (ops.sqrt(v) + epsilon), (m, v)
 
 
 def _adamax(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+    w: Any,
+    slots: Slots,
+    g: Any,
+    t: Any,
+    lr: Any,
+    beta_2: float = BETA_2,
+    epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
     # u is the decayed maximum of |g|, in place of sqrt(v) (Kingma & Ba 2015, Algorithm 2).
     m, u = slots
     m = m + (1 - _BETA_1) * (g - m)
     u = ops.maximum(beta_2 * u, ops.abs(g))
-    return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + _EPSILON), (m, u)
+    return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + epsilon), (m, u)
 
 
 def _nadam_init(w: Any) -> Slots:
@@ -106,7 +122,13 @@ def _nadam_init(w: Any) -> Slots:
 
 
 def _nadam(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+    w: Any,
+    slots: Slots,
+    g: Any,
+    t: Any,
+    lr: Any,
+    beta_2: float = BETA_2,
+    epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
     # Adam with Nesterov momentum: m_hat looks one step ahead. The momentum of step t is
     # b1 (1 - 0.5 * 0.96^t), and `product` is that of all steps so far (Dozat 2016).
@@ -118,7 +140,7 @@ def _nadam(
     v = v + (1 - beta_2) * (ops.square(g) - v)
     m_hat = (ahead / (1 - product * ahead)) * m + ((1 - now) / (1 - product)) * g
     v_hat = v * (1 / (1 - ops.power(beta_2, t)))
-    return w - lr * m_hat / (ops.sqrt(v_hat) + _EPSILON), (m, v, product)
+    return w - lr * m_hat / (ops.sqrt(v_hat) + epsilon), (m, v, product)
 
 
 RULES = {
@@ -132,14 +154,19 @@ RULES = {
 }
 
 
-def rule_of(optimizer: str, momentum: float = 0.0, beta_2: float = _BETA_2) -> Rule:
+def rule_of(
+    optimizer: str, momentum: float = 0.0, beta_2: float = BETA_2, epsilon: float = EPSILON
+) -> Rule:
     """Look up the update rule of an optimiser by its name.
 
-    `momentum` is used by sgd, `beta_2` by adam, adamax and nadam.
+    `momentum` is used by sgd, `beta_2` by adam, adamax and nadam, and `epsilon` by all but sgd.
     """
     if optimizer == "sgd" and momentum:
         return Rule(_zeros(1), functools.partial(_momentum, momentum=momentum))
-    if beta_2 != _BETA_2:
-        init, update = RULES[optimizer]
-        return Rule(init, functools.partial(update, beta_2=beta_2))
-    return RULES[optimizer]
+    changed = {}
+    if beta_2 != BETA_2:
+        changed["beta_2"] = beta_2
+    if epsilon != EPSILON:
+        changed["epsilon"] = epsilon
+    init, update = RULES[optimizer]
+    return Rule(init, functools.partial(update, **changed)) if changed else RULES[optimizer]

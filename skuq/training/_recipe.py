@@ -14,7 +14,7 @@ from skuq.networks._search_space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 _REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")
-_BETA_2 = 0.999  # Keras' default
+_BETA_2, _EPSILON = 0.999, 1e-7  # Keras' defaults
 # Fields that may differ between the recipes of one stack.
 _MEMBER_FIELDS = (
     "learning_rate",
@@ -105,6 +105,9 @@ class Recipe:
         the head.
     n_draws : int, default=0
         Number of epistemic indices drawn for every step, for networks that take them.
+    epsilon : float, default=1e-7
+        Number added to the divisor of each step, in all optimisers but sgd; Optax uses 1e-8. If
+        gradients are clipped to a norm far below it, steps become smaller.
     """
 
     optimizer: str = "adam"
@@ -133,6 +136,7 @@ class Recipe:
     rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
     epoch_rates: tuple[float, ...] = ()
     steps_per_epoch: int | None = None
+    epsilon: float = _EPSILON
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -147,7 +151,8 @@ class Recipe:
             if getattr(self, name):
                 self._check_integer(name)
         inf = float("inf")
-        self._check_number("learning_rate", lambda v: 0 < v < inf, "a positive number")
+        for name in ("learning_rate", "epsilon"):
+            self._check_number(name, lambda v: 0 < v < inf, "a positive number")
         for name in ("reduce_lr_factor", "final_lr_factor"):
             self._check_number(name, lambda v: 0 < v <= 1, "a number in (0, 1]")
         self._check_number("warmup", lambda v: 0 <= v <= 1, "a number in [0, 1]")
@@ -164,6 +169,8 @@ class Recipe:
                 "`beta_2` can only be set with the optimizers adam, adamax and nadam. "
                 f"Got {self.optimizer!r}."
             )
+        if self.epsilon != _EPSILON and self.optimizer == "sgd":
+            raise ValueError(f'`epsilon` has no effect with optimizer="sgd". Got {self.epsilon!r}.')
         if self.clip_norm is not None:
             self._check_number("clip_norm", lambda v: 0 < v < inf, "a positive number or None")
         if self.dropout is not None:

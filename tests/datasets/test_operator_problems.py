@@ -244,3 +244,52 @@ def test_interferometer_refuses_other_files(tmp_path):
     np.savez(tmp_path / "other.npz", u_init=np.zeros((5, 15, 4)))
     with pytest.raises(ValueError, match="'s_init' of shape None"):
         load_interferometer(tmp_path / "other.npz")
+
+
+# Cell towers
+
+
+def test_cell_towers_by_hand():
+    """The objective of section 6.4, in plain loops over the cells."""
+    problem = make_operator_problem("cell_towers")
+    rng = np.random.default_rng(0)
+    outputs = rng.uniform([-90, -95], [-70, -75], (2500, 2))
+
+    def sigmoid(z):
+        return 1 / (1 + np.exp(-z))
+
+    total = 0.0
+    for power, interference in outputs:
+        area = sigmoid(power + 80) * sigmoid(interference + 6 - power)
+        total += 0.25 * sigmoid(-80 - power) + 0.75 * sigmoid((interference - power) * area + 6)
+    assert_allclose(problem.objective(outputs), total, rtol=1e-12)
+
+
+def test_cell_towers_are_physical():
+    problem = make_operator_problem("cell_towers")
+    low, high = problem.bounds.T
+    assert problem.bounds.shape == (30, 2)
+    middle = (low + high) / 2
+    louder = middle + np.repeat([0.0, 3.0], 15)
+    steeper = middle + np.repeat([4.0, 0.0], 15)
+    first, loud, steep = problem([middle, louder, steeper])
+    assert first.shape == (2500, 2)
+    assert_allclose(loud, first + 3.0)  # decibels
+    assert (first[:, 0] > first[:, 1] - 12).all()  # fourteen others, none as strong
+    # A beam that points down reaches less far.
+    assert steep[:, 1].mean() < first[:, 1].mean()
+    values = problem.objective(problem(np.random.default_rng(0).uniform(low, high, (20, 30))))
+    assert np.ptp(values) > 20
+    assert (values > 0).all() and (values < 2500).all()
+
+
+def test_the_strongest_antenna_counts_alone():
+    problem = make_operator_problem("cell_towers")
+    low, high = problem.bounds.T
+    quiet = np.repeat([5.0, 30.0], 15)
+    loud = quiet.copy()
+    loud[15] = 50.0
+    before, after = problem([quiet, loud])
+    own = after[:, 0] > before[:, 0] + 1e-9
+    assert 0 < own.sum() < 2500
+    assert_allclose(after[~own, 0], before[~own, 0])
