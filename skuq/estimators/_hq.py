@@ -1,4 +1,4 @@
-"""HQ: a small, diverse, strong team out of a pool of classifiers."""
+"""HQ: select a small, diverse and accurate team from a pool of classifiers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from skuq.tables._splits import out_of_fold_splits
 
 @saved_as("estimators.HQEnsembleSelector", kind="estimator")
 class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseComposition):
-    """A small, diverse, strong team out of a pool of classifiers.
+    """Select a small, diverse and accurate team from a pool of classifiers.
 
-    Every team of two or more members of the pool is a candidate. Its HQ score says how
-    much its members err on the same rows, seen from each member in turn: low is diverse.
-    The alpha filter goes up from pairs, prunes the least diverse teams of each size, and
-    never looks at a team that contains a pruned one; the K-means filter then separates,
-    size by size, the diverse and accurate teams from the rest. Of the survivors the most
-    accurate is served.
+    Every team of two or more members of the pool is a candidate. Its HQ score measures how often
+    its members err on the same rows, averaged over the members as focal models; low scores mean
+    diverse teams. The alpha filter starts from pairs, prunes the least diverse teams of each
+    size, and never scores a team that contains a pruned one. The K-means filter then separates
+    the diverse and accurate teams of each size from the rest. The most accurate of the remaining
+    teams predicts.
 
     Parameters
     ----------

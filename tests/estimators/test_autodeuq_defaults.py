@@ -209,7 +209,7 @@ def test_initial_trials_that_the_space_does_not_have(wave, given, match):
 def test_a_keras_tuner_oracle_takes_no_initial_trials(wave):
     oracle = keras_tuner.oracles.RandomSearchOracle()
     model = AutoDEUQRegressor(**FAST, search=oracle, initial_trials=[{"n_layers": 1}])
-    with pytest.raises(ValueError, match="`search` of skuq's with `initial_trials`"):
+    with pytest.raises(ValueError, match="`initial_trials` must be None"):
         model.fit(*wave)
 
 

@@ -566,7 +566,7 @@ def test_bad_settings(tiny_space, rows, settings, message):
 
 
 def test_validation_data_and_folds_contradict_each_other(tiny_space, rows):
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="Give either `cv` or `validation_data`"):
         regressor(tiny_space).fit(*rows, validation_data=rows)
 
 

@@ -352,7 +352,7 @@ def test_images_are_not_preprocessed(tiny_space):
     assert_array_equal(flat.predict_proba(images.reshape(30, 9)), model.predict_proba(images))
     with pytest.raises(ValueError, match="NaN"):
         model.fit(np.full((30, 3, 3, 1), np.nan), y)
-    with pytest.raises(ValueError, match="`preprocess` is for tables"):
+    with pytest.raises(ValueError, match="`preprocess` must be .* for images"):
         model.set_params(preprocess=StandardScaler()).fit(images, y)
 
 
@@ -523,7 +523,7 @@ def test_noise_of_squared_errors_on_another_scale(skewed):
     ).fit(X, y)
     inner = model.predict_distribution(X).inner
     assert_allclose(inner.scale, model.noise_std_)
-    with pytest.raises(ValueError, match="`noise_std` is in units of y"):
+    with pytest.raises(ValueError, match="`noise_std` must be None.*units of y"):
         model.set_params(noise_std=0.1).fit(X, y)
 
 

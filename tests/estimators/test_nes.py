@@ -503,7 +503,7 @@ def test_bad_image_shapes(tiny_space, image_shape):
 
 
 def test_cells_need_images(iris):
-    with pytest.raises(ValueError, match="search_space='darts'.* is for images"):
+    with pytest.raises(ValueError, match="search_space='darts'.* needs images"):
         NESClassifier(2, search_space="darts").fit(*iris)
 
 
@@ -579,11 +579,11 @@ def test_odd_shift_validation(tiny_space, iris):
     X, y = iris
     sets = (shifted(X, y, 0.5), shifted(X, y, 1.0))
     assert len(tiny(tiny_space, 3, epochs=2).fit(X, y, shift_validation=sets).selections_) == 3
-    with pytest.raises(ValueError, match="`shift_validation` is empty"):
+    with pytest.raises(ValueError, match="`shift_validation` must be .*empty list"):
         tiny(tiny_space, 3).fit(X, y, shift_validation=[])
-    with pytest.raises(ValueError, match="`use_best=True` is for `selection` in"):
+    with pytest.raises(ValueError, match="`use_best=True` needs a `selection` in"):
         tiny(tiny_space, 3, use_best=True, selection="hq").fit(X, y)
-    with pytest.warns(UserWarning, match="all are drawn at random"):
+    with pytest.warns(UserWarning, match="all networks are drawn at random"):
         tiny(tiny_space, 3, epochs=1, population_size=4).fit(X, y)
 
 
