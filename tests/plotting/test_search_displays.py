@@ -310,7 +310,7 @@ def test_regret_of_one_seed_has_no_band():
         (
             lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2),
             ValueError,
-            "better than the optimum",
+            "must not be better than `optimum`",
         ),
         (lambda c: RegretDisplay.from_values({"a": [1.0]}, interval=2), ValueError, "interval"),
     ],
