@@ -14,7 +14,8 @@ from scipy import special
 
 _LEAST_WIDTH = 1e-6  # smallest width of a piece, relative to its step in level times the range
 _LEAST_RANGE = 1e-9  # smallest range of the values relative to their size: far above rounding
-_TAIL_NODES, _PIECE_NODES, _LEAST_NODES = 16, 64, 4  # of a tail, of all pieces, of each piece
+# Quadrature nodes of a tail, of all pieces together, and the fewest of one piece.
+_TAIL_NODES, _PIECE_NODES, _LEAST_NODES = 16, 64, 4
 _TINY = 1e-100  # smallest range, for values that are all 0; its square does not underflow
 
 

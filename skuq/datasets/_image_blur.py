@@ -22,7 +22,7 @@ def defocus_blur(images, rngs, severity):
     """Mean over a disk with a soft edge, as behind a lens out of focus."""
     radius, edge = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))[severity - 1]
     radius, edge, reach = (scaled(v, images, shrink=False) for v in (radius, edge, 1.0))
-    reach = int(np.ceil(reach))  # of the soft edge
+    reach = int(np.ceil(reach))  # pixels of the soft edge outside the disk
     half = int(np.ceil(radius)) + reach
     offsets = np.arange(-half, half + 1)
     disk = (np.hypot(offsets[:, None], offsets) <= radius).astype(float)
@@ -39,7 +39,7 @@ def glass_blur(images, rngs, severity):
     row, column = np.mgrid[:h, :w]
     images = _gaussian(images, sigma)
     for _ in range(rounds):
-        # One way only, as in the original.
+        # Values come from above and left only, as in the original code.
         up, left = np.stack([rng.randint(-reach, 1, (2, h, w)) for rng in rngs], axis=1)
         images = images[each, (row + up).clip(0, h - 1), (column + left).clip(0, w - 1)]
     return _gaussian(images, sigma)
@@ -52,11 +52,11 @@ def motion_blur(images, rngs, severity):
 
 
 def blur_along(images: np.ndarray, degrees: np.ndarray, reach: float, sigma: float) -> np.ndarray:
-    """Half a Gaussian of `sigma` along a line that starts in each pixel, `reach` long.
+    """Blur along a line of length `reach` from each pixel, with half a Gaussian as weights.
 
-    The line has its own angle for each image; `reach` and `sigma` are pixels of a 32-pixel
-    image. It is followed in quarter pixels, each shared by the four pixels around it, so
-    that motions shorter than a pixel count.
+    The line has its own angle for each image; `reach` and `sigma` are in pixels of a 32-pixel
+    image. Points on the line are a quarter of a pixel apart and interpolated linearly between
+    the four pixels around them, so that motions shorter than a pixel have an effect.
     """
     reach, sigma = scaled(reach, images), scaled(sigma, images)
     steps = np.arange(0, reach + 0.125, 0.25)
@@ -77,16 +77,16 @@ def blur_along(images: np.ndarray, degrees: np.ndarray, reach: float, sigma: flo
 
 
 def zoom_blur(images, rngs, severity):
-    """Mean of the image and of enlargements up to so many per cent."""
+    """Averages the image and its enlargements by 0 to 25 per cent, in steps of one."""
     largest = (6, 11, 15, 20, 25)[severity - 1]
-    total = 2 * images  # itself, and enlarged by 0 per cent
+    total = 2 * images  # the image itself, and its enlargement by 0 per cent
     for percent in range(1, largest + 1):
         total += zoom_in(images, 1 + percent / 100)
     return total / (largest + 2)
 
 
 def zoom_in(images: np.ndarray, factor: float) -> np.ndarray:
-    """The middle of images (n, h, w, c), enlarged to their size."""
+    """Enlarge the middle of images (n, h, w, c) to their size."""
 
     def interpolation(n: int) -> np.ndarray:  # linear, (n, n)
         centre, pixels = (n - 1) / 2, np.arange(n)

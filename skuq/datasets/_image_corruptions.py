@@ -51,39 +51,41 @@ def corrupt_images(
     Parameters
     ----------
     X : array-like of shape (n, h, w, c), (n, h, w) or (n, h * w * c)
-        Images, the last form with `image_shape`. One or three channels are meant; other
-        numbers of channels are treated as grey images.
+        Images; flat rows need `image_shape`. Images with three channels are in colour; with
+        any other number of channels each channel is a grey image.
     kind : str or sequence of str, default="validation"
         Name of a corruption, or several, of which each image gets one at random;
         ``"validation"`` and ``"test"`` mean `VALIDATION_CORRUPTIONS` and `TEST_CORRUPTIONS`.
     severity : int, default=3
-        From 1, mild, to 5; 0 returns a copy.
+        Severity from 1 (mild) to 5 (strong); 0 returns a copy.
     image_shape : tuple (h, w) or (h, w, c), default=None
-        Shape of one image; needed where X has two dimensions.
+        Shape of one image; needed if X has two dimensions.
     value_range : tuple (low, high), default=None
-        Black and white. By default (0, 255) for integers; for floats (0, 1) if all of X is
-        within it, else the smallest and the largest value of X. Pass it for standardised
-        images, or results depend on which images are corrupted together.
+        Values of black and white. By default (0, 255) for integers; for floats (0, 1) if all
+        of X is within it, else the smallest and the largest value of X. Give it for
+        standardised images, otherwise the results depend on which images are corrupted
+        together.
     random_state : int, RandomState instance or None, default=None
-        Draws a seed for each image in turn: later images do not change earlier ones' result.
+        Generator that draws a seed for each image in turn, so that additional images do not
+        change the results of earlier ones.
 
     Returns
     -------
     X_corrupted : ndarray of the shape and dtype of X
-        Within the range of values; rounded for integers.
+        Images within `value_range`; integers are rounded.
 
     Raises
     ------
     ValueError
-        If an argument is none of the above, or X has values that are not finite numbers or
-        lie outside `value_range`.
+        If an argument has another value, or X has values that are not finite or lie outside
+        `value_range`.
     ImportError
-        If "jpeg_compression" misses Pillow, or "saturate" of colour images scikit-image:
-        the extra ``skuq[images]`` has both.
+        If Pillow is not installed ("jpeg_compression"), or scikit-image ("saturate" of colour
+        images). The extra ``skuq[images]`` installs both.
 
     See Also
     --------
-    corrupt_table : The like for tables.
+    corrupt_table : Corruptions of tables.
 
     Notes
     -----

@@ -37,7 +37,7 @@ def saturate(images, rngs, severity):
 
 def elastic_transform(images, rngs, severity):
     """Moves pixels: a random affine map, then small smooth displacements."""
-    # Of 32-pixel images: displacement before it is smoothed, smoothing, affine jitter.
+    # In pixels of a 32-pixel image: displacement before smoothing, smoothing, affine jitter.
     amplitude, smoothing, jitter = (
         (0.0, 0.0, 2.56),
         (1.6, 6.4, 2.24),

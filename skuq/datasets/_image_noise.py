@@ -1,8 +1,8 @@
-"""Noise: every value of an image changes by itself.
+"""Noise corruptions of images: every value changes independently.
 
-Notation, here and in the other corruptions: ``images`` (n, h, w, c) have values from 0 to
-1, ``rngs`` is one RandomState for each image, ``severity`` is 1 to 5. Results may leave
-[0, 1]: `corrupt_images` clips them.
+Notation, here and in the other corruptions: ``images`` of shape (n, h, w, c) have values from 0 to
+1, ``rngs`` holds one RandomState for each image, ``severity`` is 1 to 5. Results may leave [0, 1];
+`corrupt_images` clips them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def gaussian_noise(images, rngs, severity):
 
 
 def shot_noise(images, rngs, severity):
-    """Counts photons: Poisson with so many to be expected at 1."""
+    """Draws photon counts from Poisson distributions; `photons` is the expected count at 1."""
     photons = (500, 250, 100, 75, 50)[severity - 1]
     return np.stack([rng.poisson(photons * image) for rng, image in zip(rngs, images)]) / photons
 
