@@ -16,7 +16,7 @@ __all__ = ["keras", "ops", "quiet_stderr"]
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # joblib sets its workers' share of the cores only in OpenMP's variable. Without these lines, each
-# of n workers would start as many threads as there are cores.
+# worker would start as many threads as there are cores.
 if os.environ.get("OMP_NUM_THREADS", "").isdigit():
     for _pool in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         os.environ.setdefault(_pool, os.environ["OMP_NUM_THREADS"])

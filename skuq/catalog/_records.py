@@ -38,7 +38,7 @@ class Member:
     seconds : float
         Duration of training.
     tier : str
-        How the training program was compiled, "xla" or "graph".
+        Compilation of the training program, "xla" or "graph".
     """
 
     network: str

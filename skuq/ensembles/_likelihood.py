@@ -94,7 +94,7 @@ def select_by(
     Parameters
     ----------
     statistics, loss :
-        As in `select_forward`.
+        See `select_forward`.
     n_members : int
         Size M of the ensemble.
     method : {"forward", "replacement", "quick", "top"}, default="forward"
@@ -160,7 +160,7 @@ def select_by_likelihood(
         that the candidates were not trained on. -inf counts as 708 nats worse than the row's
         best. A candidate with NaN is never selected.
     n_members, method, use_best, sample_weight, groups :
-        As in `select_by`.
+        See `select_by`.
 
     Returns
     -------

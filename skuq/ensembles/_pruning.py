@@ -324,8 +324,8 @@ def _alpha(scored: pd.DataFrame, rules: Rules) -> np.ndarray:
     """Mark the teams of one size to prune by the alpha filter: the `beta` highest scores."""
     pruned = np.zeros(len(scored), bool)
     if "alpha" in rules.filters:
-        # Algorithm 3 leaves ties open. Of teams with equal scores the weaker is pruned first, and
-        # of equally strong ones the first in order.
+        # Algorithm 3 leaves ties open. Among teams with equal scores the least accurate is pruned
+        # first; among equally accurate ones the first in order.
         worst = np.lexsort((np.arange(len(scored)), scored["accuracy"], -scored[rules.score]))
         pruned[worst[: int(rules.beta * len(scored) + 1e-9)]] = True
     return pruned

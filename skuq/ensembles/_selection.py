@@ -121,7 +121,7 @@ def select_forward(
     # Sums of the statistics over the members so far, each (n_samples, ...).
     totals, best, best_size = [0.0] * len(statistics), np.inf, 0
     while _n_distinct(path) < n_members and len(path) < max_size:
-        losses = singles  # of the ensembles with one more candidate, (n_candidates,)
+        losses = singles  # loss of the ensemble with one more candidate, (n_candidates,)
         if path:
             losses = _ensemble_losses(statistics, loss, totals, len(path) + 1, sample_weight)
         if len(path) < k_init:

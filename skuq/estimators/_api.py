@@ -121,7 +121,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like of shape (n, n_features)
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return_std : bool, default=False
             Also return standard deviations.
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
@@ -167,7 +167,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         coverage : float, default=0.9
             Probability of the interval, in (0, 1).
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
@@ -195,7 +195,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         quantiles : array-like of shape (q,), default=(0.05, 0.5, 0.95)
             Probabilities, strictly between 0 and 1.
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
@@ -226,7 +226,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         random_state : int, RandomState instance or None, default=None
             Seed of the draws.
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
@@ -278,7 +278,7 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         random_state : int, RandomState instance or None, default=None
             Seed of the draws, which do not change afterwards.
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------

@@ -125,7 +125,7 @@ class DeepEnsembleMethod(TrainingMethod):
     def train(self, network, head, data, splits, report):
         """Train the members of each kind; the k-th members of all kinds have the same split."""
         own, jobs, deadline = self.estimator, [], math.inf
-        parts, positions = [], []  # of each member: its rows; its kind and its number in the kind
+        parts, positions = [], []  # for each member: its rows; its kind and its number in the kind
         for kind, model in enumerate(network):
             numbers = range(kind, self.n_members, self.n_kinds)
             own_parts = splits.parts and splits.parts[: len(numbers)]

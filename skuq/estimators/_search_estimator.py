@@ -439,7 +439,7 @@ class SearchEstimator:
         Returns
         -------
         self
-            With another `selection_`.
+            The estimator with a new `selection_`.
 
         Raises
         ------

@@ -113,7 +113,7 @@ def reliability_curve(
     Parameters
     ----------
     y_true, proba, n_bins, strategy, labels, sample_weight
-        As in `ece_loss`.
+        See `ece_loss`.
 
     Returns
     -------

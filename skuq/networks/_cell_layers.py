@@ -149,7 +149,7 @@ def build_cell_network(
     Returns
     -------
     keras.Model
-        In float32, with Keras' own layers only. Equal arguments give equal JSON.
+        A float32 model that has only Keras' own layers. Equal arguments give equal JSON.
 
     Raises
     ------

@@ -160,7 +160,7 @@ def _read(model) -> Plan:
 
     reader = _Reader()
     values = {}  # position of a layer -> number of its value
-    shapes: list = []  # of the values, for one row
+    shapes: list = []  # shapes of the values, for one row
     for i, layer in enumerate(layers):
         if layer["class_name"] == "InputLayer":
             if shapes or _policy(layer["config"]) != "float32":

@@ -165,7 +165,7 @@ class NTKDense(_TabularLayer):
     use_bias : bool, default=True
         Add a trained bias.
     kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer :
-        As in `keras.layers.Dense`.
+        See `keras.layers.Dense`.
 
     References
     ----------

@@ -182,7 +182,7 @@ def _folds(
                 "Folds need at least two groups of rows of positive weight, and `groups` has one: "
                 f"{np.asarray(groups).tolist()[0]!r}. Give `validation_data`, or no groups."
             )
-        # Where no class has a row for every fold, classes are divided like any other rows.
+        # If no class has a row for every fold, the split is not stratified.
         if labels is not None and np.unique(labels, return_counts=True)[1].max() < cv:
             labels = None
         kinds = (KFold, StratifiedKFold), (GroupKFold, StratifiedGroupKFold)

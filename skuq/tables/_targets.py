@@ -184,7 +184,7 @@ class NumberTargets:
         Raises
         ------
         ValueError
-            With a nonlinear target transform, under which moments are integrals.
+            If the target transform is nonlinear, so that moments are integrals.
         """
         if self.is_transformed:
             raise ValueError(

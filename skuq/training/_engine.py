@@ -109,7 +109,7 @@ class TrainingRun:
         Parameters
         ----------
         n_epochs : int, optional
-            By default all epochs of the recipe that are left.
+            Number of epochs. By default all remaining epochs of the recipe.
         cancelled : callable, optional
             Asked before each slice; True ends the training.
         report : callable, optional

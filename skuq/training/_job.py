@@ -164,7 +164,7 @@ class TrainingJob:
         ----------
         model : keras.Model or EpistemicNetwork
         head, recipes, seeds :
-            As in the class.
+            See the class.
         **fields : dict
             Other fields of the job.
         """

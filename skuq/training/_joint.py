@@ -54,7 +54,7 @@ class JointTraining:
             Share in (0, 1] of each job's epochs, counted from its start; at least one epoch. 1
             ends the training and frees its arrays.
         cancelled, report, deadline :
-            As in `skuq.training.train`.
+            See `skuq.training.train`.
 
         Raises
         ------

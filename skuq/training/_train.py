@@ -75,7 +75,7 @@ def train_all(
     ----------
     jobs : sequence of TrainingJob
     data, cancelled, report, deadline :
-        As in `train`.
+        See `train`.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def train_epochs(
         Number of epochs, in addition to those of a paused run that the job starts from. Training
         ends earlier after the recipe's `epochs`, or when all members have stopped.
     cancelled, report : callable, optional
-        As in `train`.
+        See `train`.
     """
     run = training.TrainingRun(job, data)
     run.advance(n_epochs, cancelled=cancelled, report=report)
@@ -134,9 +134,9 @@ def train_member(
     model : keras.Model or EpistemicNetwork
         Template. It is not changed, and its weights are not used.
     head, recipe, seed :
-        As in `TrainingJob`, for one member.
+        See `TrainingJob`; here for one member.
     data, cancelled, report :
-        As in `train`.
+        See `train`.
     **fields : dict
         Other fields of the `TrainingJob`. Fields with one entry for each member have one entry.
 
@@ -178,9 +178,9 @@ def train_stack(
     model : keras.Model or EpistemicNetwork
         Template. It is not changed, and its weights are not used.
     head, recipes, seeds :
-        As in `TrainingJob`.
+        See `TrainingJob`.
     data, cancelled, report :
-        As in `train`.
+        See `train`.
     **fields : dict
         Other fields of the `TrainingJob`.
 

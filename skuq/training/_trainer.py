@@ -209,7 +209,7 @@ class MemberTrainer:
         Parameters
         ----------
         configuration, seed, **changes
-            As in `__call__`.
+            See `__call__`.
         """
         return self._job_maker(configuration, **changes)([seed], held_out=self.held_out)
 

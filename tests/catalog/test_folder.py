@@ -30,7 +30,7 @@ HELD_OUT = HeldOut(
     np.arange(3), np.ones((3, 1)), np.ones(3), (HeldOut(None, np.zeros((2, 1)), np.ones(2)),)
 )
 
-# Whose weights nobody can count without building it.
+# A network whose weights cannot be counted without building it.
 FLATTEN = {"class_name": "Flatten", "module": "keras.layers", "config": {}}
 NETWORK = json.dumps(
     {"class_name": "Functional", "module": "keras", "config": {"layers": [FLATTEN]}}
@@ -223,7 +223,7 @@ def test_a_beginning_that_was_cut_off_is_a_new_search(tmp_path):
 
 
 def test_disk_use_is_little_more_than_the_numbers(tmp_path):
-    """Of members the size that searches train: 1.2 times the weights."""
+    """Members of the usual size take at most 1.2 times the space of their weights."""
     big = member(0, n_weights=20_000)
     record = TrialRecord(0, {"units": 3}, 1, score=1.0, result=big)
     path = begun(tmp_path, [record])

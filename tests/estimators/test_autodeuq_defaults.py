@@ -265,7 +265,7 @@ def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
     before = stats.norm.logpdf(held_out.y, mean, np.sqrt(total)).mean()
     after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
     assert after > before
-    # What is predicted is that factor and floor of what the networks say.
+    # The prediction applies this factor and floor to the networks' standard deviations.
     unit = fitted.targets_.scaling.scale_
     own, other = fitted.predict_uncertainty(X), plain.predict_uncertainty(X)
     assert_allclose(own.mean, other.mean)

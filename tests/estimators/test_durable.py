@@ -128,7 +128,7 @@ def test_other_data_or_settings_are_another_search(search, trained, tmp_path):
     search(2, random_state=1).fit(X, y)
     search(2, fixed_architecture={"units": 8}).fit(X, y)
     assert len(trained) == 18 and len(folders(tmp_path)) == 9
-    # What does not change a trial does not make another search.
+    # Parameters that do not change a trial do not make another search.
     search(2, n_members=1, selection="top", verbose=1, max_time=1e9, min_members=1).fit(X, y)
     search(2, trial_timeout=1e9, max_failures=3, selection_loss="crps").fit(X, y)
     assert len(trained) == 18

@@ -446,7 +446,7 @@ def test_predictions_are_in_units_of_y(name, kind, skewed, tiny_space):
     levels = [0.01, 0.3, 0.5, 0.99]
     inner = distribution.inner.quantile(levels)
     assert_allclose(model.predict_quantiles(X[:3], levels), transform.inverse(inner))
-    # Of each row a density with the mean and standard deviation that are predicted.
+    # The density of each row has the predicted mean and standard deviation.
     mean, std = model.predict(X[:3], return_std=True)
     for row in range(3):
         z = np.linspace(-40, 40, 80_001)

@@ -292,7 +292,7 @@ def test_baselines_of_a_given_architecture(iris, fitted):
     assert given.fixed_hyperparameters == own.fixed_hyperparameters
     trials = given.set_params(epochs=1).fit(*iris).catalog_
     assert [record.configuration["units"] for record in trials] == [other] * 3
-    # What is not named has the space's default, not the best trial's value.
+    # Decisions that are not named have the space's defaults, not the best trial's values.
     default = fitted.decisions_.architecture.default()
     assert fitted.baseline("deep-ensemble", architecture={}).fixed_architecture == default
     for architecture, message in (
@@ -523,7 +523,7 @@ def test_small_tables_have_small_batches_and_enough_epochs(iris):
     model.fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
     space = resolve_nes_space("width-depth", images=False, n_rows=120)
     assert space.recipe(model.catalog_[0].configuration)["batch_size"] == 16
-    assert len(model.catalog_[0].result.history["loss"]) == 63  # of 8 steps: 500 in all
+    assert len(model.catalog_[0].result.history["loss"]) == 63  # 8 steps an epoch: 500 in total
     rng = np.random.RandomState(0)
     large = rng.normal(size=(6000, 2))
     model.fit(large, large[:, 0] > 0)

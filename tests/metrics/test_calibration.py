@@ -96,7 +96,7 @@ def test_limits(score):
     even = (np.arange(1000) + 0.5) / 1000
     assert score(pit=even) < 0.001
     assert score(pit=[0.0]) == pytest.approx(0.5)
-    # Of 100 levels the last holds everything.
+    # Only the last of 100 levels holds any targets.
     assert score(pit=np.zeros(5), kind="interval") == pytest.approx(0.5, abs=0.011)
     # Symmetric and too wide: quantiles are off by up to 1/4, intervals by up to 1/2.
     narrow = 0.25 + 0.5 * even

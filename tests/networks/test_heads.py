@@ -199,7 +199,7 @@ def test_scores_of_likelihood_remain_those_of_the_normal(head):
 
 
 def test_crps_pulls_less_at_outliers_than_the_likelihood():
-    """In proportion to the error's sign only, however far y is."""
+    """The CRPS has a gradient of constant size for distant y; the likelihood's grows."""
     raw = np.array([[0.0, -3.0]], dtype="float32")
 
     def pull(score, y):

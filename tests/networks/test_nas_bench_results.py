@@ -40,7 +40,7 @@ def test_strings_become_decisions_of_the_space():
         None,
         "",
         "nor_conv_3x3",
-        "8:16:32:64:8",  # of the size search space
+        "8:16:32:64:8",  # an architecture of the size search space
         GOOD + "+",
         GOOD + "+|none~0|",
         GOOD + "+rubbish",

@@ -123,7 +123,10 @@ def test_draws_that_dropout_makes_have_an_axis_of_their_own(name):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_are_differences(name):
-    """Of a sum of outputs in float64, by weights and inputs; codes are steps and have none."""
+    """Gradients of a sum of outputs by weights and inputs equal finite differences in float64.
+
+    Codes are piecewise constant and have no gradients.
+    """
     import tensorflow as tf
 
     model = model_of(name)
@@ -341,7 +344,7 @@ def test_initializers_repeat_and_are_rebuilt(kind):
     assert not np.array_equal(values[0], values[2])
 
 
-# What is compiled.
+# Compilation.
 
 
 def test_edges_are_not_part_of_what_is_compiled():

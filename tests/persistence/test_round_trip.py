@@ -219,7 +219,7 @@ CASES = {
 }
 
 
-# What skops writes has other bytes every time.
+# The bytes that skops writes differ each time.
 FOREIGN = {name for name in CASES if name.startswith("hq")} | {
     "calibrated, conformal",
     "neon, given",

@@ -1,4 +1,4 @@
-"""What the displays of a regressor's predictions draw."""
+"""Displays of a regressor's predictions."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What the displays of searches, members and teams draw."""
+"""Displays of searches, members and teams."""
 
 from types import SimpleNamespace
 

@@ -182,8 +182,8 @@ def test_sys_exit_in_a_thread_does_not_end_the_caller():
 
 def test_huge_results_arrive_and_not_through_the_pipe(one_process):
     future = one_process.submit(0, {"kind": "huge"}, 1)
-    # What is larger than a pipe's buffer is sent in pieces, and a process that is killed
-    # between two of them leaves the caller waiting for ever.
+    # Data larger than a pipe's buffer are sent in pieces, and if the process is killed between two
+    # pieces, the caller waits for ever.
     assert len(pickle.dumps(future.result())) < 4096
     assert one_process.result(0, future).array[-1] == 2e7 - 1
     left = [path.name for path in os.scandir(one_process._folder.name)]

@@ -116,7 +116,7 @@ def test_many_categories_become_codes(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     letters = np.array(list("abcdefghijkl"))
     city = pd.Series(rng.choice(letters, 300), dtype=object)
-    city[:3] = ["once", "alone", None]  # of which nothing can be learnt, but of missing
+    city[:3] = ["once", "alone", None]  # too rare for codes, except missing
     X = pd.DataFrame({"city": city, "size": np.arange(300.0)})
     encoder = TablePreprocessor().fit(X)
     assert encoder.code_columns_ == (1,) and encoder.n_codes_ == (14,)  # 0, 12 and missing

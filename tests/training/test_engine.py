@@ -335,7 +335,7 @@ def test_cancelled_training_ends_at_the_next_slice():
 
 @pytest.mark.slow
 def test_dropped_programs_leave_nothing_behind():
-    """Of every activation: TensorFlow's own swish would keep its graphs for good."""
+    """No activation keeps its graphs alive, as TensorFlow's own swish would."""
     import gc
     import weakref
 

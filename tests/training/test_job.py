@@ -51,7 +51,7 @@ def data():
 
 
 def noisy():
-    """With state and noise, and a matrix that is a block of its own in XLA."""
+    """Build a network with state and noise, and a matrix that is a block of its own in XLA."""
     return keras.Sequential(
         [
             keras.Input((3,)),

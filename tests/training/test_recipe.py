@@ -51,7 +51,7 @@ def test_flat_cosine_of_rate_decay_and_dropout():
         schedule="flat-cosine",
         weight_decay_schedule="flat-cosine",
         dropout_schedule="flat-cosine",
-        final_lr_factor=0.5,  # of other schedules
+        final_lr_factor=0.5,  # ignored by this schedule
     )
     half_cosine = keras.optimizers.schedules.CosineDecay(1.0, decay_steps=20)
     expected = np.r_[np.ones(20), [float(half_cosine(step)) for step in range(20)]]
@@ -88,7 +88,7 @@ def test_factors_of_layers_go_by_name_and_the_first_counts():
         ("adversarial_epsilon", -0.1),
         ("final_lr_factor", 0.0),
         ("momentum", 1.0),
-        ("momentum", 0.5),  # of adam, which has its own
+        ("momentum", 0.5),  # not with adam
         ("early_stopping_patience", 0),
         ("beta_2", 1.0),
         ("epsilon", 0.0),

@@ -24,7 +24,7 @@ def plain():
 
 
 def noisy():
-    """With state and noise, and a penalty of the layer's own."""
+    """Build a network with state and noise, and a layer that adds its own penalty."""
     return keras.Sequential(
         [
             keras.Input((3,)),
@@ -144,7 +144,7 @@ def test_a_diverging_member_does_not_disturb_the_others():
 
 
 def _first_seeds(seeds):
-    """What a run draws its first weights with."""
+    """Return the seeds of the first weights of each run."""
     return [int(np.random.SeedSequence(seed).generate_state(3)[0]) for seed in seeds]
 
 

@@ -98,7 +98,7 @@ def assert_equal_runs(stack, alone, rtol=1e-3):
     ),
 )
 def test_a_stack_is_as_many_single_runs(name, jit):
-    """Of plain graphs, also where the stack goes through XLA."""
+    """The single runs are plain graphs, also if the stack is compiled by XLA."""
     build, head = NETWORKS[name]
     recipe = Recipe(
         learning_rate=0.03, batch_size=16, epochs=4, beta_2=0.95, schedule="coslog4",
