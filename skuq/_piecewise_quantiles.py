@@ -115,6 +115,7 @@ class PiecewiseQuantiles:
     @property
     def variance(self) -> np.ndarray:
         """Variances, of shape (...)."""
+        # Law of total variance over the pieces and the two tails.
         probability, mean, variance = self._parts()
         distance = mean - np.tensordot(probability, mean, axes=1)
         return np.tensordot(probability, variance + distance**2, axes=1)

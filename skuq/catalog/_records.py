@@ -68,7 +68,7 @@ class Member:
 
     @property
     def score(self) -> float:
-        """Loss of the kept epoch, on validation rows if there are any. Smaller is better."""
+        """Loss of the best epoch, on validation rows if there are any. Smaller is better."""
         watched = self.history["val_loss"]
         if np.isnan(watched).all():
             watched = self.history["loss"]

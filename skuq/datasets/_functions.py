@@ -281,6 +281,7 @@ def _find(name) -> _Problem:
 
 
 def _quote(names) -> str:
+    """Return the names in quotes, separated by commas."""
     return ", ".join(map(repr, names))
 
 

@@ -130,7 +130,7 @@ class DeepEnsembleMethod(TrainingMethod):
             numbers = range(kind, self.n_members, self.n_kinds)
             own_parts = splits.parts and splits.parts[: len(numbers)]
             if own.bootstrap:
-                own_parts = self._resampled(len(data.x), own_parts, numbers)
+                own_parts = self._bootstrap(len(data.x), own_parts, numbers)
             penalties = {"l2": own.l2, "adversarial_epsilon": own.adversarial_epsilon}
             recipe = self.recipe(splits.validates, kind=kind, **penalties)
             seeds = [self.seeds(1, first=k)[0] for k in numbers]
@@ -201,8 +201,8 @@ class DeepEnsembleMethod(TrainingMethod):
         factor, floor = fit_out_of_bag_scale(*predicted, unseen, data.y[rows], data.weight[rows])
         return targets.with_calibration(factor, floor)
 
-    def _resampled(self, n_rows, parts, numbers):
-        """Draw bootstrap samples of the training rows of some members."""
+    def _bootstrap(self, n_rows, parts, numbers):
+        """Draw a bootstrap sample of the training rows of each of the members `numbers`."""
         entropy = self.estimator.entropy_
         parts = parts or [(np.arange(n_rows), None)] * len(numbers)
         rngs = [generator(entropy, "bootstrap", k) for k in numbers]

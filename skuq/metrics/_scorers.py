@@ -281,12 +281,12 @@ def _crps(predicted, weight):
     return -crps_loss(y, *predicted.normal, sample_weight=weight)
 
 
-def _of_normal(loss):
+def _normal_score(loss):
     """Make a score of a loss of (y, mean, std)."""
     return lambda predicted, weight: -loss(predicted.y, *predicted.normal, sample_weight=weight)
 
 
-def _of_pit(loss):
+def _pit_score(loss):
     """Make a score of a loss of PIT values."""
     return lambda predicted, weight: -loss(pit=predicted.pit(), sample_weight=weight)
 
@@ -315,19 +315,19 @@ def _classes(model, X, y):
     return y, np.asarray(model.predict_proba(X)), model.classes_
 
 
-def _of_proba(loss):
-    """Make a score of a loss of class probabilities."""
+def _proba_score(loss):
+    """Make a score function, larger is better, of a loss of class probabilities."""
     return lambda y, proba, classes, weight: -loss(y, proba, labels=classes, sample_weight=weight)
 
 
 _NUMBER_SCORES = {
     "neg_nll": _nll,
-    "neg_gaussian_nll": _of_normal(gaussian_nll_loss),
-    "neg_nll_min": _of_normal(nll_min_loss),
+    "neg_gaussian_nll": _normal_score(gaussian_nll_loss),
+    "neg_nll_min": _normal_score(nll_min_loss),
     "neg_crps": _crps,
-    "neg_coverage_width_auc": _of_normal(coverage_width_auc),
-    "neg_calibration_error": _of_pit(calibration_error),
-    "neg_miscalibration_area": _of_pit(miscalibration_area),
+    "neg_coverage_width_auc": _normal_score(coverage_width_auc),
+    "neg_calibration_error": _pit_score(calibration_error),
+    "neg_miscalibration_area": _pit_score(miscalibration_area),
     "neg_sharpness": lambda predicted, weight: (
         -sharpness(predicted.normal[1], sample_weight=weight)
     ),
@@ -343,8 +343,8 @@ _CLASS_SCORES = {
     "neg_nll": lambda y, proba, classes, weight: (
         -ensemble_nll_loss(y, proba[None], labels=classes, sample_weight=weight)
     ),
-    "neg_brier": _of_proba(brier_loss),
-    "neg_ece": _of_proba(ece_loss),
-    "neg_classwise_ece": _of_proba(classwise_ece_loss),
+    "neg_brier": _proba_score(brier_loss),
+    "neg_ece": _proba_score(ece_loss),
+    "neg_classwise_ece": _proba_score(classwise_ece_loss),
 }
 _SCORES = {**_NUMBER_SCORES, **_CLASS_SCORES}

@@ -22,6 +22,7 @@ class CellLayers:
         self._rectified = {}  # id of a value -> the value, and its ReLU
 
     def __call__(self, layer: str, x, name: str, **arguments):
+        """Apply the Keras layer of class `layer` to a value."""
         return getattr(self._layers, layer)(name=name, dtype="float32", **arguments)(x)
 
     def conv(self, x, channels, size, name, strides=1):

@@ -247,6 +247,7 @@ class TeamDisplay(Display):
 
 
 def _scatter(ax, teams, score, colours, look, given):
+    """Draw the marks of one kind of teams, coloured by size, and their entry of the legend."""
     look = {"s": 26, "linewidth": 0.8, "alpha": 0.85, **look}
     label = f"{look.pop('label')} ({len(teams)})"
     paint = "edgecolor" if "facecolor" in look else "color"

@@ -193,6 +193,10 @@ class Recipe:
             raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
 
     def _check_number(self, name: str, holds: Callable[[Any], bool], wanted: str) -> None:
+        """Raise ValueError unless a field is a number for which `holds` is true.
+
+        `wanted` describes such numbers in the message.
+        """
         value = getattr(self, name)
         if not isinstance(value, Real) or not holds(value):
             raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
