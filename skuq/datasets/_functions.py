@@ -297,14 +297,14 @@ def _any_from(least: int) -> range:
 
 
 def _line(formula, lowest, highest, box=(-1.0, 1.0)) -> _Problem:
-    """A function of one feature, whose formula takes x of shape (n_samples,)."""
+    """Make a problem of one feature from a formula of x of shape (n_samples,)."""
     return _Problem(
         lambda X: formula(X[:, 0]), lambda d: box, lambda d: lowest, lambda d: highest, range(1, 2)
     )
 
 
 def _plane(formula, lowest, highest, box, top=None) -> _Problem:
-    """A function of two features, whose formula takes two arrays of shape (n_samples,)."""
+    """Make a problem of two features from a formula of two arrays of shape (n_samples,)."""
     return _Problem(
         lambda X: formula(X[:, 0], X[:, 1]),
         lambda d: box,

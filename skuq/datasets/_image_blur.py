@@ -1,4 +1,4 @@
-"""Blurs: fine detail is lost. Notation as in `_image_noise`."""
+"""Blurs of images, which lose fine detail. See `_image_noise` for the notation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skuq.datasets._image_fields import resample, scaled, uniforms
 
 
 def gaussian_blur(images, rngs, severity):
-    """Gaussian filter."""
+    """Apply a Gaussian filter; `sigma` is in pixels of a 32-pixel image."""
     return _gaussian(images, (0.4, 0.6, 0.7, 0.8, 1.0)[severity - 1])
 
 
@@ -19,7 +19,7 @@ def _gaussian(images: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def defocus_blur(images, rngs, severity):
-    """Mean over a disk with a soft edge, as behind a lens out of focus."""
+    """Average over a disk with a soft edge, as a lens out of focus does."""
     radius, edge = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))[severity - 1]
     radius, edge, reach = (scaled(v, images, shrink=False) for v in (radius, edge, 1.0))
     reach = int(np.ceil(reach))  # pixels of the soft edge outside the disk
@@ -31,7 +31,7 @@ def defocus_blur(images, rngs, severity):
 
 
 def glass_blur(images, rngs, severity):
-    """Blurs, gives each pixel the value of one above or left of it or its own, and blurs again."""
+    """Blur, replace each pixel by a random near one above or to the left, and blur again."""
     sigma, rounds = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[severity - 1]
     n, h, w, _ = images.shape
     reach = max(1, round(scaled(1, images, shrink=False)))
@@ -46,7 +46,7 @@ def glass_blur(images, rngs, severity):
 
 
 def motion_blur(images, rngs, severity):
-    """Smears along a line within 45 degrees of the horizontal."""
+    """Blur along a line within 45 degrees of the horizontal."""
     reach, sigma = ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))[severity - 1]
     return blur_along(images, uniforms(rngs, -45, 45), reach, sigma)
 
@@ -77,7 +77,7 @@ def blur_along(images: np.ndarray, degrees: np.ndarray, reach: float, sigma: flo
 
 
 def zoom_blur(images, rngs, severity):
-    """Averages the image and its enlargements by 0 to 25 per cent, in steps of one."""
+    """Average the image and its enlargements by up to 25 per cent, in steps of one."""
     largest = (6, 11, 15, 20, 25)[severity - 1]
     total = 2 * images  # the image itself, and its enlargement by 0 per cent
     for percent in range(1, largest + 1):

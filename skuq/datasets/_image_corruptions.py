@@ -42,7 +42,7 @@ _BLOCK = 1000  # images at a time: bounds the memory that float64 copies take
 def corrupt_images(
     X, kind="validation", severity=3, *, image_shape=None, value_range=None, random_state=None
 ):
-    """Corrupt each image, to see predictions under dataset shift.
+    """Corrupt each image, to study predictions under dataset shift.
 
     The 19 corruptions of Hendrycks and Dietterich, with the constants of CIFAR-10-C, in the two
     disjoint families of neural ensemble search: choose ensembles on images of the family
@@ -124,7 +124,7 @@ def corrupt_images(
 
 
 def _check_pixels(X) -> np.ndarray:
-    """Images as an array of finite numbers."""
+    """Check images, and return them as an array of finite numbers."""
     X = check_array(X, dtype="numeric", ensure_2d=False, allow_nd=True, input_name="X")
     if X.dtype.kind not in "iuf":
         raise ValueError(f"X must be numbers. Got dtype {X.dtype}.")
@@ -158,7 +158,7 @@ def _corrupt(images, names, severity, seeds) -> None:
 
 
 def _image_shape(X, image_shape) -> tuple[int, int, int]:
-    """Shape (h, w, c) of the images in X."""
+    """Return the shape (h, w, c) of the images in X."""
     given = None if image_shape is None else tuple(image_shape)
     if given is not None and (
         len(given) not in (2, 3) or any(not isinstance(v, Integral) or v < 1 for v in given)
@@ -185,7 +185,7 @@ def _image_shape(X, image_shape) -> tuple[int, int, int]:
 
 
 def _value_range(X, value_range) -> tuple[float, float]:
-    """Values of black and white, checked against X."""
+    """Return the values of black and white; check that X lies between them."""
     smallest, largest = X.min(), X.max()
     if value_range is not None:
         low, high = value_range

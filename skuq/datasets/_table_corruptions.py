@@ -119,7 +119,7 @@ def _corrupt(frame, kinds, positions, reference, severity, fill, random_state) -
 
 
 def _check_model(column: pd.Series) -> None:
-    """Refuse a column of the reference that has no mean or no most frequent value."""
+    """Raise ValueError if a column of the reference has no mean or no most frequent value."""
     if _is_number(column) and np.isinf(_numbers(column)).any():
         raise ValueError(f"Column {column.name!r} has infinite values.")
     if column.isna().all():
@@ -182,7 +182,7 @@ def _numbers(column: pd.Series) -> np.ndarray:
 
 
 def _with_numbers(column: pd.Series, cells: np.ndarray, numbers: np.ndarray) -> pd.Series:
-    """The column with `numbers` in `cells`, in its own dtype."""
+    """Return the column with `numbers` in `cells`, in its own dtype."""
     numbers = numbers[cells]
     if is_integer_dtype(column.dtype):
         limits = np.iinfo(getattr(column.dtype, "numpy_dtype", column.dtype))
@@ -205,7 +205,7 @@ def _as_frame(X, name: str) -> pd.DataFrame:
 
 
 def _check_reference(reference, frame: pd.DataFrame) -> pd.DataFrame:
-    """Table whose statistics are meant, by default X itself, with the columns of X."""
+    """Check the table for the statistics, by default X, and return it with the columns of X."""
     if reference is None:
         return frame
     reference = _as_frame(reference, "reference")
@@ -218,7 +218,7 @@ def _check_reference(reference, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _check_numbers(frame: pd.DataFrame) -> None:
-    """Raise ValueError if a column is not of numbers."""
+    """Raise ValueError if a column is not numeric."""
     if not all(_is_number(column) for _, column in frame.items()):
         raise ValueError(
             f"X must be an array of numbers for 'noise' and 'scaling', or a DataFrame, whose "
@@ -227,7 +227,7 @@ def _check_numbers(frame: pd.DataFrame) -> None:
 
 
 def _positions(frame: pd.DataFrame, columns, named: bool) -> list[int]:
-    """Positions of `columns`, given by name or position, in the table."""
+    """Return the positions of `columns`, given by name or position, in the table."""
     if columns is None:
         return list(range(frame.shape[1]))
     if isinstance(columns, (str, Integral)):
