@@ -100,8 +100,9 @@ class BayesianOptimizer:
         estimator with ``warm_start=True`` goes on from its last fit.
     random_state : int, RandomState instance or None, default=None
         Seed. Together with the results and the pending points it determines every proposal.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        search is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
     callback : callable, optional
         Called as ``callback(optimizer)`` after every batch of `maximize` and `minimize`. The
         search stops if it returns True.
@@ -202,7 +203,7 @@ class BayesianOptimizer:
         noisy=False,
         reseed=True,
         random_state=None,
-        verbose=0,
+        verbose=None,
         callback=None,
     ):
         self.domain = Domain(bounds, integer, categories)

@@ -416,8 +416,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         are always kept.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar; messages also go to the logger "skuq".
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -527,7 +528,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         max_failures=None,
         warm_start=False,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members
@@ -716,8 +717,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         are always kept.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar; messages also go to the logger "skuq".
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -822,7 +824,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         max_failures=None,
         warm_start=False,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members

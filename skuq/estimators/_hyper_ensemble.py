@@ -225,8 +225,9 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         case.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -316,7 +317,7 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         preprocess="auto",
         target_transform="standard",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_members = n_members
         self.n_search = n_search
@@ -405,8 +406,9 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -487,7 +489,7 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         clip_norm=None,
         preprocess="auto",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_members = n_members
         self.n_search = n_search

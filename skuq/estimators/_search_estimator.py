@@ -24,6 +24,7 @@ from skuq._params import HasMethods, Interval, fit_context
 from skuq._seeds import draw_entropy
 from skuq.catalog import HeldOut
 from skuq.estimators._api import forget_fit, to_keras
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._durable import (
     DURABLE_CONSTRAINTS,
     RUNNING_PARAMETERS,
@@ -69,7 +70,7 @@ SEARCH_CONSTRAINTS: dict = {
     **DURABLE_CONSTRAINTS,
     "n_jobs": [Integral, None],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
+    "verbose": ["verbose", None],
 }
 
 
@@ -215,6 +216,7 @@ class SearchEstimator:
         return self._method_class(self)
 
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(
         self,
         X,

@@ -85,7 +85,8 @@ class CatalogDisplay(Display):
             The diagram to draw; see the class.
         decisions : sequence of str, optional
             Names of the decisions to show. By default all that vary; if there are more than
-            eight, parallel coordinates show the eight most important.
+            eight, parallel coordinates show the eight most important, or the first eight if
+            importances are chance.
         score_name : str, default="score"
             Name of the score in labels.
         random_state : int, RandomState instance or None, default=0
@@ -178,7 +179,9 @@ class CatalogDisplay(Display):
 
         names = list(self.configurations)
         if self.importances is not None:
-            shown = set(self.importances.index[:_MOST_AXES])
+            # What a forest that predicts nothing ranks is left in its own order.
+            ranked = names if _is_chance(self.r2) else self.importances.index
+            shown = set(ranked[:_MOST_AXES])
             names = [name for name in names if name in shown]
         self.decisions_ = names
         axes = [Axis(self.configurations[name]) for name in names]
@@ -213,7 +216,8 @@ class CatalogDisplay(Display):
         ax.spines[:].set_visible(False)
         n_all = self.configurations.shape[1]
         if len(names) < n_all:
-            title = f"{len(names)} of {n_all} decisions, the most important"
+            chosen = "the first ones" if _is_chance(self.r2) else "the most important"
+            title = f"{len(names)} of {n_all} decisions, {chosen}"
             ax.set_title(title, fontsize="medium")
 
     def _draw_importance(self, ax, given):
@@ -231,9 +235,14 @@ class CatalogDisplay(Display):
         ax.tick_params(axis="y", labelsize="small")
         if self.r2 is not None:
             title = f"forest on held-out trials: R² = {self.r2:.2f}"
-            if self.r2 <= 0:
+            if _is_chance(self.r2):
                 title += ", so importances are chance"
             ax.set_title(title, fontsize="medium")
+
+
+def _is_chance(r2):
+    """Whether the forest that importances are of predicts nothing."""
+    return r2 is not None and r2 <= 0
 
 
 def _draw_axis(ax, x, axis):

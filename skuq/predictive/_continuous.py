@@ -80,9 +80,21 @@ class Continuous:
         found[order] = np.maximum.accumulate(found[order], axis=0)
         return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
 
-    def interval(self, coverage: float = 0.9) -> np.ndarray:
-        """Compute the central interval (n, 2[, m]), with equal probability on either side."""
-        return self.quantile(interval_levels(coverage))
+    def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
+        """Compute the central interval, with equal probability on either side.
+
+        Parameters
+        ----------
+        coverage : float or array-like of shape (k,), default=0.9
+            Probability of the interval, or of each of k intervals, in (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
+        """
+        levels = interval_levels(coverage)
+        found = self.quantile(levels.ravel())
+        return found.reshape(len(found), *levels.shape, *found.shape[2:])
 
     def _check_y(self, y: ArrayLike) -> np.ndarray:
         """Convert targets to an array, and check their shape."""

@@ -126,16 +126,16 @@ class RunOptions:
         Number of parallel trials, as in `open_slots`.
     limits : Limits
         Limits of time and failures. By default a search ends only if its first ten trials fail.
-    verbose : int, default=0
-        1 shows a progress bar, 0 does not.
+    verbose : int or None, default=0
+        Whether to show progress: 1 always, 0 never, None if somebody watches a long search.
     name : str, default="search"
-        Name of the search in the progress bar and in warnings.
+        Name of the search in its progress and in warnings.
     score_name : str, default="score"
-        Name of the score in the progress bar.
+        Name of the score in the progress.
     """
 
     n_jobs: int | None = None
     limits: Limits = field(default_factory=Limits)
-    verbose: int = 0
+    verbose: int | None = 0
     name: str = "search"
     score_name: str = "score"

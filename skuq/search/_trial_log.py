@@ -9,8 +9,7 @@ import warnings
 from collections import Counter, deque
 from typing import Any, Protocol
 
-from tqdm.auto import tqdm
-
+from skuq._progress import Progress
 from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SlotsLostError
 from skuq.search._limits import RunOptions
@@ -33,7 +32,7 @@ class Store(Protocol):
 class TrialLog:
     """History of one search: the trials of the store, followed by those that finish.
 
-    It is a context manager with a progress bar. An interrupt ends the search early, with a
+    It is a context manager that shows progress. An interrupt ends the search early, with a
     warning; it is raised again if no trial has succeeded.
 
     Parameters
@@ -72,17 +71,20 @@ class TrialLog:
             _logger.info("continuing with %d of %d trials", len(self.history), n_trials)
 
     def __enter__(self) -> TrialLog:
-        self._bar = tqdm(
-            total=self._n_trials,
+        limits = self._options.limits
+        self._progress = Progress(
+            self._options.name,
+            "trial",
+            self._n_trials,
+            verbose=self._options.verbose,
             initial=self._n_known,
-            desc=self._options.name,
-            unit="trial",
-            disable=not self._options.verbose,
+            seconds_left=lambda: limits.seconds_left(self._started),
         )
+        self._progress.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
-        self._bar.close()
+        self._progress.__exit__()
         interrupted = isinstance(error, KeyboardInterrupt | SlotsLostError)
         if interrupted:
             self.interrupted = True
@@ -136,18 +138,20 @@ class TrialLog:
         self.history.append(record)
 
     def _report(self, record: TrialRecord) -> None:
-        """Update the progress bar, and log the trial."""
-        self._bar.update()
+        """Show the progress of the search after a trial."""
         scores = [r.score for r in self.history if r.completed]
         best = f"{min(scores):.3f}" if scores else "-"
         counts = Counter(r.status for r in self.history)
-        shown = {f"best {self._options.score_name}": best, "failed": counts["failed"]}
+        shown: dict[str, Any] = {
+            f"best {self._options.score_name}": best,
+            "failed": counts["failed"],
+        }
         if counts["discarded"]:
             shown["discarded"] = counts["discarded"]
-        self._bar.set_postfix(shown)
-        if not record.failed:
-            stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
-            _logger.info("trial %d: score %.4f%s", record.trial_number, record.score, stopped)
-        else:
+        if record.failed:
             # Not a warning: in a wide space some networks diverge, and the catalog records it.
-            _logger.info("trial %d failed: %s", record.trial_number, record.message)
+            message = f"trial {record.trial_number} failed: {record.message}"
+        else:
+            stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
+            message = f"trial {record.trial_number}: score {record.score:.4f}{stopped}"
+        self._progress.step(message=message, **shown)

@@ -25,6 +25,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
     ValueError or TypeError if X is empty, sparse or no table, has other columns than in `fit`, or
     two columns of the same name.
     """
+    _refuse_lazy(X)
     if not _is_frame(X):
         array = validate_data(
             owner,
@@ -50,6 +51,15 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
             estimator=owner,
         )
     return frame
+
+
+def _refuse_lazy(X):
+    """Raise TypeError for a table whose rows are not in memory, as of polars and Dask."""
+    for method in ("collect", "compute"):
+        if hasattr(X, "columns") and hasattr(X, method):
+            raise TypeError(
+                f"X is a {type(X).__name__}, whose rows are not in memory. Give X.{method}()."
+            )
 
 
 def _is_frame(X):

@@ -16,6 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
+from skuq._checks import explain_labels
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq.networks import (
@@ -141,7 +142,9 @@ class NumberTargets:
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds finite numbers (n,) or (n, m)."""
-        return validate_data(estimator, y=y, multi_output=True, y_numeric=True)
+        with explain_labels(estimator):
+            numbers: np.ndarray = validate_data(estimator, y=y, multi_output=True, y_numeric=True)
+            return numbers.astype("float64")
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Store the shape of y, choose the head, and return y as (n, m)."""
@@ -310,6 +313,10 @@ class ClassTargets:
         """Learn the classes and their weights, and return codes (n, 1)."""
         self._encoder = LabelEncoder().fit(y)
         self.classes = self._encoder.classes_
+        if len(self.classes) < 2:
+            raise ValueError(
+                f"y must have at least two classes. Got 1 class: {self.classes.tolist()}."
+            )
         head = CategoricalHead(len(self.classes))
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
         codes = self._encoder.transform(y)

@@ -43,7 +43,7 @@ class JointTraining:
         share: float = 1.0,
         *,
         cancelled: Callable[[], bool] | None = None,
-        report: Callable[[int], Any] | None = None,
+        report: Callable[[int, int], Any] | None = None,
         deadline: float = math.inf,
     ) -> None:
         """Train every job up to a share of its epochs.

@@ -20,7 +20,7 @@ def train(
     data: TrainingData,
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
     deadline: float = math.inf,
 ) -> list[Member | FloatingPointError]:
     """Train the networks of a job, and return each network's best epoch as a member.
@@ -41,8 +41,8 @@ def train(
     cancelled : callable, optional
         Called about once a second; when it returns True, training ends with InterruptedError.
     report : callable, optional
-        ``report(n_epochs)`` is called after each slice of a run, with the slice's number of
-        epochs.
+        ``report(n_epochs, n_left)`` is called after each slice of a run, with the slice's number
+        of epochs and the largest number of epochs that the run still has.
     deadline : float, default=inf
         Time of ``time.monotonic()`` after which no new slice begins. Training then ends with the
         epochs run so far, at least one.
@@ -66,7 +66,7 @@ def train_all(
     data: TrainingData,
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
     deadline: float = math.inf,
 ) -> list[list[Member | FloatingPointError]]:
     """Train several jobs on the same data, with one group of members at a time on each core.
@@ -93,7 +93,7 @@ def train_epochs(
     n_epochs: int,
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
 ) -> TrainingState:
     """Train the networks of a job for some epochs, and return the state of the paused run.
 
@@ -124,7 +124,7 @@ def train_member(
     seed: int,
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
     **fields: Any,
 ) -> Member:
     """Train one network from scratch: make a job of a model, and `train` it.
@@ -165,7 +165,7 @@ def train_stack(
     seeds: Sequence[int],
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
     **fields: Any,
 ) -> list[Member | FloatingPointError]:
     """Train K networks of one architecture as one program (a stack).
