@@ -398,7 +398,7 @@ def test_an_interrupted_search_has_no_repeats(tiny_space, wave):
 
     settings = {"n_trials": 3, "epochs": 2, "search_space": tiny_space, "random_state": 0}
     model = AutoDEUQRegressor(**settings, repeats=2, min_members=1, objective=interrupt)
-    with pytest.warns(UserWarning, match="Search interrupted: going on with 1 of 3 trials"):
+    with pytest.warns(UserWarning, match="Search interrupted: continuing with 1 of 3 trials"):
         model.fit(*wave)
     assert len(model.fitted_.members) == 1 and model.repeated_ == {}
 

@@ -569,7 +569,7 @@ def test_bad_class_weights(tiny_space, iris):
     with pytest.raises(ValueError, match="`class_weight` must have finite numbers >= 0"):
         tiny(tiny_space, class_weight=negative).fit(X, y)
     only = y == "setosa"
-    with pytest.raises(ValueError, match="`shift_validation` has no row of positive weight"):
+    with pytest.raises(ValueError, match="`shift_validation` must have a row of positive weight"):
         tiny(tiny_space, class_weight={**negative, "setosa": 0}).fit(
             X, y, shift_validation=(X[only], y[only])
         )

@@ -396,7 +396,7 @@ def test_bad_hidden_units_are_refused(bad, table):
 
 def test_unknown_classes_in_validation_data_are_named(classes):
     X, y = classes
-    with pytest.raises(ValueError, match="have classes \\['dog'\\] that y has not"):
+    with pytest.raises(ValueError, match="unknown classes \\['dog'\\]"):
         clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], ["dog", "ape"]))
 
 

@@ -473,7 +473,7 @@ def test_failures_of_an_earlier_search_do_not_end_this_one():
     with pytest.raises(SearchFailedError) as error:
         search(slots, 40)
     assert len(error.value.records) == 10
-    with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are of an earlier"):
+    with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are from an earlier"):
         search(slots, 40, store=Kept(error.value.records))
     slots = inline(Evaluate())  # mended
     store = Kept(error.value.records)

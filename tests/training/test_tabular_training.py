@@ -312,7 +312,7 @@ def test_a_dropout_schedule_is_not_for_keras_own_layers():
         ]
     )
     recipe = Recipe(epochs=1, dropout_schedule="flat-cosine")
-    with pytest.raises(ValueError, match="dropout_schedule='flat-cosine' is not for networks"):
+    with pytest.raises(ValueError, match="dropout_schedule='flat-cosine' cannot be used"):
         train_member(model, HEAD, recipe, make_data(), 1)
 
 
