@@ -1,4 +1,4 @@
-"""A search on disk, without networks: what is written, found again and refused."""
+"""A search on disk, without networks: files that are written, found again and refused."""
 
 import json
 import os

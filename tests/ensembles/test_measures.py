@@ -1,4 +1,4 @@
-"""The six Q measures, against other people's code and the paper's per-row formulas."""
+"""The six Q measures, compared with other libraries and the paper's formulas for single rows."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""AutoDEUQ as it is by default: the tabular space, folds, early discarding, calibration."""
+"""AutoDEUQ with its defaults: the tabular space, folds, early discarding, calibration."""
 
 import copy
 import time

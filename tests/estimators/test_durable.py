@@ -1,4 +1,4 @@
-"""Searches in a folder: gone on with, taken out again, chosen from anew."""
+"""Searches stored in a folder: resumed, loaded, and selected from again."""
 
 import copy
 import pickle

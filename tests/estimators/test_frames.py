@@ -1,4 +1,4 @@
-"""Tables as they come, for every estimator of tables; and targets on other scales."""
+"""Unprocessed tables for every estimator of tables; and targets on other scales."""
 
 import pickle
 import warnings

@@ -324,7 +324,7 @@ def test_every_row_must_be_held_out_once(digits):
 
 
 class Odd(ClassifierMixin, BaseEstimator):
-    """Predicts whatever it is given as probabilities."""
+    """Classifier that predicts given values as probabilities."""
 
     def __init__(self, give=None):
         self.give = give

@@ -1,4 +1,4 @@
-"""The whole ensemble as one Keras model: what it gives is what the estimator predicts."""
+"""The whole ensemble as one Keras model with the same predictions as the estimator."""
 
 import subprocess
 import sys

@@ -137,7 +137,7 @@ def test_what_varies(tiny_space, iris):
 
 
 def test_networks_of_one_architecture_train_as_a_stack(tiny_space, iris, monkeypatch):
-    """And become what they would have become alone."""
+    """Networks that train together equal those that train alone."""
     X, y = iris
     model = tiny(tiny_space, 5, vary="initialisation", epochs=3)
     stacked = model.fit(X, y).catalog_

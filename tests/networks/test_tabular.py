@@ -1,4 +1,4 @@
-"""`build_tabular`: which parts stand where, and what its settings mean."""
+"""`build_tabular`: the order of its layers, and the effect of its settings."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_layers_stand_in_their_order():
 
 
 def test_embeddings_take_the_numeric_columns():
-    """Codes are gone when numbers are embedded, and positions are those of the input."""
+    """Embeddings get columns by position in the input, and no codes."""
     model = build_tabular((6,), 1, categories=CODES, embedding="periodic", hidden_units=())
     layer = model.get_layer("embedding")
     assert layer.columns == [0, 1, 2, 3]  # 4 numbers, before two vectors of 8

@@ -1,4 +1,4 @@
-"""Layers for tables: each against its formula, and on every way that it can run."""
+"""Layers for tables: each compared with its formula, in every way that it can run."""
 
 import numpy as np
 import pytest

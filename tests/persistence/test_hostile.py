@@ -1,4 +1,4 @@
-"""Files that were made to do harm, and files that were damaged: refused, with nothing run."""
+"""Malicious and damaged files are refused, and no code in them is run."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""Every kind of estimator as a file and back, with the options that change what it holds."""
+"""Every kind of estimator is saved and loaded, with the options that change its attributes."""
 
 import dataclasses
 import functools

@@ -32,7 +32,7 @@ def process():
 
 
 class TwoMembers:
-    """A regressor of skuq as far as displays can see."""
+    """Minimal regressor with the methods that displays need."""
 
     def predict_distribution(self, X):
         x = np.asarray(X)[:, 0]

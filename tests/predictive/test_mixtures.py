@@ -325,7 +325,7 @@ def test_samples_are_of_the_distribution(kind, shape):
 
 @kinds
 def test_a_draw_is_one_member_for_all_rows(kind):
-    """Rows that are alike are drawn alike."""
+    """Equal rows have equal draws."""
     m = make(kind, (1,), k=4)
     same = m.rows(np.zeros(5, dtype=int)).sample(50, rng=0)
     assert_allclose(np.ptp(same, axis=0), 0)

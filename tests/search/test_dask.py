@@ -134,7 +134,7 @@ def test_inside_a_task_trials_run_inline(client):
 
 
 def heavy(folder):
-    """20 MB of data that say where they are unpacked."""
+    """Make 20 MB of data that record the process in which they are unpickled."""
 
     class Heavy:
         def __init__(self):

@@ -1,4 +1,4 @@
-"""Early discarding of trials, and the time that a trial gets."""
+"""Early discarding of trials, and time limits of single trials."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Our search as an oracle of Keras-Tuner, and its oracles in our search."""
+"""Strategies of skuq as oracles of Keras-Tuner, and its oracles in searches of skuq."""
 
 import numpy as np
 import pytest

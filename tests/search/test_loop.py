@@ -1,4 +1,4 @@
-"""The asynchronous loop on every kind of slot, with evaluations that need no network."""
+"""The asynchronous search loop on every kind of slot, with evaluations without networks."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ class Result:
 
 
 class Evaluate:
-    """x is the score; k decides what goes wrong."""
+    """Evaluation whose score is x; k decides how it fails."""
 
     def __init__(self, fail=(), kill=(), sleep=0.0):
         self.fail, self.kill, self.sleep = fail, kill, sleep
@@ -262,7 +262,7 @@ def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
 
 
 def test_processes_that_are_busy_at_an_interrupt_are_replaced():
-    """They once went back to the pool, and the next search queued behind them."""
+    """Such slots once returned to the pool, and the next search waited for them."""
     started = time.monotonic()
     with pytest.warns(UserWarning, match="interrupted"):
         search(processes(Sleepy(30), 2), n_trials=20, proposer=Interrupting(SPACE))

@@ -36,7 +36,7 @@ from skuq.training import MemberTrainer
 
 
 def sleeper(started):
-    """k is how long a trial takes; each says when it has begun, and where."""
+    """Make an evaluation that takes k seconds and records its start and its process."""
 
     def evaluate(configuration, seed):
         with open(started, "a") as file:
@@ -227,7 +227,7 @@ def test_an_error_that_cannot_be_read_here_is_told_in_words():
 
 
 class Counted:
-    """Says how often it was unpickled, and whether it was cancelled."""
+    """Evaluation that records how often it was unpickled, and whether it was cancelled."""
 
     n_loaded = 0
     cancelled = False

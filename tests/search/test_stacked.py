@@ -1,4 +1,4 @@
-"""Trials that train together: what is kept of them whatever happens."""
+"""Trials that train together: their results are kept after failures and interrupts."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ CONFIGURATIONS = [{"x": k / 40} for k in range(40)]
 
 
 class Together:
-    """A stack whose scores are the configurations; notes what it was asked for."""
+    """Stack that returns the configurations as scores, and records the requests."""
 
     def __init__(self, at_stack=()):
         self.asked, self.at_stack = [], dict(at_stack)

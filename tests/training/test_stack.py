@@ -149,7 +149,7 @@ def _first_seeds(seeds):
 
 
 def test_rows_of_their_own():
-    """Each member's split is what it would be as data of its own."""
+    """Each member's split equals that of separate data for this member."""
     data = make_data(n_train=65, n_valid=0)
     rng = np.random.default_rng(0)
     orders = [rng.permutation(65) for _ in range(3)]

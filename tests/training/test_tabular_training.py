@@ -1,4 +1,4 @@
-"""Networks for tables in the engine, and the parts of a recipe that are theirs."""
+"""Networks for tables in the engine, and the parts of a recipe for them only."""
 
 import numpy as np
 import pytest
