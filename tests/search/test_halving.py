@@ -73,8 +73,8 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
     ("settings", "match"),
     [
         ({"shares": (0.5, 0.1)}, "increase strictly between 0 and 1. Got \\(0.5, 0.1\\)"),
-        ({"shares": (0.5, 1.0)}, "ascend"),
-        ({"shares": (0.0, 0.5)}, "ascend"),
+        ({"shares": (0.5, 1.0)}, "increase strictly"),
+        ({"shares": (0.0, 0.5)}, "increase strictly"),
         ({"reduction_factor": 1}, "larger than 1. Got 1"),
         ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
     ],
