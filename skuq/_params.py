@@ -4,7 +4,7 @@ They may move or change with any release of scikit-learn. Only this file then ne
 """
 
 from sklearn.base import _fit_context as fit_context
-from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
+from sklearn.utils._param_validation import HasMethods, Hidden, Interval, Options, StrOptions
 from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
 from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.validation import _check_feature_names_in as check_feature_names_in
@@ -23,6 +23,7 @@ __all__ = [
     "BaseComposition",
     "CallbackSupportMixin",
     "HasMethods",
+    "Hidden",
     "Interval",
     "Options",
     "StrOptions",

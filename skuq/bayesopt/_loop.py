@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from skuq._progress import Progress
+from skuq._warnings import warn_user
 from skuq.bayesopt._results import ResultLog
 from skuq.exceptions import SearchFailedError
 
@@ -63,7 +63,7 @@ def run_loop(
             if not log.has_value:
                 raise
             message = f"Interrupted after {len(log)} of {end} evaluations."
-            warnings.warn(message, stacklevel=4)
+            warn_user(message)
     if not log.has_value:
         raise _failure(log)
     return message

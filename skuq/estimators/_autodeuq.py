@@ -10,7 +10,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq import search
-from skuq._params import HasMethods, Interval, Options, StrOptions
+from skuq._params import HasMethods, Hidden, Interval, Options, StrOptions
 from skuq._registry import saved_as
 from skuq._space import Space
 from skuq.catalog import Catalog
@@ -58,6 +58,8 @@ _PAPER_EXPERIMENTS = {
 }
 _SEARCH_EVERYTHING = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
 
+_TUNER_METHODS = ["run_trial", "get_best_models"]  # of Keras-Tuner's tuners
+
 _CONSTRAINTS: dict = {
     **SEARCH_CONSTRAINTS,
     "n_trials": [*SEARCH_CONSTRAINTS["n_trials"], StrOptions({"auto"})],
@@ -70,7 +72,11 @@ _CONSTRAINTS: dict = {
     "repeats": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
     "min_members": [Interval(Integral, 1, None, closed="left")],
     "n_nodes": [Interval(Integral, 1, None, closed="left")],
-    "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
+    "search": [
+        StrOptions(set(STRATEGIES)),
+        HasMethods(["create_trial", "end_trial"]),
+        Hidden(HasMethods(_TUNER_METHODS)),  # refused with a hint
+    ],
     "search_space": [
         StrOptions({"auto", "tabular", "dense", "benchmark", "toy"}),
         *SEARCH_CONSTRAINTS["search_space"],
@@ -165,6 +171,16 @@ class _AutoDEUQ(SearchMethod):
             losses = () if self.classifies else _LOSSES
             return TabularSpace(x, inputs.n_codes, n_train, self.classifies, losses)
         return super().make_space(inputs, n_rows, x, n_train)
+
+    def check(self, shifted):
+        super().check(shifted)
+        given = self.estimator.search
+        if all(hasattr(given, name) for name in _TUNER_METHODS):
+            raise ValueError(
+                "`search` must be a name or an oracle, which proposes trials. Got the tuner "
+                f"{type(given).__name__}, which also trains them: give its oracle, "
+                "`search=tuner.oracle`, and its model by `search_space`."
+            )
 
     def check_selection(self):
         if self.estimator.selection == "hq" and self.estimator.n_members < 2:

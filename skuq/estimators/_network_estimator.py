@@ -7,7 +7,6 @@ their `TrainingMethod`.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -20,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._progress import Progress
 from skuq._seeds import draw_entropy, trial_seed
+from skuq._warnings import warn_user
 from skuq.estimators._api import forget_fit, to_keras
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.fitted import FittedEnsemble
@@ -378,7 +378,7 @@ def check_units(name: str, given) -> list[int]:
     return units.tolist()
 
 
-def completed(members, stacklevel: int = 5) -> list[int]:
+def completed(members) -> list[int]:
     """Find the positions of members that did not diverge, and warn if some did.
 
     A member whose training loss stopped being finite is left out even if an earlier epoch was
@@ -396,9 +396,8 @@ def completed(members, stacklevel: int = 5) -> list[int]:
             "weaker penalties, or `clip_norm=1.0`."
         )
     if len(kept) < len(members):
-        warnings.warn(
+        warn_user(
             f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
-            stacklevel=stacklevel,
         )
     return kept
 

@@ -512,7 +512,7 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
     for model in models:
         check_parameters(model)
     inputs = TableInputs(first.preprocess, scaling=None if first.standardize else NoScaling())
-    targets = NumberTargets(standardize=first.standardize)
+    targets = NumberTargets(standardize=first.standardize, narrow_constants=False)
     rows = read_rows(first, inputs, targets, X, y, sample_weight, min_rows=2 if chooses else 1)
     rows, groups = _used_rows(rows, check_groups(groups, rows.X), chooses)
     validation = None
@@ -535,7 +535,7 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
                 (network, validation if job.valid is None else rows.take(job.valid))
                 for network, job in zip(networks, jobs)
             ]
-            readouts.append(choose_readout(model, held_out, inputs, targets, stacklevel=4))
+            readouts.append(choose_readout(model, held_out, inputs, targets))
         final = [networks[0] for networks in networks_of_models]
         # With validation data given, a model has trained on all rows already.
         if chooses and first.refit and validation is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from collections import Counter, deque
 from typing import Any, Protocol
 
 from skuq._progress import Progress
+from skuq._warnings import warn_user
 from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SlotsLostError
 from skuq.search._limits import RunOptions
@@ -93,10 +93,9 @@ class TrialLog:
             if not any(record.completed for record in self.history):
                 return False
             reason = f": {error}" if str(error) else "."
-            warnings.warn(
+            warn_user(
                 f"{self._options.name.capitalize()} interrupted: continuing with "
                 f"{len(self.history)} of {self._n_trials} trials{reason}",
-                stacklevel=3,
             )
         if error is None or interrupted:
             self._check_failures()

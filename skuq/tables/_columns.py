@@ -208,7 +208,12 @@ class Labels(NamedTuple):
     @property
     def n(self) -> int:
         """Number of labels, in which missing values count as one."""
-        return len(self.names) + bool((self.codes < 0).any())
+        return len(self.names) + self.has_gaps
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some row has no label."""
+        return bool((self.codes < 0).any())
 
     def positions(self, vocabulary) -> np.ndarray:
         """Find each row's name in a vocabulary, (n,); -1 if it is not there, NaN if missing."""

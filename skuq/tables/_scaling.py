@@ -41,6 +41,8 @@ class Scaling:
     ----------
     passthrough : sequence of int, default=()
         Columns of X that are not scaled, such as codes for an embedding.
+    limits : pair of ndarray of shape (n_features,), optional
+        Smallest and largest value of each column; values beyond are replaced by the nearer one.
 
     Attributes
     ----------
@@ -52,14 +54,24 @@ class Scaling:
     #: Function ``clip(xp, z)`` that bounds standardised inputs.
     clip = staticmethod(hard_clip)
 
-    def __init__(self, passthrough: Sequence[int] = ()) -> None:
+    limits: tuple[np.ndarray, np.ndarray] | None = None  # files of earlier versions have none
+
+    def __init__(
+        self,
+        passthrough: Sequence[int] = (),
+        limits: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
         self.passthrough = list(passthrough)
+        self.limits = limits
 
     def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> Scaling:
         """Learn location and scale from finite rows X (n, d), with positive weights if given."""
-        self.mean_, self.scale_ = self._learn(*self._columns(X, sample_weight))
+        self.mean_, self.scale_ = self._learn(*self._columns(self._limited(X), sample_weight))
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
+
+    def _limited(self, X: Any, xp: Any = np) -> Any:
+        return X if self.limits is None else xp.clip(X, *self.limits)
 
     def _columns(
         self, X: np.ndarray, weight: np.ndarray | None
@@ -75,6 +87,7 @@ class Scaling:
 
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor with operations `xp`."""
+        X = self._limited(X, xp)
         if xp is not np:
             z = self.clip(xp, (X - self.mean_) / self.scale_)
             if not self.passthrough:
@@ -183,7 +196,7 @@ class NoScaling(Scaling):
 class TargetScaling:
     """Scale every output of y to zero mean and unit variance, and convert predictions back.
 
-    A constant output is only centred.
+    A constant output is only centred, until `narrow` is called.
 
     Parameters
     ----------
@@ -206,6 +219,10 @@ class TargetScaling:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         return self
 
+    def narrow(self, constant: np.ndarray) -> None:
+        """Scale outputs that are constant (m,) by `constant_scale` instead of 1."""
+        self.scale_ = np.where(constant, constant_scale(self.mean_), self.scale_)
+
     def forward(self, y: np.ndarray) -> np.ndarray:
         """Standardise y (.., m)."""
         return (y - self.mean_) / self.scale_
@@ -213,6 +230,16 @@ class TargetScaling:
     def restore(self, loc: Any, scale: Any) -> tuple[Any, Any]:
         """Convert means and standard deviations (.., m) to units of y; arrays or tensors."""
         return loc * self.scale_ + self.mean_, scale * self.scale_
+
+
+def constant_scale(value: Any) -> Any:
+    """Return the scale of targets that all have one value: what float32 cannot tell from it.
+
+    Networks compute in float32. In this unit their small errors vanish, and their small standard
+    deviations stay positive.
+    """
+    size = np.where(np.equal(value, 0), 1.0, np.clip(np.abs(value), 1e-100, 1e100))
+    return np.finfo("float32").eps * size  # squares of it are finite and not 0
 
 
 def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

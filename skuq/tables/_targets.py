@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from skuq._checks import explain_labels
 from skuq._params import StrOptions
 from skuq._registry import saved_as
+from skuq._warnings import warn_user
 from skuq.networks import (
     CategoricalHead,
     GaussianHead,
@@ -37,6 +38,7 @@ from skuq.predictive import (
     StudentTMixture,
     TransformedMixture,
 )
+from skuq.tables._far_values import find_far_values
 from skuq.tables._rows import Rows
 from skuq.tables._scaling import TargetScaling
 from skuq.tables._target_transforms import TargetTransform
@@ -110,6 +112,9 @@ class NumberTargets:
         Number of members in one network.
     standardize : bool, default=True
         Standardise y. False keeps y in its own units.
+    narrow_constants : bool, default=True
+        Whether an output with one value in all rows, validation rows included, is predicted to the
+        precision of float32. Otherwise its unit is 1.
 
     Attributes
     ----------
@@ -127,6 +132,7 @@ class NumberTargets:
     """
 
     std_factor, noise_floor = 1.0, 0.0
+    _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
 
     def __init__(
         self,
@@ -135,8 +141,10 @@ class NumberTargets:
         loss: str = "nll",
         n_copies: int = 1,
         standardize: bool = True,
+        narrow_constants: bool = True,
     ) -> None:
         self.loss, self.n_copies = loss, n_copies
+        self.narrow_constants = narrow_constants and standardize
         transforms = transform != "standard"
         self.scaling: Any = TargetTransform(transform) if transforms else TargetScaling(standardize)
 
@@ -152,7 +160,12 @@ class NumberTargets:
         self.n_outputs = 1 if self.is_1d else y.shape[1]
         head = HEADS[self.loss](self.n_outputs)
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
-        return y.astype("float64").reshape(len(y), -1)
+        values: np.ndarray = y.astype("float64").reshape(len(y), -1)
+        used = values[weight > 0]
+        self._value, self._constant = used[0], (used == used[0]).all(axis=0)
+        if not (self.is_transformed and self.scaling.kind == "quantile"):
+            _warn_of_far_values(used, np.flatnonzero(weight > 0))
+        return values
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as (n, m)."""
@@ -162,6 +175,8 @@ class NumberTargets:
             raise ValueError(
                 f"y of validation rows must have {self.n_outputs} outputs. Got {y.shape[1]}."
             )
+        if self._constant is not None:
+            self._constant = self._constant & (y == self._value).all(axis=0)
         return y
 
     def weigh(self, rows: Rows) -> Rows:
@@ -175,6 +190,8 @@ class NumberTargets:
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> NumberTargets:
         """Learn the scale of the training rows' y."""
         self.scaling.fit(y, weight)
+        if self.narrow_constants and self._constant is not None:
+            self.scaling.narrow(self._constant)
         return self
 
     def transform(self, y: np.ndarray) -> np.ndarray:
@@ -276,6 +293,17 @@ class NumberTargets:
         calibrated = self.calibrate(loc, scale, weights, np, axis=0)
         loc, scale = drop_axis(*restore(*calibrated))
         return GaussianMixture(loc, scale, weights)
+
+
+def _warn_of_far_values(y: np.ndarray, rows: np.ndarray) -> None:
+    far = find_far_values(y)
+    if far is not None:
+        names = ["y"] if y.shape[1] == 1 else [f"{k} of y" for k in range(y.shape[1])]
+        warn_user(
+            "y has values so far from all others that these would look alike to a network: "
+            f"{far.describe(y, rows, names)}. Correct them or drop their rows. If they are right, "
+            "train on a transformed y, which 'target_transform=\"quantile\"' does."
+        )
 
 
 @saved_as("tables.ClassTargets")
