@@ -1,4 +1,4 @@
-"""Other people's tools take our estimators as they are."""
+"""Tools of other libraries accept the estimators unchanged."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workers times threads: no more than the cores, and no deadlock, however it is nested."""
+"""Nested parallel work uses at most all cores and does not deadlock."""
 
 import os
 import threading

@@ -506,7 +506,7 @@ def test_other_folds_are_another_search(tiny_space, rows, tmp_path):
 def test_a_generator_of_folds_serves_one_fit(tiny_space, rows, tmp_path):
     model = regressor(tiny_space, cv=KFold(3).split(rows[0]), catalog_dir=tmp_path).fit(*rows)
     assert len(model.catalog_.member(0).networks) == 3
-    with pytest.raises(ValueError, match="a generator does so once"):
+    with pytest.raises(ValueError, match="A generator can only be used once"):
         model.fit(*rows)
 
 
@@ -533,7 +533,7 @@ def test_masks_are_positions(folded, tiny_space, rows):
 
 
 @pytest.mark.filterwarnings("default::skuq.exceptions.SmallValidationWarning")
-@pytest.mark.parametrize(("cv", "advice"), [(None, "`cv`, a larger"), (3, "to chance.$")])
+@pytest.mark.parametrize(("cv", "advice"), [(None, "`cv`, a larger"), (3, "on chance.$")])
 def test_advice_for_few_rows(tiny_space, rows, cv, advice):
     with pytest.warns(SmallValidationWarning, match=advice):
         regressor(tiny_space, cv=cv, n_trials=1).fit(*rows)
@@ -545,7 +545,7 @@ def test_advice_for_few_rows(tiny_space, rows, cv, advice):
         ({"cv": 1}, "The 'cv' parameter"),
         ({"cv": 61}, "greater than the number of samples"),
         ({"cv": ShuffleSplit(3)}, "exactly one test fold"),
-        ({"cv": []}, "`cv` gave no folds"),
+        ({"cv": []}, "`cv` has no folds"),
         ({"cv": [(np.arange(60), np.arange(60))]}, "has 60 and 60, of which 60 in both"),
         ({"cv": [([], np.arange(60))]}, "has 0 and 60"),
         ({"cv": [([60], np.arange(60))]}, "must give positions of 60 rows"),
@@ -566,7 +566,7 @@ def test_bad_settings(tiny_space, rows, settings, message):
 
 
 def test_validation_data_and_folds_contradict_each_other(tiny_space, rows):
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="Give either `cv` or `validation_data`"):
         regressor(tiny_space).fit(*rows, validation_data=rows)
 
 

@@ -324,7 +324,7 @@ def test_every_row_must_be_held_out_once(digits):
 
 
 class Odd(ClassifierMixin, BaseEstimator):
-    """Predicts whatever it is given as probabilities."""
+    """Classifier that predicts given values as probabilities."""
 
     def __init__(self, give=None):
         self.give = give
@@ -377,11 +377,11 @@ def bad_pools():
         ([], "at least two"),
         ([good], "at least two"),
         ([good, ("other", "drop")], "at least two"),
-        ([good, ("other", "passthrough")], 'only text .* "drop"'),
+        ([good, ("other", "passthrough")], 'must be classifiers or "drop"'),
         ([good, GaussianNB()], "tuples"),
         ([good, good], "not unique"),
         ([good, ("a__b", GaussianNB())], "__"),
-        ([good, ("other", LinearRegression())], "no classifier"),
+        ([good, ("other", LinearRegression())], "must be a classifier"),
         ([good, ("other", Perceptron())], "no predict_proba"),
     ]
 

@@ -1,4 +1,4 @@
-"""What ensembles of networks for tables add: calibration, kinds of networks, a limit of time."""
+"""Ensembles of networks for tables: calibration, kinds of networks, a limit of time."""
 
 import pickle
 import re

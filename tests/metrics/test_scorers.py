@@ -306,7 +306,7 @@ def test_the_wrong_kind_of_estimator_is_refused(table):
     with pytest.raises(TypeError, match="does not say how sure it is"):
         get_scorer("coverage_90")(Forgetful().fit(X, y), X, y)
     labels = (y > 0).astype(int)
-    with pytest.raises(TypeError, match="'neg_crps' is a score of regressors; .*'neg_brier'"):
+    with pytest.raises(TypeError, match="'neg_crps' is a score of regressors. .*'neg_brier'"):
         get_scorer("neg_crps")(LogisticRegression().fit(X, labels), X, labels)
     with pytest.raises(TypeError, match="'neg_ece' is a score of classifiers"):
         get_scorer("neg_ece")(BayesianRidge().fit(X, y), X, y)

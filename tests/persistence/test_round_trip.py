@@ -1,4 +1,4 @@
-"""Every kind of estimator as a file and back, with the options that change what it holds."""
+"""Every kind of estimator is saved and loaded, with the options that change its attributes."""
 
 import dataclasses
 import functools
@@ -220,7 +220,7 @@ CASES = {
 }
 
 
-# What skops writes has other bytes every time.
+# The bytes that skops writes differ each time.
 FOREIGN = {name for name in CASES if name.startswith("hq")} | {
     "calibrated, conformal",
     "neon, given",

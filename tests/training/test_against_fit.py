@@ -1,4 +1,4 @@
-"""The compiled program against ``model.fit`` with the same callbacks, weights and order."""
+"""The compiled program compared with ``model.fit`` with equal callbacks, weights and order."""
 
 from functools import partial
 

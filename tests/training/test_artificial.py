@@ -1,4 +1,4 @@
-"""Losses with terms for inputs without targets: the engine against a loop of Keras' own."""
+"""Losses with terms for inputs without targets: the engine compared with a loop in Keras."""
 
 import numpy as np
 import pytest

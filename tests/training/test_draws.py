@@ -1,4 +1,4 @@
-"""Training and predicting networks of several draws: a step by hand, stacks, slices, priors."""
+"""Training of and prediction by networks with several draws: steps, stacks, slices, priors."""
 
 from dataclasses import replace
 

@@ -322,7 +322,7 @@ class Own(keras.layers.Layer):
 
 def test_what_cannot_be_redrawn_is_kept_with_a_warning():
     model = keras.Sequential([keras.Input((3,)), Own()])
-    with pytest.warns(UserWarning, match="`w_initializer`: its first value does not repeat"):
+    with pytest.warns(UserWarning, match="`w_initializer`: its first value depends on"):
         flat, state = draw_variables(model, 1)
     np.testing.assert_array_equal(flat, model.trainable_variables[0].numpy().ravel())
     np.testing.assert_array_equal(state[0], [1, 1])
@@ -335,7 +335,7 @@ def test_cancelled_training_ends_at_the_next_slice():
 
 @pytest.mark.slow
 def test_dropped_programs_leave_nothing_behind():
-    """Of every activation: TensorFlow's own swish would keep its graphs for good."""
+    """No activation keeps its graphs alive, as TensorFlow's own swish would."""
     import gc
     import weakref
 

@@ -323,7 +323,7 @@ def test_steps_of_an_epoch_are_a_whole_number(value):
 
 @pytest.mark.parametrize("jit", slow_after(1, [False, True]))
 def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, jit):
-    """As one long epoch of the same rows: weights, and average of the losses."""
+    """Weights and average losses equal those of one long epoch of the same rows."""
     rng = np.random.default_rng(0)
     orders = [rng.permutation(45) for _ in range(6)]
     left = iter(orders)

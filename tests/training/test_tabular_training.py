@@ -1,4 +1,4 @@
-"""Networks for tables in the engine, and the parts of a recipe that are theirs."""
+"""Networks for tables in the engine, and the parts of a recipe for them only."""
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def assert_equal_runs(stack, alone, rtol=1e-3):
     ),
 )
 def test_a_stack_is_as_many_single_runs(name, jit):
-    """Of plain graphs, also where the stack goes through XLA."""
+    """The single runs are plain graphs, also if the stack is compiled by XLA."""
     build, head = NETWORKS[name]
     recipe = Recipe(
         learning_rate=0.03, batch_size=16, epochs=4, beta_2=0.95, schedule="coslog4",
@@ -298,7 +298,7 @@ def _first_seed(seed):
 
 def test_names_of_no_layer_are_refused():
     recipe = Recipe(epochs=1, rate_factors_of_layers={"scale": 2.0, "hiden_1": 0.1})
-    with pytest.raises(ValueError, match=r"names of no layer with weights: \['hiden_1'\]"):
+    with pytest.raises(ValueError, match=r"match no weight of the network: \['hiden_1'\]"):
         train_member(small(), HEAD, recipe, make_data(), 1)
 
 
@@ -312,7 +312,7 @@ def test_a_dropout_schedule_is_not_for_keras_own_layers():
         ]
     )
     recipe = Recipe(epochs=1, dropout_schedule="flat-cosine")
-    with pytest.raises(ValueError, match="dropout_schedule='flat-cosine' is not for networks"):
+    with pytest.raises(ValueError, match="dropout_schedule='flat-cosine' cannot be used"):
         train_member(model, HEAD, recipe, make_data(), 1)
 
 
