@@ -55,6 +55,7 @@ def test_a_trial_ends_at_the_stage_it_does_not_pass(trainer):
     assert outcome.stage_scores == (first, second)
 
 
+@pytest.mark.slow
 def test_a_trial_is_shortened_to_its_time(trainer):
     long = replace(trainer, epochs=10**6)
     started = time.monotonic()
