@@ -799,7 +799,7 @@ def test_bad_rows_are_refused(table):
     holed = np.where(np.arange(12) == 3, np.nan, y)
     for X_bad, y_bad, message in (
         (X, holed, "Input y contains NaN"),
-        (X, ["a"] * 12, "could not convert string"),
+        (X, ["a"] * 12, "Got the label .a."),
         (X * 1e300, y, "so large that their variance overflows"),
         (X, y * 1e300, "so large that their variance overflows"),
         (X, y[:5], "inconsistent numbers of samples"),
