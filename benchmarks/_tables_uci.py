@@ -346,12 +346,17 @@ def equal_time(seconds):
         cells = [found.get((method, *pair)) for method in shown]
         cells = ["-" if r is None else equal_time_cell(r) for r in cells]
         lines.append([f"{pair[0]}, split {pair[1]}", *cells])
-    differences = ["mean difference to AutoDEUQ", ""]
+    names = "mean difference to AutoDEUQ", "median difference", "AutoDEUQ level or ahead"
+    differences = [[name, ""] for name in names]
     for method in shown[1:]:
         common = [p for p in pairs if {("autodeuq", *p), (method, *p)} <= set(found)]
-        nll = [found[method, *p]["nll"] - found["autodeuq", *p]["nll"] for p in common]
-        differences.append(mean_error(np.array(nll)) if nll else "-")
-    return markdown(lines[0], [*lines[1:], differences])
+        nll = np.array([found[method, *p]["nll"] - found["autodeuq", *p]["nll"] for p in common])
+        error = nll.std(ddof=1) / np.sqrt(len(nll)) if len(nll) > 1 else 0.0
+        level = int((nll >= -0.01 - error).sum())
+        cells = mean_error(nll), number(np.median(nll), 3), f"{level} of {len(nll)}"
+        for line, cell in zip(differences, cells):
+            line.append(cell)
+    return markdown(lines[0], [*lines[1:], *differences])
 
 
 def equal_time_cell(record):

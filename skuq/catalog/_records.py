@@ -192,11 +192,14 @@ class TrialBudget:
         Shares of the training, ascending, each with the largest score that a trial may have then.
         One with a larger score is discarded.
     seconds : float
-        Time that the trial may take. Its training is shortened to fit into it.
+        Time after which the training ends, wherever it is.
+    shorten : bool
+        Whether the training is planned with fewer epochs where all of them would take longer.
     """
 
     stages: tuple[tuple[float, float], ...] = ()
     seconds: float = math.inf
+    shorten: bool = True
 
 
 @dataclass(frozen=True, eq=False)

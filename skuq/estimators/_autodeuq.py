@@ -93,6 +93,9 @@ class _AutoDEUQ(SearchMethod):
         super().__init__(estimator)
         space = estimator.search_space
         self.is_tabular = isinstance(space, str) and space in ("auto", "tabular")
+        if self.classifies:
+            own = self.selection_parameters
+            self.selection_parameters = tuple(name for name in own if name != "calibrate")
 
     @property
     def n_trials(self):
@@ -116,7 +119,9 @@ class _AutoDEUQ(SearchMethod):
 
     @property
     def n_repeats(self):
-        repeats = self.estimator.repeats
+        repeats, cv = self.estimator.repeats, self.estimator.cv
+        if not isinstance(cv, Integral | str | None):
+            return 0  # the folds of a splitter are the user's
         if not isinstance(repeats, str):
             return repeats
         if not self.is_tabular:
@@ -186,6 +191,11 @@ class _AutoDEUQ(SearchMethod):
             )
             first = self._initial_configurations(space)
             return search.StartingWith(first, proposer) if first else proposer
+        if own.initial_trials is not None:
+            raise ValueError(
+                "A Keras-Tuner oracle proposes every trial itself: give it initial hyperparameters "
+                "(its own `hyperparameters`), or a `search` of skuq's with `initial_trials`."
+            )
         # A copy: the parameter is not touched, so that fit can be called again.
         oracle = copy.deepcopy(own.search)
         pinned = pin(decisions, own.fixed_architecture, own.fixed_hyperparameters)

@@ -39,16 +39,17 @@ OPERATOR_CONSTRAINTS: dict = {
     "build_base": [callable, None],
     "output_map": [StrOptions(set(OUTPUT_MAPS)), callable, None],
     "loss": [StrOptions({"auto", "relative", "squared", "huber", "nll"})],
-    "steps": [Interval(Integral, 1, None, closed="left")],
+    "steps": [Interval(Integral, 1, None, closed="left"), callable],
     "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     "batch_over": [StrOptions({"pairs", "functions"})],
     "optimizer": [StrOptions(set(OPTIMIZERS))],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "epsilon": [Interval(Real, 0, None, closed="neither")],
     "schedule": [StrOptions({"constant", "cosine", "exponential"})],
-    "final_lr_factor": [Interval(Real, 0, 1, closed="right")],
+    "final_lr_factor": [Interval(Real, 0, 1, closed="right"), callable],
     "warmup": [Interval(Real, 0, 1, closed="both")],
     "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
-    "standardize": ["boolean"],
+    "standardize": ["boolean", StrOptions({"columns"})],
     "random_state": ["random_state"],
     "verbose": ["verbose"],
 }
@@ -122,12 +123,15 @@ class OperatorRegressor(UncertaintyRegressor):
         self
         """
         forget_fit(self)
-        inputs = FunctionInputs(self.query_points, standardize=self.standardize)
+        by_column = self.standardize == "columns"
+        inputs = FunctionInputs(
+            self.query_points, standardize=bool(self.standardize), only_fitted=by_column
+        )
         targets = FunctionTargets(
             self.loss,
             self.output_map,
-            standardize=self.standardize,
-            by_column=self.query_points is None,
+            standardize=bool(self.standardize),
+            by_column=by_column or self.query_points is None,
         )
         rows = read_rows(self, inputs, targets, X, Y, sample_weight)
         rows = rows.take(rows.used)
@@ -196,6 +200,12 @@ class OperatorRegressor(UncertaintyRegressor):
 
 def _recipe(model, n_functions, n_queries) -> Recipe:
     """Make the recipe from an estimator's parameters: whole epochs, for at least `steps` steps."""
+    n_steps = model.steps(n_functions) if callable(model.steps) else model.steps
+    if not isinstance(n_steps, Integral) or n_steps < 1:
+        raise ValueError(
+            f"`steps` must give an integer >= 1. Got {n_steps!r} for {n_functions} functions."
+        )
+    final = model.final_lr_factor
     n_rows = n_functions * n_queries
     batch = n_rows if model.batch_size is None else model.batch_size
     if model.batch_size is not None and model.batch_over == "functions":
@@ -203,13 +213,14 @@ def _recipe(model, n_functions, n_queries) -> Recipe:
     return Recipe(
         optimizer=model.optimizer,
         learning_rate=model.learning_rate,
+        epsilon=model.epsilon,
         batch_size=batch,
-        epochs=-(-model.steps // -(-n_rows // batch)),
+        epochs=-(-n_steps // -(-n_rows // batch)),
         reduce_lr_patience=None,
         early_stopping_patience=None,
         keep="last",
         schedule=model.schedule,
-        final_lr_factor=model.final_lr_factor,
+        final_lr_factor=final(n_steps) if callable(final) else final,
         warmup=model.warmup,
         clip_norm=model.clip_norm,
     )

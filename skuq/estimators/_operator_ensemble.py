@@ -65,8 +65,9 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
         functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,
         too: predictions are mixtures of normals (Eq. 5).
-    steps : int, default=12000
-        Number of training steps, rounded up to whole epochs.
+    steps : int or callable, default=12000
+        Number of training steps, rounded up to whole epochs; or ``steps(n_functions)``, which
+        gives it for so many functions.
     batch_size : int or None, default=64
         Number of pairs of input and query point, or of functions, of a batch; None takes all.
     batch_over : {"pairs", "functions"}, default="pairs"
@@ -75,17 +76,22 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=1e-3
         Learning rate of the optimiser.
+    epsilon : float, default=1e-7
+        Number added to the divisor of each step, in all optimisers but sgd. Optax, the library
+        of the paper's code, has 1e-8.
     schedule : {"constant", "cosine", "exponential"}, default="cosine"
         How the learning rate changes over `steps`, see `skuq.training.Recipe`.
-    final_lr_factor : float, default=0.001
-        Last learning rate, as a share of `learning_rate`. For data without noise, a lower one
-        gives smaller errors.
+    final_lr_factor : float or callable, default=0.001
+        Last learning rate, as a share of `learning_rate`; or ``final_lr_factor(n_steps)``. For
+        data without noise, a lower one gives smaller errors.
     warmup : float, default=0.0
         Share of the steps in which the learning rate first rises.
     clip_norm : float or None, default=1.0
         Maximum norm of a gradient; None does not clip.
-    standardize : bool, default=True
-        Whether to standardise inputs, query points and values, each component by itself.
+    standardize : bool or "columns", default=True
+        Whether to standardise inputs, query points and values, each component by itself. With
+        "columns" each query point has a scale of its own, as for the paper's pollutants. There are
+        predictions at the query points of Y only then.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int, default=0
@@ -157,6 +163,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         batch_over="pairs",
         optimizer="adam",
         learning_rate=1e-3,
+        epsilon=1e-7,
         schedule="cosine",
         final_lr_factor=0.001,
         warmup=0.0,
@@ -184,6 +191,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         self.batch_over = batch_over
         self.optimizer = optimizer
         self.learning_rate = learning_rate
+        self.epsilon = epsilon
         self.schedule = schedule
         self.final_lr_factor = final_lr_factor
         self.warmup = warmup

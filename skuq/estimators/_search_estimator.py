@@ -6,7 +6,9 @@ estimator names: the space, the proposer, and how members are selected.
 
 from __future__ import annotations
 
+import copy
 import functools
+import math
 import time
 import warnings
 from dataclasses import replace
@@ -103,11 +105,6 @@ class SearchMethod:
         self.classifies = is_classifier(estimator)
         space = estimator.search_space
         self.is_tabular = isinstance(space, str) and space == "tabular"
-
-    @property
-    def folds_can_differ(self) -> bool:
-        """Whether repeats have folds of their own: those of a splitter are the user's."""
-        return isinstance(self.estimator.cv, Integral | str)
 
     @property
     def n_trials(self) -> int:
@@ -287,7 +284,7 @@ class SearchEstimator:
             )
             result = search.refit(result, self._trials_to_keep(), MemberRefitter, options)
             self.refitted_ = result.refitted
-        elif method.n_repeats:
+        elif method.n_repeats and not result.interrupted:
             self._repeat(method, search, result, given, splits, started)
         self._warn_of_few_members()
         return self
@@ -296,8 +293,6 @@ class SearchEstimator:
         """Train the chosen trials again under other folds, and calibrate with their predictions."""
         folds = None
         if splits.parts is not None:
-            if not method.folds_can_differ:
-                return
             rounds = range(1, 1 + method.n_repeats)
             folds = [given.splits(self, repeat).parts for repeat in rounds]
         options = self._options(
@@ -355,6 +350,7 @@ class SearchEstimator:
             self._options("search", max_time, self.trial_timeout, self.max_failures),
             halving=method.halving(proposer),
             in_stacks=method.is_stackable(proposer),
+            seconds=math.inf if self.max_time is None else self.max_time,
         )
 
     def _options(self, name, *args, **kwargs):
@@ -475,34 +471,42 @@ class SearchEstimator:
         DataFrame
             Columns: `trial`, `status`, `score` on the held-out rows (smaller is better; of a
             discarded trial, when it was stopped), `new_score` if X and y are given, `weight` in the
-            ensemble, `seconds`, `share` of the full training, `n_networks`, `n_weights` of all
-            of them, and the decisions of the configuration.
+            ensemble, `seconds`, `share` of the full training, `n_networks` with repeats,
+            `n_weights` of all of them (missing for networks that a pickle has left behind), and the
+            decisions of the configuration. A decision with the name of one of these columns has
+            "decision_" before it.
 
         Raises
         ------
         ValueError
-            If the estimator was pickled, which keeps the members alone, and X is given.
+            If the estimator was pickled, which keeps the members alone, and X is given. If only
+            one of X and y is given, or weights alone.
         """
         check_is_fitted(self)
         weights = dict(zip(self.selection_.indices.tolist(), self.selection_.weights.tolist()))
-        new = {} if X is None and y is None else self._scores_on(X, y, sample_weight)
+        is_new = X is not None or y is not None or sample_weight is not None
+        new = self._scores_on(X, y, sample_weight) if is_new else {}
         rows = []
         for k, record in enumerate(self.catalog_):
-            result = record.result
-            rows.append(
-                {
-                    "trial": record.trial_number,
-                    "status": record.status,
-                    "score": record.score,
-                    **({"new_score": new.get(k, np.nan)} if new else {}),
-                    "weight": weights.get(k, 0.0),
-                    "seconds": record.seconds,
-                    "share": record.share,
-                    "n_networks": len(result.networks) if result else 0,
-                    "n_weights": result.n_weights if result else 0,
-                    **record.configuration,
-                }
-            )
+            networks = self._result.networks(k) if record.completed else ()
+            row = {
+                "trial": record.trial_number,
+                "status": record.status,
+                "score": record.score,
+                **({"new_score": new.get(k, np.nan)} if new else {}),
+                "weight": weights.get(k, 0.0),
+                "seconds": record.seconds,
+                "share": record.share,
+                "n_networks": len(networks),
+                "n_weights": sum(
+                    np.nan if network.weights is None else network.n_weights for network in networks
+                ),
+            }
+            decisions = {
+                f"decision_{name}" if name in row else name: value
+                for name, value in record.configuration.items()
+            }
+            rows.append({**row, **decisions})
         frame = pd.DataFrame(rows)
         # Completed trials first, then the discarded ones.
         order = {"completed": 0, "discarded": 1, "failed": 2}
@@ -655,10 +659,12 @@ class SearchEstimator:
         set_params_after_search(estimator, estimator._method.params_not_in_fingerprint, params)
         estimator.catalog_path_ = path
         estimator._select(result)
-        if estimator.refit:
+        if estimator.refit or estimator._method.n_repeats:
+            trained = "`refit=True` `fit` trains them again on all rows"
+            if not estimator.refit:
+                trained = f"repeats={estimator.repeats!r} `fit` trains more of them"
             warnings.warn(
-                "Members are the networks of the search: with `refit=True` `fit` trains them again "
-                "on all rows, which needs the rows.",
+                f"Members are the networks of the search: with {trained}, which needs the rows.",
                 stacklevel=2,
             )
         return estimator
@@ -672,6 +678,15 @@ class SearchEstimator:
         """Copy the estimator with everything that it holds; copy.copy would drop trials."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, **changes)
+        return other
+
+    def __copy__(self):
+        return self._copy()
+
+    def __deepcopy__(self, memo):
+        # With all trials, unlike a pickle.
+        other = memo[id(self)] = object.__new__(type(self))
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return other
 
     def __getstate__(self):

@@ -20,7 +20,7 @@ from skuq.networks._nomu import entering
 from skuq.networks._plan import Namespace
 from skuq.networks._rebuild import rebuild
 
-_LOG_FACTOR = (1.0, 0.1)  # mean and standard deviation of a factor's logarithm at first
+_LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm at first
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class Dense:
     n_inputs, n_units : int
     activation : str
     factorized : bool
-        The kernel is ``exp(g) * v`` with one factor g an output, all of them trained, which
-        changes the steps an optimiser takes but not what the layer can say.
+        The kernel is ``g * v`` with one factor g an output, all of them trained, which changes
+        the steps an optimiser takes but not what the layer can say. At first log(g) is normal
+        with mean 1 and standard deviation 0.01, as in the code of NEON's authors.
 
     References
     ----------
@@ -58,12 +59,12 @@ class Dense:
         kernel, bias = rng.normal(0, spread, self.shapes[0]), np.zeros(self.n_units)
         if not self.factorized:
             return [kernel, bias]
-        g = rng.normal(*_LOG_FACTOR, self.n_units)
-        return [kernel / np.exp(g), bias, g]
+        g = np.exp(rng.normal(*_LOG_FACTOR, self.n_units))
+        return [kernel / g, bias, g]
 
     def kernel(self, xp, weights):
         """The matrix (.., n_inputs, n_units) that rows are multiplied with."""
-        return weights[0] * xp.exp(weights[2])[..., None, :] if self.factorized else weights[0]
+        return weights[0] * weights[2][..., None, :] if self.factorized else weights[0]
 
     def __call__(self, space: Namespace, weights, x):
         """(.., N, n_inputs) to (.., N, n_units)."""

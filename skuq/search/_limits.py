@@ -55,20 +55,22 @@ class Limits:
             return math.inf
         return started + self.max_time - time.monotonic()
 
-    def seconds_of_next_trial(self, history: Sequence[TrialRecord], started: float) -> float:
-        """Return the time that one more trial may take; 0 if none should start.
+    def time_of_next_trial(
+        self, history: Sequence[TrialRecord], started: float
+    ) -> tuple[float, bool]:
+        """Return the seconds that one more trial may take, and whether it may need them all.
 
-        It is infinite while so much is left that a trial is not expected to need it. A trial that
-        would have less than half of the time of the others does not start.
+        The seconds are 0 if no trial should start: one that would have less than half of the time
+        of the others does not.
         """
         left = self.seconds_left(started)
         # Of shortened trials, what a whole training would have taken.
         durations = [r.seconds / r.share for r in history if r.completed and r.share > 0]
         if not durations:
-            return max(left, 0.01 if self.needs_success else 0.0)
-        if left > _AMPLE * max(durations):
-            return math.inf
-        return left if left > _WORTHWHILE * float(np.median(durations)) else 0.0
+            return max(left, 0.01 if self.needs_success else 0.0), left < math.inf
+        is_tight = left <= _AMPLE * max(durations)
+        is_worth_it = left > _WORTHWHILE * float(np.median(durations))
+        return (left if is_worth_it else 0.0), is_tight
 
     def deadline(self) -> float:
         """Time of the monotonic clock at which a trial that starts now is stopped."""

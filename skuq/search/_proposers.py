@@ -52,6 +52,21 @@ class Fixed:
         return dict(self.configuration)
 
 
+def _first_untried(
+    configurations: Sequence[Mapping[str, Any]], history: History, running: Running
+) -> dict[str, Any] | None:
+    """Return the first configuration that no trial has; each trial stands for one of its equals.
+
+    Trials are not counted, since a stored search may lack any of them.
+    """
+    tried = [*(record.configuration for record in history), *running]
+    for configuration in configurations:
+        if configuration not in tried:
+            return dict(configuration)
+        tried.remove(configuration)
+    return None
+
+
 @dataclass(frozen=True)
 class FixedSequence:
     """Propose the configurations of a list, each once and in its order."""
@@ -59,7 +74,9 @@ class FixedSequence:
     configurations: Sequence[Mapping[str, Any]]
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        return dict(self.configurations[len(history) + len(running)])
+        untried = _first_untried(self.configurations, history, running)
+        assert untried is not None, "every configuration has been proposed"
+        return untried
 
 
 @dataclass(frozen=True)
@@ -77,10 +94,8 @@ class StartingWith:
     proposer: Proposer
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        n_asked = len(history) + len(running)
-        if n_asked < len(self.configurations):
-            return dict(self.configurations[n_asked])
-        return self.proposer.ask(history, running, rng)
+        untried = _first_untried(self.configurations, history, running)
+        return self.proposer.ask(history, running, rng) if untried is None else untried
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,14 @@ class SearchResult:
     repeated : dict of int to FoldedMember
         Trials that were trained again, under other folds or with other seeds, by position: all of
         their networks, and the mixture of their held-out predictions.
+    interrupted : bool
+        Whether the search ended before it was over, by an interrupt or with its slots.
     """
 
     catalog: Catalog
     refitted: dict[int, Member] = field(default_factory=dict)
     repeated: dict[int, FoldedMember] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
@@ -115,6 +118,12 @@ class SearchResult:
         """Return the result of a completed trial, with its repeats."""
         return self.repeated.get(index) or self.catalog.member(index)
 
+    def networks(self, index: int) -> tuple[Member, ...]:
+        """Return the networks of a completed trial: the refitted one, or all with its repeats."""
+        if index in self.refitted:
+            return (self.refitted[index],)
+        return self.member(index).networks
+
     def members(self, selection: Any) -> tuple[tuple[Member, ...], np.ndarray]:
         """Networks of a selection and their weights: one a trial, or those of its folds.
 
@@ -122,10 +131,7 @@ class SearchResult:
         ----------
         selection : skuq.ensembles.Selection
         """
-        trials = [
-            (self.refitted[k],) if k in self.refitted else self.member(k).networks
-            for k in selection.indices
-        ]
+        trials = [self.networks(k) for k in selection.indices]
         counts = [len(networks) for networks in trials]
         weights = np.repeat(selection.weights / counts, counts)
         return tuple(network for networks in trials for network in networks), weights

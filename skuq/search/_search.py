@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import joblib
-
 from skuq._seeds import generator, trial_seed
 from skuq.catalog import Catalog, HeldOut
 from skuq.catalog._records import TrialBudget, TrialRecord
@@ -24,8 +22,6 @@ from skuq.search._trial_log import Store, TrialLog
 
 _MAX_STACK_SIZE = 16
 _NEARLY_WHOLE = 0.9  # share of a training that a repeat must have
-# Seconds of a search: starting worker processes takes several of them.
-_WORTH_PROCESSES, _WORTH_TWO_PROCESSES = 30.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,11 @@ class Search:
         then are, in stacks of at most 16. `trial_timeout` holds for a whole stack, and no slots are
         used.
     open_slots : callable, optional
-        ``open_slots(evaluate, n_jobs, n_trials)`` makes the slots that trials run in. By default
-        `skuq.search.open_slots`.
+        ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
+        default `skuq.search.open_slots`.
+    seconds : float, default=inf
+        Time of the whole fit that the search belongs to. Where it is short, no worker processes
+        are started.
     """
 
     evaluate: Callable[..., Any]
@@ -70,6 +69,7 @@ class Search:
     halving: SuccessiveHalving | None = None
     in_stacks: bool = False
     open_slots: Callable[..., Slots] = open_slots
+    seconds: float = math.inf
 
     def run(self) -> SearchResult:
         """Run the trials that the store does not have.
@@ -90,17 +90,16 @@ class Search:
             return self._run_in_stacks(configurations)
         log = TrialLog(self.n_trials, self.store, self.options)
         n_missing = max(1, len(log.missing))
-        n_jobs = self.options.n_jobs
-        if self._is_short(n_jobs):
-            n_jobs = n_missing = 1
-        with self.open_slots(self.evaluate, n_jobs, n_missing) as slots, log:
+        new_slots = self.open_slots(self.evaluate, self.options.n_jobs, n_missing, self.seconds)
+        with new_slots as slots, log:
             running = RunningTrials(slots, self.options.limits)
             while (log.missing or running) and log.seconds_left() > 0:
-                while (
-                    log.missing and running.free_slots and (seconds := log.seconds_of_next_trial())
-                ):
+                while log.missing and running.free_slots:
+                    seconds, is_tight = log.time_of_next_trial()
+                    if not seconds:
+                        break
                     trial = self._next_trial(log, running)
-                    budget = self._budget(log, seconds)
+                    budget = self._budget(log, seconds, is_tight)
                     running[slots.submit(trial.slot, *trial.arguments, *budget)] = trial
                 if not running:
                     break
@@ -108,23 +107,15 @@ class Search:
                 log.store_finished()
         if hasattr(self.proposer, "tell"):
             self.proposer.tell(log.history)
-        return SearchResult(Catalog(log.history, self.held_out))
+        catalog = Catalog(log.history, self.held_out)
+        return SearchResult(catalog, interrupted=log.interrupted)
 
-    def _is_short(self, n_jobs: int | None) -> bool:
-        """Whether starting worker processes would take too much of the search's time.
-
-        Two cores are busy in the calling process, too, where folds train side by side.
-        """
-        max_time = self.options.limits.max_time or math.inf
-        few = joblib.effective_n_jobs(n_jobs) <= 2
-        return max_time < (_WORTH_TWO_PROCESSES if few else _WORTH_PROCESSES)
-
-    def _budget(self, log: TrialLog, seconds: float) -> tuple[TrialBudget, ...]:
+    def _budget(self, log: TrialLog, seconds: float, is_tight: bool) -> tuple[TrialBudget, ...]:
         """Make the budget of the next trial, if the evaluation takes one."""
         if not getattr(self.evaluate, "takes_budget", False):
             return ()
         stages = () if self.halving is None else self.halving.stages(log.history)
-        return (TrialBudget(stages, seconds),)
+        return (TrialBudget(stages, seconds, shorten=is_tight),)
 
     def _stackable_configurations(self) -> list[dict[str, Any]]:
         """Propose all configurations, if they can be trained side by side."""
@@ -225,7 +216,8 @@ class Search:
     ) -> SearchResult:
         """Train some trials again, and join their networks to those of the search.
 
-        What fails, or has to be shortened because time runs out, is left out.
+        What fails, or has to be shortened because time runs out, is left out; failures with a
+        warning.
 
         Parameters
         ----------
@@ -246,7 +238,15 @@ class Search:
             for k in range(n_rounds)
             for record in records
         ]
-        finished, _ = self._train_again(make_repeater, records, asked, options)
+        finished, reason = self._train_again(make_repeater, records, asked, options)
+        if failures := [record.message for record in finished if record.failed] or [reason] * bool(
+            reason
+        ):
+            warnings.warn(
+                f"{len(failures)} of {len(asked)} repeats of the chosen trials failed; the others "
+                f"and the networks of the search predict ({failures[0]}).",
+                stacklevel=4,
+            )
         found: dict[int, list[Any]] = {}
         for record in sorted(finished, key=lambda record: record.trial_number):
             if record.completed and record.share >= _NEARLY_WHOLE:
@@ -273,7 +273,14 @@ class Search:
         entropy = int(generator(self.entropy, options.name).integers(1, 2**31 - 1))
         try:
             evaluation = make_evaluation(self.evaluate, records)
-            again = Search(evaluation, FixedSequence(asked), len(asked), entropy, options=options)
+            again = Search(
+                evaluation,
+                FixedSequence(asked),
+                len(asked),
+                entropy,
+                options=options,
+                seconds=self.seconds,
+            )
             return again.run().catalog, ""
         except (Exception, KeyboardInterrupt) as error:
             return (), f"{type(error).__name__}: {error}"

@@ -8,6 +8,7 @@ each of them.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,9 @@ from skuq.search._process_slots import ProcessSlots, resident_bytes
 
 # From this many trials on, even one job runs in a process: the caller's memory stays flat.
 _MANY_TRIALS = 50
+# Starting worker processes takes several seconds. Two cores are busy in the calling process, too,
+# where folds train side by side.
+_WORTH_PROCESSES, _WORTH_TWO_PROCESSES = 30.0, 100.0
 
 
 class Slots(Protocol):
@@ -42,7 +46,12 @@ class Slots(Protocol):
         """Return what the evaluation returned, or raise what it raised."""
 
 
-def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials: int = 1) -> Slots:
+def open_slots(
+    evaluate: Callable[..., Any],
+    n_jobs: int | None = None,
+    n_trials: int = 1,
+    seconds: float = math.inf,
+) -> Slots:
     """Make the slots that `n_jobs` and joblib's configuration ask for.
 
     Inside a worker of joblib or a task of Dask, and with one job and few trials, trials run in
@@ -59,6 +68,9 @@ def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials
         Dask, at most the number of threads that its workers have now, which is also the default.
     n_trials : int, default=1
         Maximum number of slots.
+    seconds : float, default=inf
+        Time of the whole search. Below 30 seconds, or 100 with at most two jobs, trials run in the
+        caller instead of in processes, which take several seconds to start.
 
     Returns
     -------
@@ -86,7 +98,9 @@ def open_slots(evaluate: Callable[..., Any], n_jobs: int | None = None, n_trials
         raise ValueError(
             f"Trials cannot run on joblib's {name}. Use the loky, threading or dask backend."
         )
-    if n_slots == 1 and n_trials <= _MANY_TRIALS and resident_bytes() < _MAX_BYTES:
+    is_short = seconds < (_WORTH_PROCESSES if n_slots > 2 else _WORTH_TWO_PROCESSES)
+    few_programs = n_slots == 1 and n_trials <= _MANY_TRIALS and resident_bytes() < _MAX_BYTES
+    if is_short or few_programs:
         return InlineSlots(evaluate)
     return ProcessSlots(evaluate, n_slots)
 

@@ -50,6 +50,8 @@ class TrialLog:
         Numbers of the trials that the store did not have.
     finished : deque of TrialRecord
         Finished trials that are not stored yet.
+    interrupted : bool
+        Whether the search ended before it was over, by an interrupt or with its slots.
     """
 
     def __init__(self, n_trials: int, store: Store | None, options: RunOptions) -> None:
@@ -58,6 +60,7 @@ class TrialLog:
         known = {record.trial_number for record in self.history}
         self.missing = deque(number for number in range(n_trials) if number not in known)
         self.finished: deque[TrialRecord] = deque()
+        self.interrupted = False
         self._n_trials = n_trials
         self._n_known = len(self.history)
         self._store = store
@@ -80,6 +83,7 @@ class TrialLog:
         self._bar.close()
         interrupted = isinstance(error, KeyboardInterrupt | SlotsLostError)
         if interrupted:
+            self.interrupted = True
             for record in self.finished:
                 self._add(record)
             if not any(record.completed for record in self.history):
@@ -113,9 +117,9 @@ class TrialLog:
             return math.inf
         return limits.seconds_left(self._started)
 
-    def seconds_of_next_trial(self) -> float:
-        """Return the time that one more trial may take; 0 if none should start."""
-        return self._options.limits.seconds_of_next_trial(self.history, self._started)
+    def time_of_next_trial(self) -> tuple[float, bool]:
+        """Return the seconds that one more trial may take, and whether it may need them all."""
+        return self._options.limits.time_of_next_trial(self.history, self._started)
 
     def _check_failures(self) -> None:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)

@@ -81,6 +81,8 @@ class FunctionInputs:
     query_points : array-like of shape (q, d_y) or (q,), optional
         By default columns of Y are numbered from 0 to 1, and cannot be predicted between.
     standardize : bool, default=True
+    only_fitted : bool, default=False
+        Whether values at other query points than those of `fit` are refused.
 
     Attributes
     ----------
@@ -96,8 +98,10 @@ class FunctionInputs:
 
     query_points: Any
 
-    def __init__(self, query_points: Any = None, *, standardize: bool = True) -> None:
-        self.are_columns = query_points is None
+    def __init__(
+        self, query_points: Any = None, *, standardize: bool = True, only_fitted: bool = False
+    ) -> None:
+        self.are_columns, self.only_fitted = query_points is None, only_fitted
         self.query_points = None if query_points is None else check_queries(query_points)
         scaling = Scaling if standardize else NoScaling
         self.scaling, self.query_scaling = scaling(), scaling()
@@ -141,7 +145,14 @@ class FunctionInputs:
                 "The columns of Y have no query points of their own: give `query_points` to the "
                 "estimator before fitting, to predict at others."
             )
-        return check_queries(query_points, self.query_points.shape[1])
+        points = check_queries(query_points, self.query_points.shape[1])
+        if self.only_fitted and not np.array_equal(points, self.query_points):
+            raise ValueError(
+                "With standardize='columns' each query point of Y has a scale of its own: there "
+                "are no predictions at others. Leave `query_points` out, or fit with "
+                "standardize=True."
+            )
+        return points
 
     def transform(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
         """Standardise inputs and query points, and pair them to rows (n * q, d_u + d_y)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -173,10 +174,21 @@ def _folds(
 ) -> list[tuple[np.ndarray, ...]]:
     """Pairs of positions to train on and to validate on; every row validates once."""
     if isinstance(cv, Integral):
+        if groups is not None and len(np.unique(groups)) < 2:
+            raise ValueError(
+                "Folds need at least two groups of rows of positive weight, and `groups` has one: "
+                f"{np.asarray(groups).tolist()[0]!r}. Give `validation_data`, or no groups."
+            )
+        # Where no class has a row for every fold, classes are divided like any other rows.
+        if labels is not None and np.unique(labels, return_counts=True)[1].max() < cv:
+            labels = None
         kinds = (KFold, StratifiedKFold), (GroupKFold, StratifiedGroupKFold)
         kind = kinds[groups is not None][labels is not None]
         cv = kind(cv, shuffle=True, random_state=int(rng.integers(2**31 - 1)))
-    return out_of_fold_splits(cv, rows.X, rows.y if labels is None else labels, groups)
+    with warnings.catch_warnings():
+        # Folds without a rare class are what there is; its rows still validate.
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        return out_of_fold_splits(cv, rows.X, rows.y if labels is None else labels, groups)
 
 
 def out_of_fold_splits(

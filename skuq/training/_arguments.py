@@ -76,6 +76,7 @@ def program_key(
         n_draws=recipe.n_draws,
         detached=_detached(template, job.head) if recipe.n_artificial else (),
         beta_2=recipe.beta_2,
+        epsilon=recipe.epsilon,
         dropout_schedule=(
             recipe.dropout_schedule != "constant" and plan is not None and plan.n_dropouts > 0
         ),

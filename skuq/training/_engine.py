@@ -70,6 +70,13 @@ class TrainingRun:
         return self._done
 
     @property
+    def share(self) -> float:
+        """Share of the training that is done: 1 once it has ended, by early stopping too."""
+        if np.all(to_host(self._carry["stopped"])):
+            return 1.0
+        return float(self._done / self.job.recipe.epochs)
+
+    @property
     def jit(self) -> bool:
         """Whether the program is compiled through XLA."""
         return self._key.jit

@@ -78,6 +78,11 @@ class JointTraining:
                 ended.set()
                 raise
 
+    @property
+    def share(self) -> float:
+        """Share of the training that is done; less than 1 if a deadline ended it."""
+        return min(group.share for group in self._groups)
+
     def members(self) -> list[Members]:
         """Return the members of each job: the best epoch of each network so far."""
         groups = iter(self._groups)
@@ -92,6 +97,7 @@ class _Group:
 
     def __init__(self, job: TrainingJob, data: TrainingData):
         self._job, self._data = job, data
+        self.share = 0.0
         self._run: Any = None
         self._members: Members | None = None
 
@@ -100,6 +106,7 @@ class _Group:
             self._run = training.TrainingRun(self._job, self._data)  # loads the backend
         until = max(1, round(share * self._job.recipe.epochs))
         self._run.advance(max(0, until - self._run.n_epochs), **settings)
+        self.share = self._run.share
         if share == 1:
             # Records are small: the arrays of the run are freed before the next group's begins.
             self._members, self._run = self._run.members(), None

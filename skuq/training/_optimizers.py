@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from skuq.backend import ops
 
-_EPSILON = 1e-7
-_BETA_1, _BETA_2 = 0.9, 0.999
+EPSILON, BETA_2 = 1e-7, 0.999
+_BETA_1 = 0.9
 
 
 #: A block, its slots, its gradient, the step's number and the learning rate are tensors.
@@ -51,45 +51,61 @@ def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, momentum: float) ->
     return w + velocity, (velocity,)
 
 
-def _rmsprop(w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.9) -> tuple[Any, Slots]:
+def _rmsprop(
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.9, epsilon: float = EPSILON
+) -> tuple[Any, Slots]:
     (v,) = slots
     v = rho * v + (1 - rho) * ops.square(g)
-    return w - lr * g / ops.sqrt(v + _EPSILON), (v,)
+    return w - lr * g / ops.sqrt(v + epsilon), (v,)
 
 
-def _adagrad(w: Any, slots: Slots, g: Any, t: Any, lr: Any) -> tuple[Any, Slots]:
+def _adagrad(
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, epsilon: float = EPSILON
+) -> tuple[Any, Slots]:
     (total,) = slots
     total = total + ops.square(g)
-    return w - lr * g / ops.sqrt(total + _EPSILON), (total,)
+    return w - lr * g / ops.sqrt(total + epsilon), (total,)
 
 
 def _adadelta(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.95
+    w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.95, epsilon: float = EPSILON
 ) -> tuple[Any, Slots]:
     squares, steps = slots
     squares = rho * squares + (1 - rho) * ops.square(g)
-    ratio = (steps + _EPSILON) / (squares + _EPSILON)  # of squares: no root for the slot
+    ratio = (steps + epsilon) / (squares + epsilon)  # of squares: no root for the slot
     steps = rho * steps + (1 - rho) * ops.square(g) * ratio
     return w - lr * g * ops.sqrt(ratio), (squares, steps)
 
 
 def _adam(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+    w: Any,
+    slots: Slots,
+    g: Any,
+    t: Any,
+    lr: Any,
+    beta_2: float = BETA_2,
+    epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
     m, v = slots
     m = m + (1 - _BETA_1) * (g - m)
     v = v + (1 - beta_2) * (ops.square(g) - v)
     rate = lr * ops.sqrt(1 - ops.power(beta_2, t)) / (1 - ops.power(_BETA_1, t))
-    return w - rate * m / (ops.sqrt(v) + _EPSILON), (m, v)
+    return w - rate * m / (ops.sqrt(v) + epsilon), (m, v)
 
 
 def _adamax(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+    w: Any,
+    slots: Slots,
+    g: Any,
+    t: Any,
+    lr: Any,
+    beta_2: float = BETA_2,
+    epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
     m, u = slots
     m = m + (1 - _BETA_1) * (g - m)
     u = ops.maximum(beta_2 * u, ops.abs(g))
-    return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + _EPSILON), (m, u)
+    return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + epsilon), (m, u)
 
 
 def _nadam_init(w: Any) -> Slots:
@@ -97,7 +113,13 @@ def _nadam_init(w: Any) -> Slots:
 
 
 def _nadam(
-    w: Any, slots: Slots, g: Any, t: Any, lr: Any, beta_2: float = _BETA_2
+    w: Any,
+    slots: Slots,
+    g: Any,
+    t: Any,
+    lr: Any,
+    beta_2: float = BETA_2,
+    epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
     m, v, product = slots  # product: of the momentum schedule's values so far
     now = _BETA_1 * (1 - 0.5 * ops.power(0.96, t))
@@ -107,7 +129,7 @@ def _nadam(
     v = v + (1 - beta_2) * (ops.square(g) - v)
     m_hat = (ahead / (1 - product * ahead)) * m + ((1 - now) / (1 - product)) * g
     v_hat = v * (1 / (1 - ops.power(beta_2, t)))
-    return w - lr * m_hat / (ops.sqrt(v_hat) + _EPSILON), (m, v, product)
+    return w - lr * m_hat / (ops.sqrt(v_hat) + epsilon), (m, v, product)
 
 
 RULES = {
@@ -121,14 +143,20 @@ RULES = {
 }
 
 
-def rule_of(optimizer: str, momentum: float = 0.0, beta_2: float = _BETA_2) -> Rule:
+def rule_of(
+    optimizer: str, momentum: float = 0.0, beta_2: float = BETA_2, epsilon: float = EPSILON
+) -> Rule:
     """Give the rule of an optimiser.
 
-    `momentum` is that of plain gradient descent, `beta_2` that of adam, adamax and nadam.
+    `momentum` is that of plain gradient descent, `beta_2` that of adam, adamax and nadam; plain
+    gradient descent has no `epsilon`.
     """
     if optimizer == "sgd" and momentum:
         return Rule(_zeros(1), functools.partial(_momentum, momentum=momentum))
-    if beta_2 != _BETA_2:
-        init, update = RULES[optimizer]
-        return Rule(init, functools.partial(update, beta_2=beta_2))
-    return RULES[optimizer]
+    changed = {}
+    if beta_2 != BETA_2:
+        changed["beta_2"] = beta_2
+    if epsilon != EPSILON:
+        changed["epsilon"] = epsilon
+    init, update = RULES[optimizer]
+    return Rule(init, functools.partial(update, **changed)) if changed else RULES[optimizer]

@@ -39,7 +39,7 @@ def start_carry(
     `learning_rate` and `noise_key` numbers (..).
     """
     state = tuple(np.asarray(value) for value in state)
-    rule = rule_of(key.optimizer, key.momentum, key.beta_2)
+    rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)
 
     def full(value: Any, dtype: str) -> np.ndarray:
         return np.full(key.lead, value, dtype=dtype)
@@ -72,7 +72,7 @@ class TrainingProgram:
         network = make_network(key.network, model, key.n_members)
         self.layout = Blocks(network.shapes, key.jit)
         self.losses = Losses(key, network, backend)
-        self.rule = rule_of(key.optimizer, key.momentum, key.beta_2)
+        self.rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)
 
     def run(
         self, carry: dict[str, Any], data: dict[str, Any], plan: dict[str, Any], scalars: Any

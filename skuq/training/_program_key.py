@@ -41,6 +41,7 @@ class ProgramKey:
     beta_2: float = 0.999
     dropout_schedule: bool = False
     rate_factors: bool = False  # of variables
+    epsilon: float = 1e-7
 
     @property
     def lead(self) -> tuple[int, ...]:

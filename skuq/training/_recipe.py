@@ -14,7 +14,7 @@ from skuq.networks._search_space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 _REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")
-_BETA_2 = 0.999  # Keras' default
+_BETA_2, _EPSILON = 0.999, 1e-7  # Keras' defaults
 # Fields in which the recipes of one stack may differ.
 _MEMBER_FIELDS = (
     "learning_rate",
@@ -100,6 +100,9 @@ class Recipe:
         the head.
     n_draws : int, default=0
         Epistemic indices drawn for every step, where the network takes them.
+    epsilon : float, default=1e-7
+        Number added to the divisor of each step, in all optimisers but sgd. Optax has 1e-8. Where
+        gradients are clipped to a norm far below it, steps are that much smaller.
     """
 
     optimizer: str = "adam"
@@ -128,6 +131,7 @@ class Recipe:
     rate_factors_of_layers: tuple[tuple[str, float], ...] = ()
     epoch_rates: tuple[float, ...] = ()
     steps_per_epoch: int | None = None
+    epsilon: float = _EPSILON
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -142,7 +146,8 @@ class Recipe:
             if getattr(self, name):
                 self._check_integer(name)
         inf = float("inf")
-        self._check_number("learning_rate", lambda v: 0 < v < inf, "a positive number")
+        for name in ("learning_rate", "epsilon"):
+            self._check_number(name, lambda v: 0 < v < inf, "a positive number")
         for name in ("reduce_lr_factor", "final_lr_factor"):
             self._check_number(name, lambda v: 0 < v <= 1, "a number in (0, 1]")
         self._check_number("warmup", lambda v: 0 <= v <= 1, "a number in [0, 1]")
@@ -154,6 +159,8 @@ class Recipe:
             raise ValueError(f'`momentum` is for optimizer="sgd". Got {self.optimizer!r}.')
         if self.beta_2 != _BETA_2 and self.optimizer not in ("adam", "adamax", "nadam"):
             raise ValueError(f"`beta_2` is for adam, adamax and nadam. Got {self.optimizer!r}.")
+        if self.epsilon != _EPSILON and self.optimizer == "sgd":
+            raise ValueError(f'`epsilon` has no effect with optimizer="sgd". Got {self.epsilon!r}.')
         if self.clip_norm is not None:
             self._check_number("clip_norm", lambda v: 0 < v < inf, "a positive number or None")
         if self.dropout is not None:

@@ -138,22 +138,27 @@ class MemberTrainer:
         """Train stage by stage, as far and as long as the budget allows."""
         started, jobs = time.monotonic(), self._jobs(configuration, seed)
         share, deadline, scores = 1.0, started + budget.seconds, []
-        if budget.seconds < math.inf:
+        if budget.shorten and budget.seconds < math.inf:
             needed, measured = seconds_needed(jobs)
             share = share_in_time(needed, deadline - time.monotonic())
             data = [own for _, own in jobs]
-            jobs = [(with_share_of_epochs(job, share), own) for job, own in zip(measured, data)]
+            shortened = [with_share_of_epochs(job, share) for job in measured]
+            jobs = list(zip(shortened, data))
+            # At least one epoch is trained, however little time there is.
+            share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
         training = JointTraining(jobs)
         # Scores of a shortened training are not those of others after the same share.
         for stage, largest in budget.stages if share == 1 else ():
             training.advance(stage, cancelled=cancelled, deadline=deadline)
+            if time.monotonic() > deadline:
+                break
             so_far = self._result(training, with_moments=False)
             scores.append(self._score(so_far))
             if not scores[-1] <= largest:
                 return TrialOutcome(None, self._objective(so_far), tuple(scores), stage)
         training.advance(cancelled=cancelled, deadline=deadline)
         result = self._result(training)
-        return TrialOutcome(result, self._objective(result), tuple(scores), share)
+        return TrialOutcome(result, self._objective(result), tuple(scores), share * training.share)
 
     def _jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any

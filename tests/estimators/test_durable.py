@@ -554,7 +554,16 @@ def test_a_warm_start_of_another_search_says_so(search, trained, changes, rows, 
     assert_array_equal(model.predict(X), fresh.predict(X))
 
 
-@pytest.mark.parametrize("how", ["pickle", "deepcopy", "save", "no warm_start", "folder"])
+def test_a_deep_copy_goes_on_with_its_own_trials(search, trained):
+    X, y = table()
+    model = search(2, catalog_dir=None, warm_start=True).fit(X, y)
+    copied = copy.deepcopy(model).set_params(n_trials=3).fit(X, y)
+    assert len(trained) == 3
+    assert (len(copied.catalog_), len(model.catalog_)) == (3, 2)
+    assert len(model.set_params(n_trials=3).fit(X, y).catalog_) == 3 and len(trained) == 4
+
+
+@pytest.mark.parametrize("how", ["pickle", "save", "no warm_start", "folder"])
 def test_warm_starts_that_have_nothing_to_go_on_with(search, trained, tmp_path, how):
     X, y = table()
     model = search(4, n_members=2, catalog_dir=None, warm_start=how != "no warm_start")
@@ -564,8 +573,6 @@ def test_warm_starts_that_have_nothing_to_go_on_with(search, trained, tmp_path, 
     n_memory = len(pickle.dumps(model))
     if how == "pickle":
         model = pickle.loads(pickle.dumps(model))
-    elif how == "deepcopy":
-        model = copy.deepcopy(model)
     elif how == "save":
         skuq.save(model, tmp_path / "model.skuq")
         space = model.search_space

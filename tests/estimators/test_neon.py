@@ -201,21 +201,70 @@ def test_networks_have_the_papers_numbers_of_parameters(
     assert sum(int(np.prod(shape)) for shape in DrawingNetwork(network).shapes) == n_parameters
 
 
-def test_learning_rates_fall_as_in_the_paper(monkeypatch):
-    sizes = {"n": 20, "q": 12}  # 240 pairs: a batch an epoch
-    _, recipe, _ = trained(monkeypatch, NEONRegressor.from_paper("pollutants"), **sizes)
-    assert recipe.epochs == 12_000
-    rates = recipe.learning_rate * recipe.rate_factors(0, 12_000, 12_000)
-    assert_allclose(rates[[0, 1000, 5000]], 3e-4 * 0.75 ** np.array([0, 1, 5]), rtol=1e-9)
-    _, recipe, _ = trained(monkeypatch, NEONRegressor.from_paper("brusselator"), **sizes)
-    rates = recipe.learning_rate * recipe.rate_factors(0, 4000, 4000)
-    assert_allclose(rates[[0, 1000, 3000]], 1e-3 * 0.8 ** np.array([0, 1, 3]), rtol=1e-9)
-    _, recipe, _ = trained(monkeypatch, NEONRegressor.from_paper("interferometer"), m=16)
-    rates = recipe.learning_rate * recipe.rate_factors(0, 15_000, 15_000)
-    assert rates.argmax() in (299, 300) and rates.max() == pytest.approx(5e-2)
-    assert_allclose(rates[149], 5e-2 / 2, rtol=1e-3)  # linear
-    middle = 3e-3 + (5e-2 - 3e-3) / 2  # half-way down a cosine
-    assert_allclose(rates[[7650, 14_999]], [middle, 3e-3], rtol=1e-3)
+@pytest.mark.parametrize(
+    ("name", "n", "n_steps", "shares", "rates"),
+    [
+        # Steps counted from 0; rates as a share of the largest.
+        ("pollutants", 5, 12_000, (0, 1 / 12, 5 / 12), 0.75 ** np.array([0, 1, 5])),
+        ("pollutants", 40, 24_000, (0, 1 / 2, 23 / 24), 0.75 ** np.array([0, 12, 23])),
+        ("brusselator", 5, 4_000, (0, 1 / 4, 3 / 4), 0.8 ** np.array([0, 1, 3])),
+        ("brusselator", 20, 8_000, (0, 1 / 8, 3 / 4), 0.8 ** np.array([0, 1, 6])),
+        # 300 linear steps, then half a cosine from 5e-2 to 3e-3: half-way at 300 + 14 700 / 2.
+        ("interferometer", 15, 15_000, (0.01, 0.02, 0.51), (0.5, 1, (1 + 0.06) / 2)),
+        ("interferometer", 100, 18_000, (0.01, 0.02, 0.51), (0.5, 1, (1 + 0.06) / 2)),
+        # The same from 8e-3 to 3e-3 in 12 000 steps.
+        ("cell_towers", 20, 12_000, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
+        ("cell_towers", 170, 14_400, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
+    ],
+)
+def test_steps_and_rates_are_those_of_the_paper(monkeypatch, name, n, n_steps, shares, rates):
+    model = NEONRegressor.from_paper(name, batch_size=None)  # a batch an epoch
+    _, recipe, _ = trained(monkeypatch, model, n=n)
+    assert recipe.epochs == n_steps and recipe.epsilon == 1e-8
+    factors = recipe.rate_factors(0, n_steps, n_steps)
+    assert factors.max() == pytest.approx(1, rel=1e-3)
+    at = np.round(np.array(shares) * n_steps).astype(int)
+    assert_allclose(factors[at], rates, rtol=0.01 if recipe.warmup else 1e-9)
+    last = {"interferometer": 0.06, "cell_towers": 0.375}
+    if name in last:
+        assert factors[-1] == pytest.approx(last[name], rel=1e-3)
+
+
+def test_steps_may_depend_on_the_number_of_functions(monkeypatch):
+    model = small(steps=lambda n: 10 * n, final_lr_factor=lambda steps: 1 / steps)
+    _, recipe, _ = trained(monkeypatch, model, n=7)
+    assert recipe.epochs == 70 and recipe.final_lr_factor == 1 / 70
+    for wrong in (0, 2.5):
+        with pytest.raises(ValueError, match=f"`steps` must give .* Got {wrong} for 6 functions"):
+            fit_small(steps=lambda n, wrong=wrong: wrong)
+
+
+def test_settings_of_the_paper_can_be_cloned_and_pickled():
+    model = NEONRegressor.from_paper("pollutants")
+    for twin in (clone(model), pickle.loads(pickle.dumps(model))):
+        assert twin.get_params() == model.get_params()
+
+
+def test_columns_have_scales_of_their_own_on_request():
+    Y = VALUES * [1, 10, 100, 1000] + [0, 5, 0, -3]
+    model = fit_small(standardize="columns")
+    targets = small(standardize="columns").fit(INPUTS, Y).fitted_.targets
+    assert_allclose(targets.scale_[1:, 0], Y.std(axis=0)[1:])  # the first is constant
+    assert_allclose(targets.mean_[:, 0], Y.mean(axis=0))
+    assert_array_equal(model.predict(INPUTS, query_points=QUERIES), model.predict(INPUTS))
+    with pytest.raises(ValueError, match="standardize='columns' each query point"):
+        model.predict(INPUTS, query_points=QUERIES[:2])
+
+
+@pytest.mark.slow
+def test_the_interferometers_settings_train():
+    """Its clip of 5e-7 is far below Keras' epsilon, with which hardly a step is taken."""
+    u, y = inputs(15), np.linspace(0, 1, 30)
+    Y = 0.5 + 0.4 * np.sin(6 * u[:, :1] * y + u[:, 1:])
+    sizes = {"encoder_units": (32,), "decoder_units": (32, 32), "latent": 32}
+    settings = {"query_points": y, "steps": 1500, "batch_size": None, "random_state": 0}
+    model = NEONRegressor.from_paper("interferometer", **sizes, **settings)
+    assert explained(model.fit(u, Y), u, Y) > 0.9
 
 
 @pytest.mark.parametrize(

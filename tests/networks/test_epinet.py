@@ -60,7 +60,7 @@ def literal(epinet, weights, prior, features, index):
         for n, row in enumerate(features):
             value = np.concatenate([row, z])
             for k, (v, bias, *g) in enumerate(trained):
-                kernel = v * np.exp(g[0]) if g else v
+                kernel = v * g[0] if g else v
                 value = value @ kernel + bias
                 value = gelu(value) if k < len(trained) - 1 else value
             draws[s, n] = z @ value.reshape(n_index, n_raw)

@@ -208,6 +208,15 @@ def test_equals_fit_with_another_beta_2(optimizer):
     compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, beta_2=0.9))
 
 
+@pytest.mark.parametrize(
+    "optimizer", slow_after(1, ["Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam"])
+)
+def test_equals_fit_with_another_epsilon(optimizer):
+    # So large that steps are others than with Keras' default.
+    recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, epsilon=0.03, **PLAIN)
+    compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, epsilon=0.03))
+
+
 @pytest.mark.parametrize("optimizer", slow_after(1, ["SGD", "Adam", "RMSprop"]))
 def test_equals_fit_with_decoupled_weight_decay(optimizer):
     recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, weight_decay=0.1, **PLAIN)

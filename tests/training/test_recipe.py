@@ -91,6 +91,7 @@ def test_factors_of_layers_go_by_name_and_the_first_counts():
         ("momentum", 0.5),  # of adam, which has its own
         ("early_stopping_patience", 0),
         ("beta_2", 1.0),
+        ("epsilon", 0.0),
         ("weight_decay_schedule", "cosine"),
         ("dropout_schedule", "coslog4"),
         ("rate_factors_of_layers", {"scale": -1}),
@@ -108,6 +109,12 @@ def test_beta_2_is_for_those_who_have_one():
         assert Recipe(optimizer, beta_2=0.95).beta_2 == 0.95
     with pytest.raises(ValueError, match="`beta_2` is for adam, adamax and nadam. Got 'sgd'"):
         Recipe("sgd", beta_2=0.95)
+
+
+def test_epsilon_is_for_those_who_have_one():
+    assert Recipe("rmsprop", epsilon=1e-8).epsilon == 1e-8
+    with pytest.raises(ValueError, match="`epsilon` has no effect .* Got 1e-08"):
+        Recipe("sgd", epsilon=1e-8)
 
 
 def test_rates_of_epochs_come_on_top_of_the_schedule():
