@@ -7,11 +7,13 @@ NEON paper. Optics, cell towers, pollutants and the partial differential equatio
 NEON learns the function's outputs, the others values.
 
 Rivals run in virtual environments of their own, which the script makes in `--environments`. Their
-torch is PyPI's, which brings gigabytes of CUDA; `--torch-python /usr/bin/python3` takes that of a
-system instead (Debian's python3-torch is a CPU build, 1.13, with BoTorch 0.9.5). A rival that cannot
-be installed is recorded as not run, with the reason. Every batch is kept at once
-in bo_suite.json in `--results-dir`: the script may be stopped at any time and goes on there.
-`--runs 0` prints what there is. Seconds of a step are those of fit and proposal.
+torch is PyPI's, which brings gigabytes of CUDA. `--torch-python /usr/bin/python3` takes that of a
+system: Debian's python3-torch is a CPU build, 1.13, and goes with BoTorch 0.9.5. A rival that
+cannot be installed is recorded as not run, with the reason.
+
+Every batch is kept at once in bo_suite.json in `--results-dir`: the script may be stopped at any
+time and goes on there. `--runs 0` prints what there is. Seconds of a step are those of fit and
+proposal.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """An interferometer: stored runs of its optimisation, and a simulator with their constants.
 
-Two Gaussian beams meet on a camera of 64 x 64 pixels. Two mirrors shift and tilt the second one, by
-amounts that are linear in their positions. A piston then moves its phase: twelve frames forward over
-one wavelength, and four back. Constants are least-squares fits to the 75 stored inputs; centres and
-tilts of the stored beams are linear in the inputs with R2 above 0.9999.
+Two Gaussian beams meet on a camera of 64 x 64 pixels. Two mirrors shift and tilt the second one,
+by amounts that are linear in their positions. A piston then moves its phase: twelve frames forward
+over one wavelength, and four back. Constants are least-squares fits to the 75 stored inputs:
+centres and tilts of the stored beams are linear in the inputs with R2 above 0.9999.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
 
 SIDE = 64  # pixels
 WHITE = 255.0
