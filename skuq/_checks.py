@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
 
@@ -15,6 +18,22 @@ def check_count(name: str, value: Any) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
         raise ValueError(f"`{name}` must be a positive whole number. Got {value!r}.")
     return int(value)
+
+
+@contextlib.contextmanager
+def explain_labels(estimator: Any) -> Iterator[None]:
+    """Say what to do where a regressor gets labels as y, which scikit-learn cannot convert."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        quoted = re.search("'.*'", str(error))
+        label = quoted[0] if quoted else str(error)
+        raise ValueError(
+            f"{type(estimator).__name__} is a regressor, and y must hold numbers. Got the label "
+            f"{label}. Classes are for classifiers, for example DeepEnsembleClassifier."
+        ) from error
 
 
 def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:

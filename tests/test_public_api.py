@@ -51,11 +51,12 @@ ESTIMATORS = [
     "NESRegressor",
     "NOMURegressor",
     "OperatorEnsembleRegressor",
+    "UncertaintyPipeline",
 ]
 
 
 def test_top_level_names():
-    assert {*ESTIMATORS, "load", "save"} <= set(skuq.__all__)
+    assert {*ESTIMATORS, "load", "make_pipeline", "save"} <= set(skuq.__all__)
     assert skuq.__version__
 
 

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from skuq.backend._fork import watch_forks
+
 __all__ = ["keras", "ops", "quiet_stderr"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -65,3 +67,4 @@ with quiet_stderr():
 
         _share_gpus(_tensorflow)
         _tensorflow.zeros(1)  # the first operation logs too
+        watch_forks()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import joblib
 import numpy as np
 
+from skuq.backend._fork import check_fork
 from skuq.backend._keras import quiet_stderr
 
 # isort: split
@@ -50,6 +51,7 @@ def compile_program(
 
     The program is traced once, here. Calling it with other shapes is an error.
     """
+    check_fork()
     if jit:
         _wake_xla()
     traced = tf.function(program, jit_compile=jit, autograph=False)
@@ -71,6 +73,7 @@ def compile_forward(
     input_shape: Sequence[int],
 ) -> Callable[..., Any]:
     """Compile ``forward(weights, state, x)`` in float64 to a plain graph for any number of rows."""
+    check_fork()
     signature = (
         tf.TensorSpec((n_weights,), "float64"),
         tuple(tf.TensorSpec(value.shape, value.dtype) for value in state),
@@ -92,6 +95,7 @@ def n_programs_at_once() -> int:
 
 def to_tensors(tree: Any) -> Any:
     """Convert the arrays of a nested structure to tensors."""
+    check_fork()
     return tf.nest.map_structure(tf.convert_to_tensor, tree)
 
 

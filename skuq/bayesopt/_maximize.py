@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 from scipy import optimize
 from scipy.stats import qmc
 
 from skuq._checks import check_count
+from skuq._warnings import warn_user
 from skuq.bayesopt._batch_lbfgs import minimize_batch
 from skuq.bayesopt._program import (
     AcquisitionTask,
@@ -161,11 +161,10 @@ def _search(task, u, method, n_restarts, given):
     try:
         return _FINDERS[method](task, u, n_restarts, given)
     except NumpyOnlyError as error:
-        warnings.warn(
+        warn_user(
             f"The objective does not take the backend's tensors ({error}), so there are no "
             "gradients and the acquisition is maximised by DIRECT, more slowly. Write it with "
             "operators and keras.ops.",
-            stacklevel=3,
         )
         return _direct(task, u, n_restarts, given)
 

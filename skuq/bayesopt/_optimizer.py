@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from skuq import _archive
 from skuq._checks import check_count
 from skuq._seeds import draw_entropy, generator
+from skuq._warnings import warn_user
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._constraints import Constraints
 from skuq.bayesopt._domain import Domain
@@ -100,8 +100,9 @@ class BayesianOptimizer:
         estimator with ``warm_start=True`` goes on from its last fit.
     random_state : int, RandomState instance or None, default=None
         Seed. Together with the results and the pending points it determines every proposal.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        search is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
     callback : callable, optional
         Called as ``callback(optimizer)`` after every batch of `maximize` and `minimize`. The
         search stops if it returns True.
@@ -202,7 +203,7 @@ class BayesianOptimizer:
         noisy=False,
         reseed=True,
         random_state=None,
-        verbose=0,
+        verbose=None,
         callback=None,
     ):
         self.domain = Domain(bounds, integer, categories)
@@ -459,10 +460,9 @@ class BayesianOptimizer:
                 return self._step(results, self._log.pending, attempt)
             except (FloatingPointError, np.linalg.LinAlgError) as error:
                 failure = error
-        warnings.warn(
+        warn_user(
             f"The surrogate could not be fitted to {len(results.X)} results, with "
             f"{_ATTEMPTS} seeds ({failure}): the next points are random ones.",
-            stacklevel=3,
         )
         return None
 
@@ -595,10 +595,9 @@ class BayesianOptimizer:
         self._set_sign(sign)
         end = len(self._log) + n_calls
         if end <= self.n_initial:
-            warnings.warn(
+            warn_user(
                 f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
                 "used. Lower `n_initial` or raise `n_calls`.",
-                stacklevel=3,
             )
         self._n_steps = max(1, end - self.n_initial)
         message = run_loop(
@@ -613,10 +612,9 @@ class BayesianOptimizer:
             verbose=self.verbose,
         )
         if len(self.constraints) and not self._log.feasible.any():
-            warnings.warn(
+            warn_user(
                 "No evaluated point satisfies all constraints. The result is the point that "
                 "violates them least.",
-                stacklevel=3,
             )
         if self.noisy and self._log.usable.sum() >= self.n_initial:
             self._fitted_step()  # the best point is chosen by a model of all results
@@ -729,10 +727,9 @@ class BayesianOptimizer:
                 f"which a batch shares the best. Got {q}."
             )
         if q > _LARGE_BATCH:
-            warnings.warn(
+            warn_user(
                 f"q={q} points at once are hard to place well together: above {_LARGE_BATCH} "
                 "consider several batches.",
-                stacklevel=3,
             )
 
 

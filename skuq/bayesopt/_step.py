@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from sklearn.base import clone
 
 from skuq._seeds import generator, trial_seed
+from skuq._warnings import warn_user
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._constraints import (
     Constraints,
@@ -299,10 +299,9 @@ class Step:
             exclude=self.domain.encode(self._known()) if self.domain.is_binary else None,
         )
         if not optimal:
-            warnings.warn(
+            warn_user(
                 f"The mixed integer programme has not ended in {_MILP_SECONDS:g} s: the proposal "
                 "is the best point found, perhaps not the best there is. Smaller networks help.",
-                stacklevel=6,
             )
         return self.domain.decode(x[None])
 

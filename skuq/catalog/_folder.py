@@ -8,13 +8,13 @@ import json
 import os
 import secrets
 import socket
-import warnings
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
 from skuq._files import atomic_write
+from skuq._warnings import warn_user
 from skuq.catalog._records import HeldOut, TrialRecord
 from skuq.catalog._search_files import (
     SearchDescription,
@@ -148,7 +148,7 @@ class CatalogFolder:
         """
         if self._search is None:
             for stray in trial_files(self.path):  # of a search that has lost its description
-                warnings.warn(f"{move_aside(stray, '.stray')} is of no known search.", stacklevel=2)
+                warn_user(f"{move_aside(stray, '.stray')} is of no known search.")
             self._search = SearchDescription(
                 secrets.token_hex(16), self._parts, entropy, space, held_out
             )

@@ -51,6 +51,11 @@ class Member:
     seconds: float
     tier: str
 
+    def __repr__(self) -> str:
+        epochs = f"best epoch {self.best_epoch + 1} of {self.n_epochs}"
+        score = f"score {self.score:.4g}, {self.seconds:.1f} s"
+        return f"Member({self.n_weights} weights, {epochs}, {score})"
+
     @property
     def networks(self) -> tuple[Member, ...]:
         """This network as a tuple, as `FoldedMember` has several."""
@@ -109,6 +114,12 @@ class FoldedMember:
     score: float
     center: np.ndarray | None = None
     variance: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"FoldedMember({len(self.networks)} networks, {self.n_weights} weights, "
+            f"score {self.score:.4g})"
+        )
 
     @property
     def n_weights(self) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from skuq import _archive
 from skuq._files import atomic_write
+from skuq._warnings import warn_user
 from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 from skuq.networks._safe import check_member
@@ -227,7 +227,7 @@ def read_trials(
             if move_broken:
                 aside = move_aside(file, ".broken")
                 what = f"It is now {aside.name}, and the trial is run again."
-            warnings.warn(f"{file} cannot be read: {error} {what}", stacklevel=2)
+            warn_user(f"{file} cannot be read: {error} {what}")
         else:
             read.append(_decode_trial(tree, file, search))
     return sorted(read, key=lambda pair: pair[0])

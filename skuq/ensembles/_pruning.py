@@ -10,7 +10,6 @@ scores are low where a team is diverse.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -22,6 +21,7 @@ from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 
 from skuq._registry import saved_as
+from skuq._warnings import warn_user
 from skuq.ensembles._diversity import MEASURES, PairCounts, count_pairs
 from skuq.ensembles._selection import Selection
 from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams, vote_weights
@@ -252,10 +252,9 @@ def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCoun
             [_draw(rows, rules.n_negatives, rng) for rows in sets] for sets in (negatives, focal)
         )
         if few := [len(rows) for rows in focal if len(rows) < rules.n_negatives]:
-            warnings.warn(
+            warn_user(
                 f"{len(few)} of {len(focal)} models are wrong on fewer than n_negatives="
                 f"{rules.n_negatives} rows (one on {min(few)}): all of these are used.",
-                stacklevel=2,
             )
     everyone, by_focal = (
         count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, focal)

@@ -6,6 +6,7 @@ m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 from typing import Any
 
@@ -21,6 +22,7 @@ from sklearn.utils.validation import (
 )
 
 from skuq._checks import check_count, class_codes
+from skuq._params import CallbackSupportMixin
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
 
@@ -30,6 +32,23 @@ def forget_fit(estimator: Any) -> None:
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         if not name.startswith("__"):
             delattr(estimator, name)
+
+
+def _find_doc_link_template(estimator: Any) -> str:
+    """Template of the addresses of estimators' pages, which scikit-learn's HTML diagrams link to.
+
+    It is made of the address that the package names as its documentation, and empty if there is
+    none: then there is no link.
+    """
+    try:
+        urls = importlib.metadata.metadata("skuq").get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    site = dict(url.split(", ", 1) for url in urls).get("Documentation")
+    return "" if site is None else site.rstrip("/") + "/_generated/skuq.{estimator_name}.html"
+
+
+doc_link_template = property(_find_doc_link_template)
 
 
 def to_keras(self: Any) -> Any:
@@ -84,12 +103,15 @@ def _rng(random_state: Any) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction methods of all regressors.
 
     Methods take the keywords `query` that the fitted model's distribution takes: regressors of
     functions take `query_points`, others none.
     """
+
+    _doc_link_module = "skuq"
+    _doc_link_template = doc_link_template
 
     def predict_distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row, as a record.
@@ -153,19 +175,19 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         parts = self.predict_uncertainty(X, **query)
         return (parts.mean, parts.total) if return_std else parts.mean
 
-    def predict_interval(self, X: Any, coverage: float = 0.9, **query: Any) -> np.ndarray:
+    def predict_interval(self, X: Any, coverage: Any = 0.9, **query: Any) -> np.ndarray:
         """Predict the central interval that should hold y with probability `coverage`.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-        coverage : float, default=0.9
+        coverage : float or array-like of shape (k,), default=0.9
         **query
             As in `predict_distribution`.
 
         Returns
         -------
-        ndarray of shape (n, 2[, m])
+        ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
             Quantiles of the predictive distribution itself, lower end first.
 
         Raises
@@ -175,7 +197,8 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         _check_query(self, "predict_interval", query)
         interval = self.predict_distribution(X, **query).interval(coverage)
-        return interval.reshape(*interval.shape[:2], *self.fitted_.output_shape(**query))
+        lengths = interval.shape[: 2 + np.ndim(coverage)]
+        return interval.reshape(*lengths, *self.fitted_.output_shape(**query))
 
     def predict_quantiles(
         self, X: Any, quantiles: Any = (0.05, 0.5, 0.95), **query: Any
@@ -297,8 +320,11 @@ class UncertaintyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-class UncertaintyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Prediction methods of all classifiers: they have `classes_`, in the order of their codes."""
+
+    _doc_link_module = "skuq"
+    _doc_link_template = doc_link_template
 
     def predict_distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class, as a record.

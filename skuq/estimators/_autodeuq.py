@@ -10,7 +10,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq import search
-from skuq._params import HasMethods, Interval, Options, StrOptions
+from skuq._params import HasMethods, Hidden, Interval, Options, StrOptions
 from skuq._registry import saved_as
 from skuq._space import Space
 from skuq.catalog import Catalog
@@ -58,6 +58,8 @@ _PAPER_EXPERIMENTS = {
 }
 _SEARCH_EVERYTHING = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
 
+_TUNER_METHODS = ["run_trial", "get_best_models"]  # of Keras-Tuner's tuners
+
 _CONSTRAINTS: dict = {
     **SEARCH_CONSTRAINTS,
     "n_trials": [*SEARCH_CONSTRAINTS["n_trials"], StrOptions({"auto"})],
@@ -70,7 +72,11 @@ _CONSTRAINTS: dict = {
     "repeats": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
     "min_members": [Interval(Integral, 1, None, closed="left")],
     "n_nodes": [Interval(Integral, 1, None, closed="left")],
-    "search": [StrOptions(set(STRATEGIES)), HasMethods(["create_trial", "end_trial"])],
+    "search": [
+        StrOptions(set(STRATEGIES)),
+        HasMethods(["create_trial", "end_trial"]),
+        Hidden(HasMethods(_TUNER_METHODS)),  # refused with a hint
+    ],
     "search_space": [
         StrOptions({"auto", "tabular", "dense", "benchmark", "toy"}),
         *SEARCH_CONSTRAINTS["search_space"],
@@ -165,6 +171,16 @@ class _AutoDEUQ(SearchMethod):
             losses = () if self.classifies else _LOSSES
             return TabularSpace(x, inputs.n_codes, n_train, self.classifies, losses)
         return super().make_space(inputs, n_rows, x, n_train)
+
+    def check(self, shifted):
+        super().check(shifted)
+        given = self.estimator.search
+        if all(hasattr(given, name) for name in _TUNER_METHODS):
+            raise ValueError(
+                "`search` must be a name or an oracle, which proposes trials. Got the tuner "
+                f"{type(given).__name__}, which also trains them: give its oracle, "
+                "`search=tuner.oracle`, and its model by `search_space`."
+            )
 
     def check_selection(self):
         if self.estimator.selection == "hq" and self.estimator.n_members < 2:
@@ -416,8 +432,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         is always so.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar; messages also go to the logger "skuq".
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -527,7 +544,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         max_failures=None,
         warm_start=False,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members
@@ -717,8 +734,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         is always so.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar; messages also go to the logger "skuq".
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -823,7 +841,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         max_failures=None,
         warm_start=False,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members

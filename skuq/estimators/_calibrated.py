@@ -6,25 +6,40 @@ from numbers import Integral
 
 import numpy as np
 from joblib import Parallel, delayed
+from sklearn import get_config
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    has_fit_parameter,
+)
 
-from skuq._checks import class_codes
+from skuq._checks import class_codes, explain_labels
 from skuq._params import HasMethods, StrOptions, fit_context, safe_split
+from skuq._progress import Progress
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, forget_fit
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.fitted import Calibration, FittedCalibrated, Temperature
-from skuq.fitted._calibrated import classifier_distribution, regressor_distribution
+from skuq.fitted._calibrated import (
+    SMALLEST_STD,
+    classifier_distribution,
+    regressor_distribution,
+)
 from skuq.predictive._calibration import fit_levels, fit_scale, fit_temperature
 
 _CONSTRAINTS: dict = {
     "estimator": [HasMethods(["fit", "predict"])],
     "cv": ["cv_object", StrOptions({"prefit"})],
     "n_jobs": [Integral, None],
+    "verbose": ["verbose", None],
 }
 
 
@@ -32,7 +47,8 @@ class _CalibratedUncertainty:
     """Predict rows out of fold, learn from them, and fit on everything."""
 
     @fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X, y, sample_weight=None):
+    @tells_callbacks
+    def fit(self, X, y, sample_weight=None, **fit_params):
         """Calibrate on rows out of fold, and fit the estimator on all rows.
 
         Parameters
@@ -42,6 +58,11 @@ class _CalibratedUncertainty:
         y : array-like of shape (n,), or of numbers (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
             Non-negative; for fitting and for calibrating.
+        **fit_params
+            Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
+            an entry for each row are divided like the rows. `groups` go to `cv` as well: rows of
+            one group then never stand in two folds, also with the default of `cv`. Under metadata
+            routing the estimator and `cv` get what they request.
 
         Returns
         -------
@@ -56,19 +77,17 @@ class _CalibratedUncertainty:
             )
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         y = self._check_y(y)
+        fit_params, splitting = self._route(X, sample_weight, fit_params)
         # Rows of no weight say nothing, and their predictions may be wild.
         if prefit:
             fitted, used = self.estimator, np.flatnonzero(weight > 0)
             folds = [(self._distribution(fitted, safe_split(fitted, X, y, used)[0]), used)]
         else:
-            splitter = check_cv(self.cv, y, classifier=is_classifier(self))
-            splits = [(train, test[weight[test] > 0]) for train, test in splitter.split(X, y)]
+            splitter = check_cv(self._splitter(splitting), y, classifier=is_classifier(self))
+            splits = splitter.split(X, y, **splitting)
+            splits = [(train, test[weight[test] > 0]) for train, test in splits]
             splits = [(train, test) for train, test in splits if len(test)]
-            every = (np.arange(len(y)), None)
-            *folds, fitted = Parallel(self.n_jobs)(
-                delayed(_fit_and_predict)(self, X, y, sample_weight, train, test)
-                for train, test in [*splits, every]
-            )
+            *folds, fitted = self._fit_folds(X, y, fit_params, splits)
         mixtures, rows = zip(*folds)
         calibration = self._calibrate(mixtures, [y[r] for r in rows], [weight[r] for r in rows])
         self.calibration_ = calibration
@@ -79,6 +98,66 @@ class _CalibratedUncertainty:
     def fitted_(self) -> FittedCalibrated:
         """The estimator fitted on all rows, and its calibration."""
         return FittedCalibrated(self.estimator_, self.calibration_)
+
+    def _route(self, X, sample_weight, params):
+        """Divide the arguments of `fit` into those of the estimator's `fit` and of the splitter."""
+        given = {name: value for name, value in params.items() if value is not None}
+        if given and isinstance(self.cv, str):
+            raise TypeError(
+                f"With cv='prefit' nothing is fitted, and `fit` takes no {sorted(given)}."
+            )
+        if "groups" in given:
+            check_consistent_length(X, given["groups"])
+        splitting = {"groups": given["groups"]} if "groups" in given else {}
+        if sample_weight is not None:
+            given["sample_weight"] = sample_weight
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **given)
+            return routed["estimator"]["fit"], routed["splitter"]["split"]
+        if "groups" in given and not has_fit_parameter(self.estimator, "groups"):
+            del given["groups"]
+        return given, splitting
+
+    def _splitter(self, splitting):
+        """Return `cv`, or a splitter that keeps groups together where `cv` does not name one."""
+        if "groups" not in splitting or not (self.cv is None or isinstance(self.cv, Integral)):
+            return self.cv
+        kind = StratifiedGroupKFold if is_classifier(self) else GroupKFold
+        return kind(self.cv or 5)
+
+    def _fit_folds(self, X, y, fit_params, splits):
+        """Yield predictions and rows of each fold, and then the estimator fitted on all rows."""
+        every = np.arange(len(y)), None
+        fits = Parallel(self.n_jobs, return_as="generator")(
+            delayed(_fit_and_predict)(self, X, y, fit_params, train, test)
+            for train, test in [*splits, every]
+        )
+        n_fits = len(splits) + 1
+        with Progress("calibration", "fit", n_fits, verbose=self.verbose) as progress:
+            for fit in fits:
+                progress.step()
+                yield fit
+
+    def get_metadata_routing(self):
+        """Describe the metadata that the estimator and `cv` request.
+
+        Returns
+        -------
+        MetadataRouter
+        """
+        names_no_splitter = self.cv is None or isinstance(self.cv, Integral)
+        return (
+            MetadataRouter(owner=self)
+            .add_self_request(self)
+            .add(
+                estimator=self.estimator,
+                method_mapping=MethodMapping().add(caller="fit", callee="fit"),
+            )
+            .add(
+                splitter=GroupKFold() if names_no_splitter else self.cv,
+                method_mapping=MethodMapping().add(caller="fit", callee="split"),
+            )
+        )
 
     def _check_estimator(self, prefit, sample_weight):
         if not self._is_kind(self.estimator):
@@ -91,7 +170,7 @@ class _CalibratedUncertainty:
                     "With cv='prefit' the estimator must be fitted. Got an unfitted "
                     f"{type(self.estimator).__name__}."
                 ) from error
-        elif sample_weight is not None:
+        elif sample_weight is not None and not get_config()["enable_metadata_routing"]:
             check_takes_weights(self.estimator, repr(self.estimator))
 
     def __sklearn_tags__(self):
@@ -100,9 +179,9 @@ class _CalibratedUncertainty:
         return inherit_tags(tags, inner)
 
 
-def _fit_and_predict(calibrated, X, y, sample_weight, train, test):
+def _fit_and_predict(calibrated, X, y, fit_params, train, test):
     """A clone fitted on all rows, where test is None; else its predictions and their rows."""
-    model, X_test = fit_fold(calibrated.estimator, X, y, sample_weight, train, test)
+    model, X_test = fit_fold(calibrated.estimator, X, y, fit_params, train, test)
     return model if test is None else (calibrated._distribution(model, X_test), test)
 
 
@@ -119,7 +198,8 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     estimator : regressor
         Regressor with `predict_distribution` (all of skuq's) or ``predict(X, return_std=True)``,
         such as scikit-learn's Gaussian process; also the last step of a pipeline or the estimator
-        of a search.
+        of a search. A regressor that predicts points only, such as a random forest, counts as
+        equally sure of all rows: what is learnt is the distribution of its errors.
     method : {"scale", "isotonic", "conformal"}, default="scale"
         "scale" multiplies all standard deviations by the factor that maximises the likelihood of
         the rows: one parameter, which suits little data. "isotonic" also maps predicted levels to
@@ -131,13 +211,17 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         estimator is fitted already and stays as it is: give `fit` rows that it has not seen.
     n_jobs : int or None, default=None
         Number of folds that are fitted in parallel.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
     estimator_ : regressor
         Estimator fitted on all rows.
     scale_ : float or ndarray of shape (n_outputs,)
-        Factor of the standard deviations.
+        Factor of the standard deviations. Where `estimator` has none, the standard deviation of its
+        errors.
     levels_ : tuple of ndarray of shape (n_knots,) or (n_knots, n_outputs), or None
         With "isotonic", predicted levels and the observed ones that replace them.
     scores_ : ndarray of shape (n,) or (n, n_outputs), or None
@@ -184,14 +268,16 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     _is_kind = staticmethod(is_regressor)
     _has_posterior = False
 
-    def __init__(self, estimator, method="scale", *, cv=None, n_jobs=None):
+    def __init__(self, estimator, method="scale", *, cv=None, n_jobs=None, verbose=None):
         self.estimator = estimator
         self.method = method
         self.cv = cv
         self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _check_y(self, y):
-        y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
+        with explain_labels(self):
+            y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
         if len(y) < 2:
             raise ValueError(f"Calibration needs at least 2 rows. Got n_samples={len(y)}.")
         if y.ndim == 2 and y.shape[1] == 1:
@@ -235,6 +321,9 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     def _calibrate_output(self, mixtures, ys, weights):
         """Learn the scale of one output, and the levels or scores of the method."""
         scale = fit_scale(mixtures, ys, weights)
+        errors = np.concatenate([y - m.mean for m, y in zip(mixtures, ys)])
+        if not errors.any() and all((m.std == 1).all() for m in mixtures):
+            scale = SMALLEST_STD  # of a point estimator that makes no errors
         scaled = [mixture.scaled(scale) for mixture in mixtures]
         weight = np.concatenate(weights)
         if self.method == "isotonic":
@@ -293,6 +382,9 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
         estimator is fitted already and stays as it is: give `fit` rows that it has not seen.
     n_jobs : int or None, default=None
         Number of folds that are fitted in parallel.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -337,10 +429,11 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
     _kind = "a classifier"
     _is_kind = staticmethod(is_classifier)
 
-    def __init__(self, estimator, *, cv=None, n_jobs=None):
+    def __init__(self, estimator, *, cv=None, n_jobs=None, verbose=None):
         self.estimator = estimator
         self.cv = cv
         self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def _check_y(self, y):
         y = column_or_1d(y, warn=True)

@@ -136,8 +136,9 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         `validation_data` or ``validation_fraction=None``.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -231,7 +232,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         target_transform="standard",
         calibrate=True,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_members = n_members
         self.hidden_units = hidden_units
@@ -334,8 +335,9 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -411,7 +413,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         bootstrap=False,
         preprocess="auto",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_members = n_members
         self.hidden_units = hidden_units

@@ -10,12 +10,12 @@ import hashlib
 import json
 import os
 import re
-import warnings
 from numbers import Integral, Real
 
 import numpy as np
 
 from skuq._params import Interval
+from skuq._warnings import warn_user
 from skuq.catalog import Catalog, CatalogFolder
 from skuq.catalog._memory import CatalogMemory
 from skuq.catalog._search_files import find_search, read_estimator
@@ -74,9 +74,8 @@ def _recalled(memory, parts, objects, is_fitted):
     elif memory is not None and (changed := memory.differences(parts, objects)):
         reason = f"it differs in {changed}"
     if reason is not None:
-        warnings.warn(
+        warn_user(
             f"warm_start cannot go on with the last fit: {reason}. A new search starts.",
-            stacklevel=5,
         )
     return CatalogMemory(parts, objects) if memory is None or reason is not None else memory
 
@@ -90,10 +89,9 @@ def begin_search(store, estimator, held_out):
         if store.path is not None:
             saved = dumps(estimator)
     except UnsavableError as error:
-        warnings.warn(
+        warn_user(
             f"The search is kept and can be gone on with, but `from_catalog` will not know it: "
             f"{error}",
-            stacklevel=4,
         )
     store.begin(estimator.entropy_, space, held_out, saved)
 

@@ -8,7 +8,7 @@ from sklearn.utils import get_tags, indexable
 from sklearn.utils.validation import check_consistent_length, has_fit_parameter
 
 from skuq._checks import check_weights
-from skuq._params import check_sample_weight, safe_split
+from skuq._params import check_method_params, check_sample_weight, safe_split
 from skuq.tables import ForeignInputs
 
 
@@ -19,14 +19,18 @@ def check_takes_weights(estimator, name: str) -> None:
         raise TypeError(f"{name} cannot be fitted with `sample_weight`.")
 
 
-def fit_fold(estimator, X, y, sample_weight, train, test=None):
-    """Fit a clone on the rows `train`; returns it, and X of the rows `test` for it to predict."""
+def fit_fold(estimator, X, y, fit_params, train, test=None):
+    """Fit a clone on the rows `train`; returns it, and X of the rows `test` for it to predict.
+
+    Of `fit_params`, those with an entry for each row are divided like the rows; those that are
+    None are left out.
+    """
     model = clone(estimator)
     X_train, y_train = safe_split(model, X, y, train)
-    if sample_weight is None or isinstance(estimator, FrozenEstimator):
-        model.fit(X_train, y_train)
-    else:
-        model.fit(X_train, y_train, sample_weight=sample_weight[train])
+    given = {name: value for name, value in fit_params.items() if value is not None}
+    if isinstance(estimator, FrozenEstimator):
+        given = {}
+    model.fit(X_train, y_train, **check_method_params(X, given, train))
     return model, None if test is None else safe_split(model, X, y, test, train)[0]
 
 

@@ -12,10 +12,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
-from tqdm.auto import tqdm
 
 from skuq._checks import class_codes
 from skuq._params import BaseComposition, Interval, Options, StrOptions, fit_context
+from skuq._progress import Progress
 from skuq._registry import saved_as
 from skuq.ensembles import TeamSelection, select_teams
 from skuq.ensembles._diversity import MEASURES
@@ -23,6 +23,7 @@ from skuq.ensembles._hq import prune_classifiers
 from skuq.ensembles._pruning import Rules
 from skuq.ensembles._teams import break_ties
 from skuq.estimators._api import UncertaintyClassifier, forget_fit
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
 from skuq.fitted import FittedTeam
 from skuq.fitted._team import predict_votes
@@ -95,8 +96,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Number of estimators that are fitted in parallel.
     random_state : int, RandomState instance or None, default=None
         Seed of the draw of negatives; used only with `n_negatives`.
-    verbose : int, default=0
-        1 shows a progress bar while estimators are cross-validated.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -184,7 +186,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         "on": [StrOptions({"correctness", "labels"})],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        "verbose": ["verbose", None],
     }
 
     def __init__(
@@ -205,7 +207,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         on="correctness",
         n_jobs=None,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.estimators = estimators
         self.metric = metric
@@ -225,6 +227,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.verbose = verbose
 
     @fit_context(prefer_skip_nested_validation=False)
+    @tells_callbacks
     def fit(self, X, y, sample_weight=None):
         """Predict with every model of the pool, choose a team, and fit its members.
 
@@ -281,8 +284,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         team = [pool[self.names_[k]] for k in self.selected_]
         if self.cv != "prefit":
             every = np.arange(len(y))
+            fit_params = {"sample_weight": sample_weight}
             fitted = Parallel(self.n_jobs)(
-                delayed(fit_fold)(model, X, y, sample_weight, every) for model in team
+                delayed(fit_fold)(model, X, y, fit_params, every) for model in team
             )
             team = [model for model, _ in fitted]
         weights = self.weights_
@@ -345,8 +349,12 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             )
             for model in pool.values()
         )
-        bar = tqdm(work, total=len(pool), desc="pool", unit="model", disable=not self.verbose)
-        return np.stack(list(bar))
+        predictions = []
+        with Progress("pool", "model", len(pool), verbose=self.verbose) as progress:
+            for held_out in work:
+                predictions.append(held_out)
+                progress.step()
+        return np.stack(predictions)
 
     @property
     def estimators_(self):
@@ -504,6 +512,6 @@ def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
         np.zeros(len(y), dtype=int) if voting == "hard" else np.zeros((len(y), len(classes)))
     )
     for train, test in splits:
-        fitted, X_test = fit_fold(model, X, y, sample_weight, train, test)
+        fitted, X_test = fit_fold(model, X, y, {"sample_weight": sample_weight}, train, test)
         predictions[test] = predict_votes(fitted, X_test, voting, classes)
     return predictions

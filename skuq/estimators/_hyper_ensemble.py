@@ -224,8 +224,9 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         case.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -314,7 +315,7 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         preprocess="auto",
         target_transform="standard",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_members = n_members
         self.n_search = n_search
@@ -403,8 +404,9 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -484,7 +486,7 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         clip_norm=None,
         preprocess="auto",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_members = n_members
         self.n_search = n_search

@@ -111,8 +111,9 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
         case.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -190,7 +191,7 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
         preprocess="auto",
         target_transform="standard",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_passes = n_passes
         self.hidden_units = hidden_units
@@ -264,8 +265,9 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
         finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -335,7 +337,7 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
         clip_norm=None,
         preprocess="auto",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_passes = n_passes
         self.hidden_units = hidden_units

@@ -114,8 +114,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         is always so.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar; messages also go to the logger "skuq".
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -216,7 +217,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         max_failures=None,
         warm_start=False,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members
@@ -355,8 +356,9 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         is always so.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar; messages also go to the logger "skuq".
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -457,7 +459,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         max_failures=None,
         warm_start=False,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_trials = n_trials
         self.n_members = n_members

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from numbers import Integral
 
@@ -12,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import Interval, StrOptions
 from skuq._seeds import generator
+from skuq._warnings import warn_user
 from skuq.ensembles import SELECTORS, check_selection, select_by, select_hq, select_hq_proba
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
@@ -135,10 +135,9 @@ class NeuralEnsembleSearch(SearchMethod):
             return Fixed(both.default())
         p, m = ensemble_population(own.n_trials, own.population_size, own.n_parents)
         if own.strategy == "re" and (own.population_size or 0) >= own.n_trials:
-            warnings.warn(
+            warn_user(
                 f"Evolution begins when `population_size={p}` networks have been trained, and "
                 f"`n_trials` is {own.n_trials}: all are drawn at random.",
-                stacklevel=5,
             )
         if own.strategy == "rs" or p >= own.n_trials:
             return RandomProposer(both)

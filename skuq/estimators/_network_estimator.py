@@ -6,9 +6,7 @@ their `TrainingMethod`, which each estimator names.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -17,11 +15,13 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
-from tqdm.auto import tqdm
 
 from skuq._params import Interval, StrOptions, fit_context
+from skuq._progress import Progress
 from skuq._seeds import draw_entropy, trial_seed
+from skuq._warnings import warn_user
 from skuq.estimators._api import forget_fit, to_keras
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.fitted import FittedEnsemble
 from skuq.networks import OPTIMIZERS, GaussianHead, build_mlp
 from skuq.networks._activations import ACTIVATIONS
@@ -55,7 +55,7 @@ NETWORK_CONSTRAINTS: dict = {
     "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
     **PREPROCESS_CONSTRAINTS,
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
+    "verbose": ["verbose", None],
 }
 
 #: Constraints of the parameters that only the regressors have.
@@ -86,6 +86,7 @@ class NetworkEstimator:
     _method_class: type[TrainingMethod]
 
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Train the members.
 
@@ -128,8 +129,8 @@ class NetworkEstimator:
         )
         data = splits.training_data(inputs, targets)
         network = method.build(data, splits, inputs, targets)
-        with progress(self.verbose) as report:
-            outcome = method.train(network, targets.head, data, splits, report)
+        with training_progress(self.verbose) as progress:
+            outcome = method.train(network, targets.head, data, splits, progress.epochs)
         targets, noise = method.learn_noise(targets, outcome, data)
         targets = method.calibrate(targets, outcome, data)
         for name, value in {**outcome.attributes, **noise}.items():
@@ -352,14 +353,9 @@ def _mean_square(error, weight):
     return np.average(np.square(error, dtype=float), axis=0, weights=weight)
 
 
-@contextlib.contextmanager
-def progress(verbose):
-    """Show a bar of epochs, if the user wants one; yields what a stack reports them to."""
-    if not verbose:
-        yield None
-        return
-    with tqdm(desc="training", unit="epoch") as bar:
-        yield bar.update
+def training_progress(verbose) -> Progress:
+    """Show the progress of trainings, which count their epochs."""
+    return Progress("training", "epoch", verbose=verbose, every_step=False)
 
 
 def check_units(name: str, given) -> list[int]:
@@ -374,7 +370,7 @@ def check_units(name: str, given) -> list[int]:
     return units.tolist()
 
 
-def completed(members, stacklevel: int = 5) -> list[int]:
+def completed(members) -> list[int]:
     """Find the positions of members that were trained, and warn of those that diverged.
 
     A member whose training loss stopped being finite is left out even if an earlier epoch could be
@@ -391,9 +387,8 @@ def completed(members, stacklevel: int = 5) -> list[int]:
             "weaker penalties, or `clip_norm=1.0`."
         )
     if len(kept) < len(members):
-        warnings.warn(
+        warn_user(
             f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out.",
-            stacklevel=stacklevel,
         )
     return kept
 

@@ -14,7 +14,8 @@ from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._registry import saved_as
 from skuq._seeds import draw_entropy, generator
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
-from skuq.estimators._network_estimator import progress
+from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._network_estimator import training_progress
 from skuq.estimators._nomu_choice import check_parameters, choose_readout, is_to_choose
 from skuq.estimators._nomu_fit import Job, NomuTrainer
 from skuq.estimators._nomu_paper import paper_settings
@@ -171,8 +172,9 @@ class NOMURegressor(UncertaintyRegressor):
         `artificial_inputs` and `noise`, also use the preprocessed columns.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -273,7 +275,7 @@ class NOMURegressor(UncertaintyRegressor):
         "standardize": ["boolean"],
         **PREPROCESS_CONSTRAINTS,
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        "verbose": ["verbose", None],
     }
 
     def __init__(
@@ -316,7 +318,7 @@ class NOMURegressor(UncertaintyRegressor):
         standardize=True,
         preprocess="auto",
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.hidden_units = hidden_units
         self.side_hidden_units = side_hidden_units
@@ -379,6 +381,7 @@ class NOMURegressor(UncertaintyRegressor):
         return cls(**{**paper_settings(name, n_features), **changes})
 
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(self, X, y, sample_weight=None, *, validation_data=None, groups=None):
         """Choose c, l_min and l_max on held-out rows, and train on all rows.
 
@@ -509,7 +512,7 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
     for model in models:
         check_parameters(model)
     inputs = TableInputs(first.preprocess, scaling=None if first.standardize else NoScaling())
-    targets = NumberTargets(standardize=first.standardize)
+    targets = NumberTargets(standardize=first.standardize, narrow_constants=False)
     rows = read_rows(first, inputs, targets, X, y, sample_weight, min_rows=2 if chooses else 1)
     rows, groups = _used_rows(rows, check_groups(groups, rows.X), chooses)
     validation = None
@@ -523,8 +526,8 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
     for model, entropy in zip(models, entropies):
         parts = _training_parts(model, rows, entropy, validation, groups)
         jobs_of_models.append([Job.of(model, entropy, *part) for part in parts])
-    with progress(first.verbose) as report:
-        trained = iter(trainer.train(sum(jobs_of_models, []), report))
+    with training_progress(first.verbose) as progress:
+        trained = iter(trainer.train(sum(jobs_of_models, []), progress.epochs))
         networks_of_models = [[next(trained) for _ in jobs] for jobs in jobs_of_models]
         readouts = []
         for model, jobs, networks in zip(models, jobs_of_models, networks_of_models):
@@ -532,12 +535,12 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
                 (network, validation if job.valid is None else rows.take(job.valid))
                 for network, job in zip(networks, jobs)
             ]
-            readouts.append(choose_readout(model, held_out, inputs, targets, stacklevel=4))
+            readouts.append(choose_readout(model, held_out, inputs, targets))
         final = [networks[0] for networks in networks_of_models]
         # With validation data given, a model has trained on all rows already.
         if chooses and first.refit and validation is None:
             pairs = zip(jobs_of_models, networks_of_models)
-            final = trainer.train([trainer.refit_job(*pair) for pair in pairs], report)
+            final = trainer.train([trainer.refit_job(*pair) for pair in pairs], progress.epochs)
     for model, entropy, network, readout in zip(models, entropies, final, readouts):
         model.n_features_in_ = first.n_features_in_
         if inputs.feature_names is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
 
+from skuq._warnings import warn_user
 from skuq.exceptions import SmallValidationWarning
 from skuq.fitted._nomu import Readout, both_sides
 from skuq.networks._nomu import READOUTS
@@ -62,22 +62,21 @@ def _check_readout(model):
         )
 
 
-def choose_readout(model, held_out, inputs, targets, stacklevel: int = 2) -> Readout:
+def choose_readout(model, held_out, inputs, targets) -> Readout:
     """Choose what the parameters of the readout leave open.
 
     `held_out` holds pairs of a NomuNetwork and Rows that it was not trained on; they are ignored if
-    nothing is to be chosen. `stacklevel` is that of the warning of few rows.
+    nothing is to be chosen.
     """
     if not is_to_choose(model):
         return Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
     n_rows = sum(len(rows.X) for _, rows in held_out)
     if n_rows < _FEW_ROWS:
-        warnings.warn(
+        warn_user(
             f"c, l_min and l_max are chosen on {n_rows} rows held out, by chance more than by "
             "knowledge. For data without noise give numbers, for example l_min=0.001, "
             "l_max=2 and c=1.",
             SmallValidationWarning,
-            stacklevel=stacklevel + 1,
         )
     parts = [_errors(network, rows, inputs, targets) for network, rows in held_out]
     errors, raws, noises, weights = zip(*parts)

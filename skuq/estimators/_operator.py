@@ -16,10 +16,12 @@ from sklearn.utils.validation import check_array
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
-from skuq.estimators._network_estimator import check_units, progress
+from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._network_estimator import check_units, training_progress
 from skuq.fitted import FittedOperator
 from skuq.networks import OPTIMIZERS, OperatorHead, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._builders import refuse_model
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
@@ -51,7 +53,7 @@ OPERATOR_CONSTRAINTS: dict = {
     "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
     "standardize": ["boolean", StrOptions({"columns"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
+    "verbose": ["verbose", None],
 }
 
 
@@ -106,6 +108,7 @@ class OperatorRegressor(UncertaintyRegressor):
     __metadata_request__predict = {"query_points": None}
 
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(self, X, Y, sample_weight=None):
         """Train the networks.
 
@@ -152,8 +155,8 @@ class OperatorRegressor(UncertaintyRegressor):
             by_function=self.batch_size is not None and self.batch_over == "functions",
             entropy=self.entropy_,
         )
-        with progress(self.verbose) as report:
-            draws = self._train(job, report)
+        with training_progress(self.verbose) as progress:
+            draws = self._train(job, progress.epochs)
         self.fitted_ = FittedOperator(inputs, targets, draws, given)
         return self
 
@@ -231,6 +234,7 @@ def _build_base(model, inputs, targets):
     n_inputs, n_queries = len(inputs.scaling.scale_), inputs.query_points.shape[1]
     n_raw = targets.head.n_raw
     if model.build_base is not None:
+        refuse_model("`build_base`", model.build_base, "d_u, d_y, n_outputs")
         built = model.build_base(n_inputs, n_queries, n_raw)
         return keras_base(built, n_inputs, n_queries, n_raw)
     decoder_units = check_units("decoder_units", model.decoder_units)

@@ -10,7 +10,6 @@ import copy
 import functools
 import math
 import time
-import warnings
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -20,10 +19,12 @@ import pandas as pd
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import HasMethods, Interval, fit_context
+from skuq._params import HasMethods, Hidden, Interval, fit_context
 from skuq._seeds import draw_entropy
+from skuq._warnings import warn_user
 from skuq.catalog import HeldOut
 from skuq.estimators._api import forget_fit, to_keras
+from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._durable import (
     DURABLE_CONSTRAINTS,
     RUNNING_PARAMETERS,
@@ -57,7 +58,13 @@ from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer, predict
 SEARCH_CONSTRAINTS: dict = {
     "n_trials": [Interval(Integral, 1, None, closed="left")],
     "n_members": [Interval(Integral, 1, None, closed="left")],
-    "search_space": [None, HasMethods(["decisions", "build", "recipe"]), callable, tuple],
+    "search_space": [
+        None,
+        HasMethods(["decisions", "build", "recipe"]),
+        callable,
+        tuple,
+        Hidden(HasMethods(["build"])),  # Keras-Tuner's HyperModel
+    ],
     "fixed_architecture": [dict, None],
     "fixed_hyperparameters": [dict, None],
     "population_size": [Interval(Integral, 1, None, closed="left"), None],
@@ -69,7 +76,7 @@ SEARCH_CONSTRAINTS: dict = {
     **DURABLE_CONSTRAINTS,
     "n_jobs": [Integral, None],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
+    "verbose": ["verbose", None],
 }
 
 
@@ -210,6 +217,7 @@ class SearchEstimator:
         return self._method_class(self)
 
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(
         self,
         X,
@@ -272,7 +280,7 @@ class SearchEstimator:
                 self.entropy_ = store.entropy or self.entropy_
             splits = splits or given.splits(self)
             advice = "`cv`, a larger validation_fraction or validation_data may help."
-            warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "", stacklevel=4)
+            warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "")
             search = self._make_search(method, given, splits, store, started)
             if store is not None:
                 begin_search(store, self, search.held_out)
@@ -388,11 +396,10 @@ class SearchEstimator:
         n_networks = len(self.fitted_.members)
         if n_networks < wanted:
             is_one = n_networks == 1
-            warnings.warn(
+            warn_user(
                 f"The ensemble has {n_networks} network{'s' * (not is_one)}, as no more trials "
                 f"succeeded{': its epistemic uncertainty is 0' * is_one}. Give the search more "
                 "trials or more time.",
-                stacklevel=5,
             )
 
     @property
@@ -451,10 +458,9 @@ class SearchEstimator:
         self.selection_, self.calibration_ = self._choose(candidates, method)
         if self.refitted_:
             self.refitted_ = {}
-            warnings.warn(
+            warn_user(
                 "`reselect` trains nothing: from now on members are the networks of the search, "
                 "not those that were refitted on all rows. `fit` trains them.",
-                stacklevel=2,
             )
         return self
 
@@ -663,9 +669,8 @@ class SearchEstimator:
             trained = "`refit=True` `fit` trains them again on all rows"
             if not estimator.refit:
                 trained = f"repeats={estimator.repeats!r} `fit` trains more of them"
-            warnings.warn(
+            warn_user(
                 f"Members are the networks of the search: with {trained}, which needs the rows.",
-                stacklevel=2,
             )
         return estimator
 

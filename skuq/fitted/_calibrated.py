@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from skuq._checks import class_codes
-from skuq._nested import class_probabilities, innermost, predict_normal
+from skuq._nested import NoUncertaintyError, class_probabilities, innermost, predict_normal
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.fitted._protocol import refuse_keras
 from skuq.predictive import (
     CategoricalMixture,
@@ -21,7 +22,7 @@ from skuq.predictive import (
 from skuq.predictive._calibration import tempered
 from skuq.tables import ForeignInputs
 
-_SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
+SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
 
 
 @saved_as("fitted.Calibration")
@@ -48,6 +49,8 @@ class Calibration:
     scores: Any = None
     coverage: Any = None
 
+    __repr__ = record_repr
+
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         scaled = regressor_distribution(estimator, X, self.method).scaled(self.scale)
@@ -71,6 +74,8 @@ class Temperature:
 
     temperature: float
     classes: np.ndarray
+
+    __repr__ = record_repr
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate.
@@ -103,6 +108,8 @@ class FittedCalibrated:
     estimator: Any
     calibration: Any
 
+    __repr__ = record_repr
+
     @property
     def inputs(self) -> ForeignInputs:
         """X is handed on as it is."""
@@ -126,7 +133,9 @@ class FittedCalibrated:
 
 
 def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
-    """Predict the distribution of any fitted regressor that knows its uncertainty.
+    """Predict the distribution of any fitted regressor, before calibration.
+
+    A regressor that predicts points only gets a standard deviation of 1 for all rows.
 
     Raises TypeError if the method cannot calibrate what it predicts, and ValueError for NaN or inf.
     """
@@ -141,10 +150,14 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
                 'method="scale" may calibrate.'
             )
         return distribution
-    mean, std = predict_normal(model, X)
+    try:
+        mean, std = predict_normal(model, X)
+    except NoUncertaintyError:
+        mean = np.asarray(model.predict(X), dtype=float)
+        std = np.ones_like(mean)  # the scale is learnt from the errors
     if not (np.isfinite(mean).all() and np.isfinite(std).all()):
         raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
-    return GaussianMixture(mean[None], np.maximum(std, _SMALLEST_STD)[None])
+    return GaussianMixture(mean[None], np.maximum(std, SMALLEST_STD)[None])
 
 
 def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> CategoricalMixture:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq._seeds import generator
 from skuq.catalog import Member
 from skuq.fitted._keras_model import ensemble_to_keras
@@ -65,6 +66,8 @@ class FittedEnsemble:
     members: tuple[Member, ...]
     weights: np.ndarray
     passes: DropoutPasses | None = None
+
+    __repr__ = record_repr
 
     def raw(self, x: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) of standardised inputs."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from skuq import training
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.catalog import Member
 from skuq.fitted._given_base import GivenBase
 from skuq.fitted._operator_draws import OperatorDraws
@@ -37,6 +38,8 @@ class IndexDraws:
 
     member: Member
     index: np.ndarray
+
+    __repr__ = record_repr
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -67,6 +70,8 @@ class MemberDraws:
     """
 
     members: tuple[Member, ...]
+
+    __repr__ = record_repr
 
     @property
     def index(self) -> np.ndarray:
@@ -111,6 +116,8 @@ class FittedOperator:
     targets: FunctionTargets
     draws: IndexDraws | MemberDraws
     given: GivenBase | None = None
+
+    __repr__ = record_repr
 
     def values(
         self, X: np.ndarray, index: np.ndarray, query_points: Any = None

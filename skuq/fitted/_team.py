@@ -10,6 +10,7 @@ import numpy as np
 from skuq._checks import class_codes
 from skuq._nested import class_probabilities
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.fitted._protocol import refuse_keras
 from skuq.predictive import CategoricalMixture
 from skuq.tables import ForeignInputs
@@ -34,6 +35,8 @@ class FittedTeam:
     classes: np.ndarray
     voting: str
     weights: Any = None
+
+    __repr__ = record_repr
 
     @property
     def inputs(self) -> ForeignInputs:

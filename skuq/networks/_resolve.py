@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from skuq.networks._builders import check_space_arguments, refuse_model, unpack_hypermodel
 from skuq.networks._cells import CellSpace
 from skuq.networks._dense import DenseSkipSpace
 from skuq.networks._keras_tuner import KerasTunerSpace
@@ -25,13 +26,13 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
     ----------
     space : "dense", "benchmark", "toy", SearchSpace, callable or (callable, callable)
         "dense" is `DenseSkipSpace` with the two arguments below; callables are in
-        Keras-Tuner's language, see `KerasTunerSpace`.
+        Keras-Tuner's language, see `KerasTunerSpace`. A `HyperModel` stands for its `build`.
     n_nodes, max_batch_size : int
 
     Raises
     ------
     ValueError
-        If it is none of these.
+        If it is none of these, or a function with other arguments.
     """
     if isinstance(space, str) and space == "dense":
         return DenseSkipSpace(n_nodes, max_batch_size)
@@ -44,7 +45,9 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
         return _PRESETS[space]()
     if isinstance(space, SearchSpace) and not isinstance(space, type):
         return space
+    refuse_model("`search_space`", space, "hp, input_shape, n_outputs")
     callables = space if isinstance(space, tuple) else (space,)
+    callables = tuple(map(unpack_hypermodel, callables))
     if len(callables) not in (1, 2) or not all(
         callable(part) and not isinstance(part, type) for part in callables
     ):
@@ -53,6 +56,7 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
             f"callable, or a pair (build, training) of callables. Got {space!r}."
         )
     build, training = callables if len(callables) == 2 else (*callables, None)
+    check_space_arguments(build)
     return KerasTunerSpace(build, training, max_batch_size)
 
 

@@ -74,7 +74,8 @@ def _state_of(value: Any, where: Any) -> State:
         return {}
     if type(state) is not dict:
         raise UnsavableError(f"{where} has a state that is no dict of attributes.")
-    return state
+    # Callbacks of scikit-learn belong to the process, not to the model.
+    return {name: part for name, part in state.items() if name != "_skl_callbacks"}
 
 
 class Restorer:
@@ -172,7 +173,9 @@ def _with_parameters(cls: type, state: State) -> State:
     scikit-learn may be newer than the file: parameters that it has got since take their defaults.
     """
     missing = {name: p for name, p in _parameters(cls).items() if name not in state}
-    if missing and not cls.__module__.startswith("sklearn."):
+    # A pipeline of ours has scikit-learn's parameters.
+    declared_in = getattr(cls.__init__, "__module__", cls.__module__)  # type: ignore[misc]
+    if missing and not declared_in.startswith("sklearn."):
         raise FileFormatError(f"{cls.__name__} lacks the parameter {min(missing)!r}")
     return {**state, **{name: p.default for name, p in missing.items() if p.default is not p.empty}}
 

@@ -81,7 +81,7 @@ class CatalogDisplay(Display):
         kind : {"parallel", "importance"}, default="parallel"
         decisions : sequence of str, optional
             Which to look at. By default all that vary; of more than eight, parallel
-            coordinates show the most important.
+            coordinates show the most important, or the first ones if importances are chance.
         score_name : str, default="score"
         random_state : int, RandomState instance or None, default=0
             Of the forest and its shuffles.
@@ -172,7 +172,9 @@ class CatalogDisplay(Display):
 
         names = list(self.configurations)
         if self.importances is not None:
-            shown = set(self.importances.index[:_MOST_AXES])
+            # What a forest that predicts nothing ranks is left in its own order.
+            ranked = names if _is_chance(self.r2) else self.importances.index
+            shown = set(ranked[:_MOST_AXES])
             names = [name for name in names if name in shown]
         self.decisions_ = names
         axes = [Axis(self.configurations[name]) for name in names]
@@ -205,7 +207,8 @@ class CatalogDisplay(Display):
         ax.spines[:].set_visible(False)
         n_all = self.configurations.shape[1]
         if len(names) < n_all:
-            title = f"{len(names)} of {n_all} decisions, the most important"
+            chosen = "the first ones" if _is_chance(self.r2) else "the most important"
+            title = f"{len(names)} of {n_all} decisions, {chosen}"
             ax.set_title(title, fontsize="medium")
 
     def _draw_importance(self, ax, given):
@@ -223,9 +226,14 @@ class CatalogDisplay(Display):
         ax.tick_params(axis="y", labelsize="small")
         if self.r2 is not None:
             title = f"forest on held-out trials: R² = {self.r2:.2f}"
-            if self.r2 <= 0:
+            if _is_chance(self.r2):
                 title += ", so importances are chance"
             ax.set_title(title, fontsize="medium")
+
+
+def _is_chance(r2):
+    """Whether the forest that importances are of predicts nothing."""
+    return r2 is not None and r2 <= 0
 
 
 def _draw_axis(ax, x, axis):

@@ -207,10 +207,11 @@ class PredictionBandDisplay(Display):
         x, y = check_rows(x_train=self.x_train, y_train=self.y_train)
         defaults = {
             "color": "black",
-            "marker": ".",
-            "s": 16,
-            "alpha": 0.6,
-            "linewidth": 0,
+            "marker": "o",
+            "s": 18,
+            # A white rim tells them from the bands, the mean and each other.
+            "edgecolor": "white",
+            "linewidth": 0.6,
             "zorder": 3,
             "label": "training points",
         }

@@ -80,9 +80,20 @@ class Continuous:
         found[order] = np.maximum.accumulate(found[order], axis=0)
         return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
 
-    def interval(self, coverage: float = 0.9) -> np.ndarray:
-        """Central interval, of shape (n, 2[, m]): equal probability outside either end."""
-        return self.quantile(interval_levels(coverage))
+    def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
+        """Central interval, with equal probability outside either end.
+
+        Parameters
+        ----------
+        coverage : float or array-like of shape (k,), default=0.9
+
+        Returns
+        -------
+        ndarray of shape (n, 2[, m]) for a number, (n, k, 2[, m]) for an array.
+        """
+        levels = interval_levels(coverage)
+        found = self.quantile(levels.ravel())
+        return found.reshape(len(found), *levels.shape, *found.shape[2:])
 
     def _check_y(self, y: ArrayLike) -> np.ndarray:
         y = np.asarray(y, dtype=float)

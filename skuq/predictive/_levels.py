@@ -14,8 +14,12 @@ def check_levels(probability: ArrayLike) -> np.ndarray:
     return levels
 
 
-def interval_levels(coverage: float) -> list[float]:
-    """Lower and upper level of the central interval with this coverage, strictly in (0, 1)."""
-    if not 0 < coverage < 1:
-        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
-    return [(1 - coverage) / 2, (1 + coverage) / 2]
+def interval_levels(coverage: ArrayLike) -> np.ndarray:
+    """Lower and upper levels of central intervals, strictly in (0, 1).
+
+    Return shape (2,) for a number, (k, 2) for coverages (k,).
+    """
+    given = np.asarray(coverage, dtype=float)
+    if given.ndim > 1 or not given.size or not ((given > 0) & (given < 1)).all():
+        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage!r}.")
+    return np.stack([(1 - given) / 2, (1 + given) / 2], axis=-1)

@@ -125,16 +125,16 @@ class RunOptions:
         Number of parallel trials, as in `open_slots`.
     limits : Limits
         By default there are none, but a search whose first ten trials all fail ends.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=0
+        Whether to show progress: 1 always, 0 never, None if somebody watches a long search.
     name : str, default="search"
-        What the progress bar and warnings call the search.
+        Name of the search in its progress and in warnings.
     score_name : str, default="score"
-        What the progress bar calls the score.
+        Name of the score in the progress.
     """
 
     n_jobs: int | None = None
     limits: Limits = field(default_factory=Limits)
-    verbose: int = 0
+    verbose: int | None = 0
     name: str = "search"
     score_name: str = "score"

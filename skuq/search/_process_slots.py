@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import re
@@ -13,11 +14,12 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any, Self
 
 import joblib
-from joblib.externals.loky.process_executor import ProcessPoolExecutor
+from joblib.externals.loky import process_executor
 
 from skuq.search._gpus import gpu_of_slot
 from skuq.search._payload import EvaluationPayload, unpack_outcome
@@ -123,13 +125,15 @@ class _Worker:
     """One process behind an executor of its own."""
 
     def __init__(self, n_threads: int, folder: str, gpu: str | None) -> None:
+        global _has_started
+        _has_started = True
         self.n_threads, self.gpu = n_threads, gpu
         self.n_trials = 0
         threads = str(n_threads)
-        self._executor = ProcessPoolExecutor(
+        self._executor = process_executor.ProcessPoolExecutor(
             max_workers=1,
             timeout=_IDLE_SECONDS,
-            initializer=_exit_with_parent,
+            initializer=_start_worker,
             initargs=(os.getpid(), folder),
             env={
                 "TF_NUM_INTRAOP_THREADS": threads,
@@ -154,6 +158,28 @@ class _Worker:
 
 _idle: list[_Worker] = []
 _idle_lock = threading.Lock()
+
+
+_has_started = False  # whether this process has started a worker
+_is_forked = False  # whether it was forked from one that had
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = _has_started
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def can_start_processes() -> bool:
+    """Whether this process can have workers.
+
+    Daemons may have no children. Of a process that had workers, a fork inherits queues whose
+    threads are not there.
+    """
+    return not (_is_forked or current_process().daemon)
 
 
 def _take_worker(n_threads: int, folder: str, gpu: str | None) -> _Worker:
@@ -182,13 +208,16 @@ _payloads: dict[str, EvaluationPayload] = {}  # the last one read, by its path
 _folder: str | None = None  # of the search that this process works for
 
 
-def _exit_with_parent(parent: int, folder: str) -> None:
-    """Watch the process that started this one, and end with it even if it was killed.
+def _start_worker(parent: int, folder: str) -> None:
+    """Let this process end with the one that started it, even a killed one, and no sooner.
 
     The search's folder holds its data; when the parent is dead only the worker can remove it.
     """
     global _folder
     _folder = folder
+    # loky would end a process that has grown by 300 MB, which networks soon do, with a warning.
+    # How large it may grow is decided by `MAX_BYTES`.
+    process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
 
     def watch() -> None:
         while os.getppid() == parent:

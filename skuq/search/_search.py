@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skuq._seeds import generator, trial_seed
+from skuq._warnings import warn_user
 from skuq.catalog import Catalog, HeldOut
 from skuq.catalog._records import TrialBudget, TrialRecord
 from skuq.exceptions import SearchFailedError
@@ -197,10 +197,9 @@ class Search:
         if len(members) < len(records):
             failures = (r.message for r in finished if not r.completed)
             reason = reason or next(failures, "interrupted")
-            warnings.warn(
+            warn_user(
                 f"{len(records) - len(members)} of {len(records)} networks could not be refitted "
                 f"on all rows: those of the search stand in for them ({reason}).",
-                stacklevel=4,
             )
         positions = {record.trial_number: k for k, record in enumerate(catalog)}
         refitted = {positions[number]: member for number, member in members.items()}
@@ -242,10 +241,9 @@ class Search:
         if failures := [record.message for record in finished if record.failed] or [reason] * bool(
             reason
         ):
-            warnings.warn(
+            warn_user(
                 f"{len(failures)} of {len(asked)} repeats of the chosen trials failed; the others "
                 f"and the networks of the search predict ({failures[0]}).",
-                stacklevel=4,
             )
         found: dict[int, list[Any]] = {}
         for record in sorted(finished, key=lambda record: record.trial_number):

@@ -18,7 +18,7 @@ import joblib
 
 from skuq.search._dask_slots import DaskSlots
 from skuq.search._process_slots import MAX_BYTES as _MAX_BYTES
-from skuq.search._process_slots import ProcessSlots, resident_bytes
+from skuq.search._process_slots import ProcessSlots, can_start_processes, resident_bytes
 
 # From this many trials on, even one job runs in a process: the caller's memory stays flat.
 _MANY_TRIALS = 50
@@ -54,9 +54,10 @@ def open_slots(
 ) -> Slots:
     """Make the slots that `n_jobs` and joblib's configuration ask for.
 
-    Inside a worker of joblib or a task of Dask, and with one job and few trials, trials run in
-    the caller. Under ``joblib.parallel_config(backend="threading")`` they run in threads, under
-    ``backend="dask"`` on the client's cluster, otherwise in processes.
+    Inside a worker of joblib or a task of Dask, in processes that cannot start others, and with
+    one job and few trials, trials run in the caller. Under
+    ``joblib.parallel_config(backend="threading")`` they run in threads, under ``backend="dask"``
+    on the client's cluster, otherwise in processes.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ def open_slots(
         )
     is_short = seconds < (_WORTH_PROCESSES if n_slots > 2 else _WORTH_TWO_PROCESSES)
     few_programs = n_slots == 1 and n_trials <= _MANY_TRIALS and resident_bytes() < _MAX_BYTES
-    if is_short or few_programs:
+    if is_short or few_programs or not can_start_processes():
         return InlineSlots(evaluate)
     return ProcessSlots(evaluate, n_slots)
 

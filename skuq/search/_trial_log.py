@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from collections import Counter, deque
 from typing import Any, Protocol
 
-from tqdm.auto import tqdm
-
+from skuq._progress import Progress
+from skuq._warnings import warn_user
 from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SlotsLostError
 from skuq.search._limits import RunOptions
@@ -33,7 +32,7 @@ class Store(Protocol):
 class TrialLog:
     """The history of one search: trials of the store first, then those that finish.
 
-    A context manager with a progress bar. An interrupt ends the search early, with a warning; it is
+    A context manager that shows progress. An interrupt ends the search early, with a warning; it is
     raised again if no trial has succeeded.
 
     Parameters
@@ -70,17 +69,20 @@ class TrialLog:
             _logger.info("going on with %d of %d trials", len(self.history), n_trials)
 
     def __enter__(self) -> TrialLog:
-        self._bar = tqdm(
-            total=self._n_trials,
+        limits = self._options.limits
+        self._progress = Progress(
+            self._options.name,
+            "trial",
+            self._n_trials,
+            verbose=self._options.verbose,
             initial=self._n_known,
-            desc=self._options.name,
-            unit="trial",
-            disable=not self._options.verbose,
+            seconds_left=lambda: limits.seconds_left(self._started),
         )
+        self._progress.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
-        self._bar.close()
+        self._progress.__exit__()
         interrupted = isinstance(error, KeyboardInterrupt | SlotsLostError)
         if interrupted:
             self.interrupted = True
@@ -89,10 +91,9 @@ class TrialLog:
             if not any(record.completed for record in self.history):
                 return False
             reason = f": {error}" if str(error) else "."
-            warnings.warn(
+            warn_user(
                 f"{self._options.name.capitalize()} interrupted: going on with "
                 f"{len(self.history)} of {self._n_trials} trials{reason}",
-                stacklevel=3,
             )
         if error is None or interrupted:
             self._check_failures()
@@ -133,17 +134,19 @@ class TrialLog:
         self.history.append(record)
 
     def _report(self, record: TrialRecord) -> None:
-        self._bar.update()
         scores = [r.score for r in self.history if r.completed]
         best = f"{min(scores):.3f}" if scores else "-"
         counts = Counter(r.status for r in self.history)
-        shown = {f"best {self._options.score_name}": best, "failed": counts["failed"]}
+        shown: dict[str, Any] = {
+            f"best {self._options.score_name}": best,
+            "failed": counts["failed"],
+        }
         if counts["discarded"]:
             shown["discarded"] = counts["discarded"]
-        self._bar.set_postfix(shown)
-        if not record.failed:
-            stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
-            _logger.info("trial %d: score %.4f%s", record.trial_number, record.score, stopped)
-        else:
+        if record.failed:
             # Not a warning: in a wide space some networks diverge, and the catalog says so.
-            _logger.info("trial %d failed: %s", record.trial_number, record.message)
+            message = f"trial {record.trial_number} failed: {record.message}"
+        else:
+            stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
+            message = f"trial {record.trial_number}: score {record.score:.4f}{stopped}"
+        self._progress.step(message=message, **shown)

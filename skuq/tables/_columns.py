@@ -23,6 +23,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
     The owner learns the number and names of the columns (`reset`), or knows them. ValueError or
     TypeError say that X is empty, sparse or no table, has other columns, or two of one name.
     """
+    _refuse_lazy(X)
     if not _is_frame(X):
         array = validate_data(
             owner,
@@ -48,6 +49,15 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
             estimator=owner,
         )
     return frame
+
+
+def _refuse_lazy(X):
+    """Raise TypeError for a table whose rows are not in memory, as of polars and Dask."""
+    for method in ("collect", "compute"):
+        if hasattr(X, "columns") and hasattr(X, method):
+            raise TypeError(
+                f"X is a {type(X).__name__}, whose rows are not in memory. Give X.{method}()."
+            )
 
 
 def _is_frame(X):
@@ -194,7 +204,12 @@ class Labels(NamedTuple):
     @property
     def n(self) -> int:
         """How many labels there are, missing values being one."""
-        return len(self.names) + bool((self.codes < 0).any())
+        return len(self.names) + self.has_gaps
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some row has no label."""
+        return bool((self.codes < 0).any())
 
     def positions(self, vocabulary) -> np.ndarray:
         """Where each row's name stands in a vocabulary (n,); -1 if nowhere, NaN if missing."""

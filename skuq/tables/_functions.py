@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
+from skuq._checks import explain_labels
 from skuq._registry import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
@@ -211,7 +212,9 @@ class FunctionTargets:
     def validate(self, Y: Any, estimator: Any) -> np.ndarray:
         """Check that Y holds finite numbers (n,), (n, q) or (n, q, m)."""
         flat, shape = flat_values(Y)
-        flat = validate_data(estimator, y=flat, multi_output=True, y_numeric=True)
+        with explain_labels(estimator):
+            flat = validate_data(estimator, y=flat, multi_output=True, y_numeric=True)
+            flat = flat.astype("float64")
         return flat.reshape(len(flat), *shape)
 
     def fit_encoder(self, values: np.ndarray, weight: Any) -> np.ndarray:

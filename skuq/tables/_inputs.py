@@ -21,7 +21,9 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 
 from skuq._params import HasMethods, StrOptions, safe_split
 from skuq._registry import saved_as
+from skuq._warnings import warn_user
 from skuq.tables._columns import read_table
+from skuq.tables._far_values import find_far_values
 from skuq.tables._preprocessing import TablePreprocessor
 from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
 
@@ -83,6 +85,7 @@ class TableInputs:
         self.embed = embed
         self.scaling: Any = scaling
         self.feature_names = None
+        self._limits: tuple[np.ndarray, np.ndarray] | None = None
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check X, in the type that the preprocessor takes."""
@@ -105,15 +108,48 @@ class TableInputs:
 
     def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
         """Fit the preprocessor on the rows with positive weight; encode these, others as zeros."""
-        if self.preprocessor is None:
-            return X
         used = np.flatnonzero(weight > 0)
+        if self.preprocessor is None:
+            self._limit_far_values(X[used], used)
+            return self._limited(X)
         if len(used) == len(weight):
-            return self._fit_preprocessor(X, y)
+            numbers = self._fit_preprocessor(X, y)
+            self._limit_far_values(numbers, used)
+            return self._limited(numbers)
         encoded = self._fit_preprocessor(*safe_split(estimator, X, y, used))
+        self._limit_far_values(encoded, used)
         numbers = np.zeros((len(weight), encoded.shape[1]))
-        numbers[used] = encoded
+        numbers[used] = self._limited(encoded)
         return numbers
+
+    def _limit_far_values(self, numbers: np.ndarray, rows: np.ndarray) -> None:
+        """Decide the limits that keep a few absurd values from ruining a column, and warn.
+
+        Robust scaling needs none, and a scaling that is given has its own rules.
+        """
+        if self.embed or self.scaling is not None:
+            return
+        far = find_far_values(numbers)
+        if far is not None:
+            self._limits = far.low, far.high
+            warn_user(
+                "X has values so far from all others that these would look alike to a network: "
+                f"{far.describe(numbers, rows, self._names(numbers.shape[1]))}. They are taken "
+                "for the nearest of the others, here and in predictions. Correct them, make them "
+                "missing (NaN), or drop their rows."
+            )
+
+    def _limited(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers if self._limits is None else np.clip(numbers, *self._limits)
+
+    def _names(self, n_columns: int) -> Sequence[Any]:
+        """Names of the encoded columns, for messages."""
+        preprocessor, names = self.preprocessor, self.feature_names
+        if isinstance(preprocessor, TablePreprocessor):
+            names = preprocessor.get_feature_names_out()
+        if preprocessor is not None and not isinstance(preprocessor, TablePreprocessor):
+            return [f"{k} of what `preprocess` gives" for k in range(n_columns)]
+        return [f"x{k}" for k in range(n_columns)] if names is None else [repr(n) for n in names]
 
     def _fit_preprocessor(self, X: Any, y: Any) -> np.ndarray:
         preprocessor = self.preprocessor
@@ -146,7 +182,8 @@ class TableInputs:
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> TableInputs:
         """Learn the scale of encoded training rows."""
         if self.scaling is None:
-            self.scaling = (RobustScaling if self.embed else Scaling)(self.code_columns)
+            kind = RobustScaling if self.embed else Scaling
+            self.scaling = kind(self.code_columns, self._limits)
         self.scaling.fit(numbers, weight)
         return self
 
@@ -162,6 +199,11 @@ class TableInputs:
     def transform(self, numbers: Any, xp: Any = np) -> Any:
         """Standardise encoded rows, given as an array or as a tensor with operations `xp`."""
         return self.scaling.transform(numbers, xp)
+
+    @property
+    def scales_only(self) -> bool:
+        """Whether all that happens to arrays of finite numbers is a shift and a scale."""
+        return not self.encodes and self.scaling.limits is None
 
     @property
     def encodes(self) -> bool:
@@ -211,6 +253,7 @@ class ImageInputs:
 
     preprocessor = None
     encodes = False
+    scales_only = True
     code_columns: tuple[int, ...] = ()
 
     def __init__(

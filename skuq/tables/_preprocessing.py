@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -15,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context
 from skuq._registry import saved_as
+from skuq._warnings import warn_user
 from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
 
 # Once is too rarely to learn from; and what the rare ones teach serves those never seen.
@@ -89,6 +89,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     [42.5, 1.0, 0.0]
     """
 
+    #: Columns of X with missing values in `fit`; None in files of earlier versions.
+    _columns_with_gaps: Any = None
+
     _parameter_constraints: dict = {
         "max_one_hot": [Interval(Integral, 1, None, closed="left")],
         "max_categories": [Interval(Integral, 2, None, closed="left"), None],
@@ -136,13 +139,12 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         if len(dropped) == columns.n:
             raise ValueError("X has no value at all: all columns hold missing values only.")
         if dropped:
-            warnings.warn(
-                f"Columns {dropped} hold missing values only, and are left out.", stacklevel=4
-            )
+            warn_user(f"Columns {dropped} hold missing values only, and are left out.")
 
     def _fit_numbers(self, columns):
         numbers = columns.numbers(self.numeric_columns_)
         missing = np.isnan(numbers)
+        self._columns_with_gaps = self.numeric_columns_[missing.any(axis=0)].tolist()
         with np.errstate(over="ignore"):
             self.medians_ = np.nanmedian(numbers, axis=0)
         indicated = missing.any(axis=0) if self.missing == "indicator" else []
@@ -153,6 +155,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         for own, k in zip(labels, self.categorical_columns_):
             self._warn_of_identifier(own, columns.name(k))
             self._warn_of_numbers(own, columns.name(k))
+        self._columns_with_gaps += _gaps(labels, self.categorical_columns_)
         self.categories_ = [own.vocabulary for own in labels]
         small = np.array([own.n <= self.max_one_hot for own in labels], dtype=bool)
         large = np.flatnonzero(~small)
@@ -174,18 +177,27 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def _warn_of_identifier(self, labels, name):
         n = len(labels.codes)
         if len(labels.names) == n > self.max_one_hot:
-            warnings.warn(
+            warn_user(
                 f"Column {name!r} has as many categories as rows ({n}): what tells rows apart "
                 "says nothing of other rows. Leave it out, or make numbers of it.",
-                stacklevel=5,
             )
 
     def _warn_of_numbers(self, labels, name):
         if len(labels.names) > self.max_one_hot and not _numbers_of(labels.names).isna().any():
-            warnings.warn(
+            warn_user(
                 f"Column {name!r} holds numbers as text, and is taken for {len(labels.names)} "
                 "categories. If they are numbers, convert them first, with pandas.to_numeric.",
-                stacklevel=5,
+            )
+
+    def _warn_of_gaps(self, gaps, columns):
+        """Warn of columns with missing values, where `fit` saw none."""
+        known = self._columns_with_gaps
+        if known is not None and (new := sorted(set(gaps) - set(known))):
+            names = [str(columns.name(k)) for k in new]
+            warn_user(
+                f"X has missing values in columns {names}, where `fit` saw none. Numbers are taken "
+                "to be the column's median, and categories to be unknown; no uncertainty is added "
+                "for this. Fill them in before, or fit on rows with such gaps."
             )
 
     @property
@@ -213,12 +225,16 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def encode(self, table) -> np.ndarray:
         """`transform` of what `read_table` gives, without looking at its shape and names again."""
         columns = Columns(table, getattr(self, "feature_names_in_", None))
-        numbers = columns.numbers(self.numeric_columns_)
-        missing = np.isnan(numbers)
-        filled = np.where(missing, self.medians_, numbers) if missing.any() else numbers
+        filled = numbers = columns.numbers(self.numeric_columns_)
+        missing, gaps = np.isnan(numbers), []
+        if missing.any():
+            filled = np.where(missing, self.medians_, numbers)
+            gaps = self.numeric_columns_[missing.any(axis=0)].tolist()
+        labels = [columns.labels(k) for k in self.categorical_columns_]
+        gaps += _gaps(labels, self.categorical_columns_)
+        self._warn_of_gaps(gaps, columns)
         if self.is_identity:
             return filled
-        labels = [columns.labels(k) for k in self.categorical_columns_]
         places = _places(labels, self.categories_, len(columns))
         parts = [encoder.transform(places) for encoder in self._encoders]
         parts = [filled, missing[:, self._indicated], *parts]
@@ -252,6 +268,11 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
+
+
+def _gaps(labels, columns):
+    """Find the categorical columns that have missing values."""
+    return [int(k) for own, k in zip(labels, columns) if own.has_gaps]
 
 
 def _places(labels, vocabularies, n):

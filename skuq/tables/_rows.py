@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, check_X_y
 
 from skuq._checks import check_weights
+from skuq._warnings import warn_user
 from skuq.exceptions import SmallValidationWarning
 from skuq.tables._inputs import Inputs
 
@@ -118,13 +118,11 @@ def read_validation_rows(
 def warn_of_few_rows(
     n_valid: int,
     advice: str = "A larger validation_fraction or validation_data may help.",
-    stacklevel: int = 5,
 ) -> None:
     """Warn that members are chosen on few validation rows."""
     if n_valid < _ENOUGH_VALIDATION_ROWS:
-        warnings.warn(
+        warn_user(
             f"Members are chosen on {n_valid} validation rows; below {_ENOUGH_VALIDATION_ROWS} the "
             f"choice owes much to chance. {advice}".rstrip(),
             SmallValidationWarning,
-            stacklevel=stacklevel,
         )

@@ -41,6 +41,8 @@ class Scaling:
     ----------
     passthrough : sequence of int, default=()
         Columns of X that stay as they are: codes for an embedding.
+    limits : pair of ndarray of shape (n_features,), optional
+        Smallest and largest value of each column; others are taken for the nearer of them.
 
     Attributes
     ----------
@@ -51,14 +53,24 @@ class Scaling:
     #: What keeps standardised inputs within bounds; ``clip(xp, z)``.
     clip = staticmethod(hard_clip)
 
-    def __init__(self, passthrough: Sequence[int] = ()) -> None:
+    limits: tuple[np.ndarray, np.ndarray] | None = None  # files of earlier versions have none
+
+    def __init__(
+        self,
+        passthrough: Sequence[int] = (),
+        limits: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
         self.passthrough = list(passthrough)
+        self.limits = limits
 
     def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> Scaling:
         """Learn from finite rows X (n, d) with positive weights (n,), if any are given."""
-        self.mean_, self.scale_ = self._learn(*self._columns(X, sample_weight))
+        self.mean_, self.scale_ = self._learn(*self._columns(self._limited(X), sample_weight))
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
+
+    def _limited(self, X: Any, xp: Any = np) -> Any:
+        return X if self.limits is None else xp.clip(X, *self.limits)
 
     def _columns(
         self, X: np.ndarray, weight: np.ndarray | None
@@ -73,6 +85,7 @@ class Scaling:
 
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor whose operations are `xp`."""
+        X = self._limited(X, xp)
         if xp is not np:
             z = self.clip(xp, (X - self.mean_) / self.scale_)
             if not self.passthrough:
@@ -179,7 +192,7 @@ class NoScaling(Scaling):
 class TargetScaling:
     """Zero mean and unit variance for every output of y, and the way back.
 
-    A constant output is centred only.
+    A constant output is centred only, until `narrow`.
 
     Parameters
     ----------
@@ -201,6 +214,10 @@ class TargetScaling:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         return self
 
+    def narrow(self, constant: np.ndarray) -> None:
+        """Scale outputs that are constant (m,) by `constant_scale` instead of 1."""
+        self.scale_ = np.where(constant, constant_scale(self.mean_), self.scale_)
+
     def forward(self, y: np.ndarray) -> np.ndarray:
         """Standardise y (.., m)."""
         return (y - self.mean_) / self.scale_
@@ -208,6 +225,16 @@ class TargetScaling:
     def restore(self, loc: Any, scale: Any) -> tuple[Any, Any]:
         """Means and standard deviations (.., m) in units of y, from arrays or tensors."""
         return loc * self.scale_ + self.mean_, scale * self.scale_
+
+
+def constant_scale(value: Any) -> Any:
+    """Return the scale of targets that all have one value: what float32 cannot tell from it.
+
+    Networks compute in float32. In this unit their small errors vanish, and their small standard
+    deviations stay positive.
+    """
+    size = np.where(np.equal(value, 0), 1.0, np.clip(np.abs(value), 1e-100, 1e100))
+    return np.finfo("float32").eps * size  # squares of it are finite and not 0
 
 
 def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import elementwise
 
 from skuq._registry import saved_as
+from skuq.tables._scaling import constant_scale
 
 # Of the normal scores: rows that an interval between two of them holds, and most of these.
 _ROWS_EACH, _MOST_INTERVALS = 10, 100
@@ -43,7 +44,7 @@ class TargetTransform:
     -----
     The power of "yeo-johnson" is kept in [0, 2], where the map is onto. Farther beyond the
     data than their range is wide, the curve goes on as a straight line; that of "quantile" does
-    so beyond the data. A constant y is centred only.
+    so beyond the data. A constant y is centred only, until `narrow`.
 
     References
     ----------
@@ -89,6 +90,13 @@ class TargetTransform:
         weight = weight / weight.sum()
         self.outputs_ = tuple(_learn(_KINDS[self.kind], column, weight) for column in y.T)
         return self
+
+    def narrow(self, constant: np.ndarray) -> None:
+        """Scale outputs that are constant (m,) by `constant_scale` instead of 1."""
+        self.outputs_ = tuple(
+            _Line(own.mean, constant_scale(own.mean)) if is_constant else own
+            for own, is_constant in zip(self.outputs_, constant)
+        )
 
     def forward(self, y) -> np.ndarray:
         """Transformed targets, of the same shape (.., m)."""

@@ -16,8 +16,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
+from skuq._checks import explain_labels
 from skuq._params import StrOptions
 from skuq._registry import saved_as
+from skuq._warnings import warn_user
 from skuq.networks import (
     CategoricalHead,
     GaussianHead,
@@ -36,6 +38,7 @@ from skuq.predictive import (
     StudentTMixture,
     TransformedMixture,
 )
+from skuq.tables._far_values import find_far_values
 from skuq.tables._rows import Rows
 from skuq.tables._scaling import TargetScaling
 from skuq.tables._target_transforms import TargetTransform
@@ -109,6 +112,9 @@ class NumberTargets:
         Members in one network.
     standardize : bool, default=True
         False leaves y in its own units.
+    narrow_constants : bool, default=True
+        Whether an output with one value in all rows, those of validation among them, is predicted
+        to the precision of float32. Otherwise its unit is 1.
 
     Attributes
     ----------
@@ -124,6 +130,7 @@ class NumberTargets:
     """
 
     std_factor, noise_floor = 1.0, 0.0
+    _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
 
     def __init__(
         self,
@@ -132,14 +139,18 @@ class NumberTargets:
         loss: str = "nll",
         n_copies: int = 1,
         standardize: bool = True,
+        narrow_constants: bool = True,
     ) -> None:
         self.loss, self.n_copies = loss, n_copies
+        self.narrow_constants = narrow_constants and standardize
         transforms = transform != "standard"
         self.scaling: Any = TargetTransform(transform) if transforms else TargetScaling(standardize)
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds finite numbers (n,) or (n, m)."""
-        return validate_data(estimator, y=y, multi_output=True, y_numeric=True)
+        with explain_labels(estimator):
+            numbers: np.ndarray = validate_data(estimator, y=y, multi_output=True, y_numeric=True)
+            return numbers.astype("float64")
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Note the shape of y, and return it as (n, m)."""
@@ -147,7 +158,12 @@ class NumberTargets:
         self.n_outputs = 1 if self.is_1d else y.shape[1]
         head = HEADS[self.loss](self.n_outputs)
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
-        return y.astype("float64").reshape(len(y), -1)
+        values: np.ndarray = y.astype("float64").reshape(len(y), -1)
+        used = values[weight > 0]
+        self._value, self._constant = used[0], (used == used[0]).all(axis=0)
+        if not (self.is_transformed and self.scaling.kind == "quantile"):
+            _warn_of_far_values(used, np.flatnonzero(weight > 0))
+        return values
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as (n, m)."""
@@ -157,6 +173,8 @@ class NumberTargets:
             raise ValueError(
                 f"y of validation rows must have {self.n_outputs} outputs. Got {y.shape[1]}."
             )
+        if self._constant is not None:
+            self._constant = self._constant & (y == self._value).all(axis=0)
         return y
 
     def weigh(self, rows: Rows) -> Rows:
@@ -170,6 +188,8 @@ class NumberTargets:
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> NumberTargets:
         """Learn the scale of the training rows' y."""
         self.scaling.fit(y, weight)
+        if self.narrow_constants and self._constant is not None:
+            self.scaling.narrow(self._constant)
         return self
 
     def transform(self, y: np.ndarray) -> np.ndarray:
@@ -265,6 +285,17 @@ class NumberTargets:
         return GaussianMixture(loc, scale, weights)
 
 
+def _warn_of_far_values(y: np.ndarray, rows: np.ndarray) -> None:
+    far = find_far_values(y)
+    if far is not None:
+        names = ["y"] if y.shape[1] == 1 else [f"{k} of y" for k in range(y.shape[1])]
+        warn_user(
+            "y has values so far from all others that these would look alike to a network: "
+            f"{far.describe(y, rows, names)}. Correct them or drop their rows. If they are right, "
+            "train on a transformed y, which 'target_transform=\"quantile\"' does."
+        )
+
+
 @saved_as("tables.ClassTargets")
 class ClassTargets:
     """Classes, with any labels.
@@ -299,6 +330,10 @@ class ClassTargets:
         """Learn the classes and their weights, and return codes (n, 1)."""
         self._encoder = LabelEncoder().fit(y)
         self.classes = self._encoder.classes_
+        if len(self.classes) < 2:
+            raise ValueError(
+                f"y must have at least two classes. Got 1 class: {self.classes.tolist()}."
+            )
         head = CategoricalHead(len(self.classes))
         self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
         codes = self._encoder.transform(y)

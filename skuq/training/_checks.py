@@ -7,6 +7,7 @@ from typing import Any
 
 from skuq import backend
 from skuq.exceptions import SearchSpaceError
+from skuq.networks._builders import refuse_model
 from skuq.networks._plan import make_plan
 from skuq.networks._rebuild import rebuild
 
@@ -28,6 +29,8 @@ def build_checked(
     SearchSpaceError
         If it raises, or the model is not one that can be trained.
     """
+    backend.check_fork()  # an error of `build` would hide it
+    refuse_model(source, build)
     try:
         model = build(input_shape, n_raw)
     except Exception as error:

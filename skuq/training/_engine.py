@@ -98,7 +98,7 @@ class TrainingRun:
         n_epochs: int | None = None,
         *,
         cancelled: Callable[[], bool] | None = None,
-        report: Callable[[int], Any] | None = None,
+        report: Callable[[int, int], Any] | None = None,
         deadline: float = math.inf,
     ) -> None:
         """Train for so many epochs (None: all that are left), or until no member goes on.
@@ -133,7 +133,7 @@ class TrainingRun:
             self._carry, self._done, n_calls = carry, self._done + n, n_calls + 1
             self._history.append(rows[:n])
             if report is not None:
-                report(n)
+                report(n, 0 if np.all(stops) else end - self._done)
         self._seconds += time.perf_counter() - started
 
     def _plan(self, n_epochs: int) -> dict[str, np.ndarray]:

@@ -42,7 +42,7 @@ class JointTraining:
         share: float = 1.0,
         *,
         cancelled: Callable[[], bool] | None = None,
-        report: Callable[[int], Any] | None = None,
+        report: Callable[[int, int], Any] | None = None,
         deadline: float = math.inf,
     ) -> None:
         """Train up to this share of each job's epochs, at least one; 1 ends the training.

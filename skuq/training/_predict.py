@@ -81,6 +81,7 @@ def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
     A single prediction is not worth that: the float32 model does it in a third of the time. Its
     last digits depend on the other rows of a pass.
     """
+    backend.check_fork()  # a program of the parent may be kept
     dtype = "float32" if once else "float64"
     weights = np.asarray(member.weights, dtype=dtype)
     state = tuple(_cast(value, dtype) for value in member.state)

@@ -20,7 +20,7 @@ def train(
     data: TrainingData,
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
     deadline: float = math.inf,
 ) -> list[Member | FloatingPointError]:
     """Train the networks of a job; each one's best epoch becomes a member.
@@ -40,7 +40,8 @@ def train(
     cancelled : callable, optional
         Asked about once a second; when it returns True, training ends with InterruptedError.
     report : callable, optional
-        ``report(n_epochs)`` after each slice of a run, with the slice's number of epochs.
+        ``report(n_epochs, n_left)`` after each slice of a run, with the number of epochs of the
+        slice, and of those that the run still has at most.
     deadline : float, default=inf
         Time of ``time.monotonic()`` after which no new slice begins; members are then those of
         the epochs that there were, at least one.
@@ -64,7 +65,7 @@ def train_all(
     data: TrainingData,
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
     deadline: float = math.inf,
 ) -> list[list[Member | FloatingPointError]]:
     """Train several jobs on the same data, as many groups at the same time as there are cores.
@@ -91,7 +92,7 @@ def train_epochs(
     n_epochs: int,
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
 ) -> TrainingState:
     """Train the networks of a job for some epochs, and pause.
 
@@ -122,7 +123,7 @@ def train_member(
     seed: int,
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
     **fields: Any,
 ) -> Member:
     """Train one network from scratch: `train` of a job made of a model.
@@ -163,7 +164,7 @@ def train_stack(
     seeds: Sequence[int],
     *,
     cancelled: Callable[[], bool] | None = None,
-    report: Callable[[int], Any] | None = None,
+    report: Callable[[int, int], Any] | None = None,
     **fields: Any,
 ) -> list[Member | FloatingPointError]:
     """Train K networks of one architecture as one program: `train` of a job made of a model.

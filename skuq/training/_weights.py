@@ -7,12 +7,12 @@ again, each variable by a copy of its initializer with a seed of its own.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
 from skuq import backend
+from skuq._warnings import warn_user
 from skuq.catalog._records import Member
 from skuq.networks._rebuild import rebuild
 
@@ -39,10 +39,9 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
         elif id(variable) in initializers:
             value = _draw(initializers[id(variable)], variable.shape, own_seed)
         elif variable.trainable and value.dtype.kind == "f" and np.ptp(value) > 0:
-            warnings.warn(
+            warn_user(
                 f"Variable {variable.path} has no initializer that its layer names "
                 f"`{variable.name}_initializer`: its first value does not repeat.",
-                stacklevel=2,
             )
         values[id(variable)] = np.asarray(value)
     parts = [values[id(v)].ravel() for v in model.trainable_variables]

@@ -394,7 +394,7 @@ def test_selection_never_leaves_a_single_member_unless_asked(tiny, wave):
 def test_progress_and_log(tiny, wave, capsys, caplog):
     with caplog.at_level(logging.INFO, logger="skuq"):
         tiny.set_params(verbose=1).fit(*wave)
-    assert "4/4" in capsys.readouterr().err
+    assert "4 of 4 trials" in capsys.readouterr().err
     assert sum("score" in message for message in caplog.messages) == 4
 
 

@@ -402,7 +402,7 @@ def test_unknown_classes_in_validation_data_are_named(classes):
 
 def test_progress_is_shown(table, capsys):
     clone(REGRESSORS[0]).set_params(verbose=1).fit(*table)
-    assert "training: 30epoch" in capsys.readouterr().err
+    assert "training: 30 of 30 epochs" in capsys.readouterr().err
 
 
 # Defects found by reading ----------------------------------------------------------------

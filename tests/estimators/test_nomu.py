@@ -674,7 +674,7 @@ def test_a_refit_that_fails_leaves_nothing_fitted(error, table, monkeypatch):
 
 def test_progress_is_shown(table, capsys):
     small(verbose=1).fit(*table)
-    assert "training: 30epoch" in capsys.readouterr().err
+    assert "training: 30 of 30 epochs" in capsys.readouterr().err
 
 
 # Artificial inputs --------------------------------------------------------------------------

@@ -216,6 +216,7 @@ CASES = {
     ),
     "output by output": (OutputwiseRegressor(ensemble(**SMALL)), X, BOTH),
     "pipeline": (make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
+    "pipeline, uncertain": (skuq.make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
 }
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib import colors
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -67,6 +68,10 @@ def test_band_of_mixture_shows_both_parts_in_order_of_the_input():
     width = 3 * np.sqrt(2)
     assert_allclose(_edges(display.total_band_), np.stack([mean - width, mean + width], axis=1))
     assert_allclose(display.scatter_.get_offsets(), [[2, 1], [0, 2], [1, 3]])
+    # The points are on top, and their rims tell them from bands and the mean.
+    assert display.scatter_.get_zorder() > display.line_.get_zorder()
+    assert colors.to_hex(display.scatter_.get_edgecolor()[0]) == "#ffffff"
+    assert display.scatter_.get_alpha() is None
     assert display.ax_.get_ylabel() == "y (kW)"
 
 

@@ -142,6 +142,10 @@ def test_results_have_the_rows_and_outputs(kind, shape):
     assert m.quantile([0.3, 0.4, 0.5]).shape == (shape[0], 3, *shape[1:])
     assert m.interval(0.5).shape == (shape[0], 2, *shape[1:])
     assert_allclose(m.interval(0.5), m.quantile([0.25, 0.75]))
+    several = m.interval([0.5, 0.8])
+    assert several.shape == (shape[0], 2, 2, *shape[1:])
+    assert_allclose(several[:, 0], m.interval(0.5))
+    assert_allclose(several[:, 1], m.interval(0.8))
 
 
 @kinds

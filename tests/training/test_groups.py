@@ -159,7 +159,7 @@ def test_members_are_those_of_smaller_stacks_and_of_single_runs(data, model, jit
 def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
     both, threads = threading.Barrier(2, timeout=60), set()
 
-    def report(n_epochs):
+    def report(n_epochs, n_left):
         if len(threads) < 2:
             threads.add(threading.get_ident())
             both.wait()  # breaks unless two are here at once
@@ -219,6 +219,8 @@ def test_an_interrupt_ends_all_groups(data):
 
     thread = threading.Thread(target=interrupt)
     n_threads = threading.active_count()
+    # Tests that run in the background of a shell ignore SIGINT otherwise.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread.start()
     started = time.monotonic()
     try:
@@ -226,11 +228,12 @@ def test_an_interrupt_ends_all_groups(data):
             train(
                 job_of(8, replace(RECIPE, epochs=10**6)),
                 data,
-                report=lambda n_epochs: running.set(),
+                report=lambda *numbers: running.set(),
             )
     finally:
         running.set()
         thread.join()
+        signal.signal(signal.SIGINT, handler)
     assert time.monotonic() - started < 30
     assert threading.active_count() <= n_threads  # none goes on in the background
 

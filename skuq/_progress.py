@@ -1,0 +1,236 @@
+"""Progress of long computations: a bar on a terminal, lines elsewhere, nothing in workers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Self
+
+import joblib
+from tqdm.auto import tqdm
+
+_logger = logging.getLogger("skuq")
+
+_LONG = 20.0  # seconds: by default a shorter computation shows no bar
+_FIRST_ESTIMATE = 2.0  # seconds after which a computation's time is estimated
+_N_LINES = 20  # lines of a computation of many steps, at most
+_LINE_EVERY = 60.0  # seconds after which such a computation writes a line anyway
+
+
+# What is told of the steps of a computation: ``listener(unit, n)``.
+_LISTENER: ContextVar[Callable[[str, int], None] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listening(listener: Callable[[str, int], None] | None) -> Iterator[None]:
+    """Tell a listener of the steps that are counted meanwhile."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+class Progress:
+    """Progress of one computation, which counts its steps.
+
+    A context manager. With ``verbose=None`` there is a bar on a terminal or in a notebook, as soon
+    as the computation is expected to take above 20 seconds, and elsewhere lines in the log "skuq"
+    at level INFO; in workers there is nothing. With 1 there is a bar at once, or lines on stderr
+    where that is no terminal, each step once. With 0 there is nothing.
+
+    Parameters
+    ----------
+    name : str
+        Name of the computation.
+    unit : str
+        What a step is.
+    total : int, optional
+        Number of steps; None if it is not known yet.
+    verbose : int or None, default=None
+    initial : int, default=0
+        Steps that were done before.
+    seconds_left : callable, optional
+        Time that the computation may still take, in seconds.
+    every_step : bool, default=True
+        Whether each step is worth a line; otherwise there are about twenty.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        unit: str,
+        total: int | None = None,
+        *,
+        verbose: int | None = None,
+        initial: int = 0,
+        seconds_left: Callable[[], float] | None = None,
+        every_step: bool = True,
+    ) -> None:
+        self._name, self._unit, self._total = name, unit, total
+        self._verbose, self._initial = verbose, initial
+        self._limit, self._every_step = seconds_left, every_step
+        self._display = _choose_display(verbose)
+        self._bar: Any = None
+        self._lock = threading.RLock()  # threads that train report at the same time
+        self._left_by_thread: dict[int, int] = {}
+        self._n_lines = 0
+        self._shown: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self.n_done = self._initial
+        self._listener = _LISTENER.get()
+        self._started = self._last_line = time.time()
+        self._timer: threading.Timer | None = None
+        if self._display == "bar":
+            if self._verbose:
+                self._open_bar()
+            else:  # also where the first step takes long
+                self._timer = threading.Timer(_LONG, self._open_bar)
+                self._timer.daemon = True
+                self._timer.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._display = None  # a timer that has just gone off opens nothing
+            if self._bar is not None:
+                self._bar.close()
+
+    def epochs(self, n_epochs: int, n_left: int) -> None:
+        """Count epochs of a run that has at most `n_left` more; runs are told apart by thread."""
+        with self._lock:
+            self._left_by_thread[threading.get_ident()] = n_left
+            self._total = self.n_done + n_epochs + sum(self._left_by_thread.values())
+            self.step(n_epochs)
+
+    def step(self, n: int = 1, message: str = "", **shown: Any) -> None:
+        """Count steps, and show values by their names.
+
+        Parameters
+        ----------
+        n : int, default=1
+        message : str, default=""
+            Says what happened, in lines.
+        **shown
+            Values, which stay until they are replaced.
+        """
+        with self._lock:
+            self.n_done += n
+            if self._listener is not None:
+                self._listener(self._unit, n)
+            self._shown.update(shown)
+            if self._display == "bar":
+                self._update_bar()
+            elif self._display is not None and self._is_worth_a_line():
+                self._write_line(message)
+            if message and self._display != "log":
+                _logger.info(message)
+
+    # Bars
+
+    def _update_bar(self) -> None:
+        if self._bar is None:
+            if self._seconds_expected() <= _LONG:
+                return
+            self._open_bar()
+        self._bar.total = self._total
+        if limited := self._limited():
+            self._shown["time limit"] = limited
+        self._bar.set_postfix(self._shown, refresh=False)
+        self._bar.update(self.n_done - self._bar.n)
+        if self.n_done == self._total:
+            self._bar.refresh()
+
+    def _open_bar(self) -> None:
+        with self._lock:
+            if self._bar is not None or self._display != "bar":
+                return
+            self._bar = tqdm(
+                total=self._total,
+                initial=self._initial,
+                desc=self._name,
+                unit=self._unit,
+                delay=1e-9,  # nothing is drawn before the next two lines
+            )
+            self._bar.start_t, self._bar.n = self._started, self.n_done
+            self._bar.set_postfix(self._shown)
+
+    def _seconds_expected(self) -> float:
+        """Estimate the time of the whole computation; 0 while it is too early to tell."""
+        elapsed = time.time() - self._started
+        if elapsed < _FIRST_ESTIMATE:
+            return 0.0
+        return elapsed + self._seconds_left()
+
+    def _seconds_left(self) -> float:
+        """Estimate the time that is left; infinite if nothing is known about it."""
+        estimate = math.inf
+        n_done = self.n_done - self._initial
+        if self._total is not None and n_done > 0:
+            estimate = (time.time() - self._started) / n_done * (self._total - self.n_done)
+        return estimate if self._limit is None else min(estimate, max(self._limit(), 0.0))
+
+    def _limited(self) -> str:
+        """Say how long the computation may still take; empty without a limit."""
+        seconds = math.inf if self._limit is None else self._limit()
+        return tqdm.format_interval(max(seconds, 0)) if math.isfinite(seconds) else ""
+
+    # Lines
+
+    def _is_worth_a_line(self) -> bool:
+        if self._every_step or self.n_done == self._total:
+            return True
+        share = 1.0 if not self._total else self.n_done / self._total
+        late = time.time() - self._last_line > _LINE_EVERY
+        return late or share * _N_LINES >= self._n_lines + 1
+
+    def _write_line(self, message: str) -> None:
+        self._last_line = time.time()
+        self._n_lines = max(
+            self._n_lines + 1, int(_N_LINES * self.n_done / self._total) if self._total else 0
+        )
+        of = "" if self._total is None else f" of {self._total}"
+        parts = [f"{self._name}: {self.n_done}{of} {self._unit}s"]
+        parts += [f"{name} {value}" for name, value in self._shown.items()]
+        left = self._seconds_left()
+        if math.isfinite(left) and self.n_done != self._total:
+            parts.append(f"{tqdm.format_interval(left)} left")
+        line = ", ".join(parts) + f" ({message})" * bool(message)
+        if self._display == "log":
+            _logger.info(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _choose_display(verbose: int | None) -> str | None:
+    """Choose "bar", "lines" on stderr, "log" or None."""
+    if not verbose and verbose is not None:
+        return None
+    if verbose is None and _is_in_worker():
+        return None
+    if _is_watched():
+        return "bar"
+    return "log" if verbose is None else "lines"
+
+
+def _is_watched() -> bool:
+    """Whether somebody sees a bar: on a terminal or in a notebook."""
+    if any(base.__module__ == "tqdm.notebook" for base in tqdm.__mro__):
+        return True
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _is_in_worker() -> bool:
+    """Whether the caller is one of several tasks of joblib, or in a process of multiprocessing."""
+    backend, _ = joblib.parallel.get_active_backend()
+    return (backend.nesting_level or 0) > 0 or multiprocessing.parent_process() is not None
