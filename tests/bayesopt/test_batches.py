@@ -35,7 +35,7 @@ SURROGATES = {
 
 
 @pytest.mark.parametrize("acquisition", slow_after(1, ["lei", "ucb", "mean"]))
-@pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.parametrize("name", slow_after(3, SURROGATES))
 def test_points_of_a_batch_are_apart(name, acquisition):
     for seed in range(2 if "compiled" in name else 6):
         optimizer = told(search(SURROGATES[name], acquisition, random_state=seed), seed=seed)
@@ -68,7 +68,7 @@ def test_batches_of_whole_numbers_are_distinct(integer):
 # Pending points
 
 
-@pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.parametrize("name", slow_after(4, SURROGATES))
 def test_asked_again_before_a_result_it_gives_other_points(name):
     optimizer = told(search(SURROGATES[name]))
     x = np.vstack([optimizer.ask() for _ in range(4)])
