@@ -240,8 +240,9 @@ def step_seconds(runs):
 
 @table
 def searches(part):
-    """Searches of skuq beside those of others."""
-    others = _bo_published.MEDIANS[part]
+    """Searches of skuq beside those of others; of the pollutants from the same designs."""
+    designs = sorted({r["seed"] for r in records("bo", part=part, method="neon_lei")})
+    others = _bo_published.medians(part, designs)
     marks = list(next(iter(others.values()))[1])
     rows = []
     for method, title in SEARCHES[part].items():
