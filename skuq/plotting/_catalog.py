@@ -179,7 +179,7 @@ class CatalogDisplay(Display):
 
         names = list(self.configurations)
         if self.importances is not None:
-            # What a forest that predicts nothing ranks is left in its own order.
+            # The ranks of a forest that predicts nothing are chance: keep the first decisions.
             ranked = names if _is_chance(self.r2) else self.importances.index
             shown = set(ranked[:_MOST_AXES])
             names = [name for name in names if name in shown]
