@@ -62,3 +62,5 @@ for name in ("as it is", "scale", "isotonic"):
     QuantileCalibrationDisplay.from_estimator(models[name], X_test, y_test, name=name, ax=right)
 right.set_title("Share of rows below each predicted quantile")
 figure.savefig("calibration.png", dpi=110)
+
+# sphinx_gallery_thumbnail_path = "images/calibration.png"

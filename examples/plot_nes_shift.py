@@ -141,3 +141,5 @@ if __name__ == "__main__":
     parser.add_argument("--output", default="nes_shift.png")
     arguments = parser.parse_args()
     main(arguments.output, arguments.data_dir, arguments.n_trials)
+
+# sphinx_gallery_thumbnail_path = "images/nes_shift.png"

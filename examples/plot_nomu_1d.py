@@ -169,3 +169,5 @@ if __name__ == "__main__":
     parser.add_argument("--units", type=int, default=128, help="1024 is the paper's size")
     arguments = parser.parse_args()
     main(arguments.output, arguments.units)
+
+# sphinx_gallery_thumbnail_path = "images/nomu_1d.png"

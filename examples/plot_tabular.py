@@ -171,3 +171,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draw a table's uncertainty in four panels.")
     parser.add_argument("--output", default="tabular.png")
     main(parser.parse_args().output)
+
+# sphinx_gallery_thumbnail_path = "images/tabular.png"

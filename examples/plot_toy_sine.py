@@ -178,3 +178,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# sphinx_gallery_thumbnail_path = "images/toy_sine.png"

@@ -4,6 +4,7 @@ They may move or change with any release of scikit-learn. Only this file then ne
 """
 
 from sklearn.base import _fit_context as fit_context
+from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Hidden, Interval, Options, StrOptions
 from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
 from sklearn.utils.metaestimators import _safe_split as safe_split
@@ -31,5 +32,6 @@ __all__ = [
     "check_method_params",
     "check_sample_weight",
     "fit_context",
+    "safe_indexing",
     "safe_split",
 ]

@@ -46,7 +46,10 @@ DIFFERENT = {
         "selection_loss": "losses of distributions or of probabilities",
     },
     "NES": _SELECTION,
-    "CalibratedUncertainty": {"estimator": "what predicts is another method"},
+    "CalibratedUncertainty": {
+        "estimator": "what predicts is another method",
+        "method": "densities or probabilities",
+    },
     "DeepEnsemble": {**_OUTPUTS, "validation_fraction": "classes are stratified"},
     "HyperDeepEnsemble": _OUTPUTS,
     "MCDropout": _OUTPUTS,
@@ -96,7 +99,7 @@ DIFFERENT = {
 }
 # Parameters whose type or default differs, but not the description.
 OTHER_TYPES = {
-    "CalibratedUncertainty": {"estimator_"},
+    "CalibratedUncertainty": {"drift_", "estimator_"},
     "neural": {
         # Deep ensembles have a setting "auto" for each kind of network.
         "batch_size",

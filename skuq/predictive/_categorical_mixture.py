@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from skuq._checks import check_member_weights
+from skuq._registry import saved_as
 from skuq.predictive._types import FILLED_IN, RandomSource
 from skuq.predictive._uncertainty import ClassUncertainty
 
@@ -20,6 +21,7 @@ from skuq.predictive._uncertainty import ClassUncertainty
 _SMALLEST = np.finfo(float).tiny
 
 
+@saved_as("predictive.CategoricalMixture")
 @dataclass(frozen=True, eq=False)
 class CategoricalMixture:
     """Mixture of K distributions over C classes for every row; rows share the weights.

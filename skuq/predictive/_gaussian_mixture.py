@@ -13,10 +13,12 @@ from scipy import special
 
 from skuq._checks import check_member_weights
 from skuq._constants import LOG_SQRT_2PI
+from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture, check_locations_and_scales
 from skuq.predictive._types import FILLED_IN, Factor
 
 
+@saved_as("predictive.GaussianMixture")
 @dataclass(frozen=True, eq=False)
 class GaussianMixture(Mixture):
     """Mixture of K normals for every row; rows share the weights.

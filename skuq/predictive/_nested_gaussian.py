@@ -15,11 +15,13 @@ from scipy import special
 
 from skuq._checks import check_member_weights
 from skuq._constants import LOG_SQRT_2PI
+from skuq._registry import saved_as
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._mixture import Mixture
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource
 
 
+@saved_as("predictive.NestedGaussianMixture")
 @dataclass(frozen=True, eq=False)
 class NestedGaussianMixture(Mixture):
     """Mixture of K members for every row, each of which is a mixture of J normals.

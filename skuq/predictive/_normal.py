@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from skuq._registry import saved_as
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
@@ -35,6 +36,7 @@ def check_parts(**arrays: ArrayLike) -> list[np.ndarray]:
     return list(checked.values())
 
 
+@saved_as("predictive.EpistemicNormal")
 @dataclass(frozen=True, eq=False, init=False)
 class EpistemicNormal(GaussianMixture):
     """Normal distribution for every row, with known aleatoric and epistemic variance.

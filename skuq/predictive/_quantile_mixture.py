@@ -13,10 +13,12 @@ import numpy as np
 
 from skuq._checks import check_member_weights
 from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
+from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture, find_roots
 from skuq.predictive._types import FILLED_IN, Factor
 
 
+@saved_as("predictive.QuantileMixture")
 @dataclass(frozen=True, eq=False)
 class QuantileMixture(Mixture):
     """Mixture of K members for every row, each given by its quantiles at the same levels.

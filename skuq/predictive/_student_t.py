@@ -13,6 +13,7 @@ import numpy as np
 from scipy import special
 
 from skuq._checks import check_member_weights
+from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture, check_locations_and_scales
 from skuq.predictive._types import FILLED_IN, Factor
 
@@ -25,6 +26,7 @@ _NODES = np.sinh(np.pi / 2 * np.sinh(_U))
 _LOG_SLOPES = np.log(np.cosh(np.pi / 2 * np.sinh(_U)) * np.cosh(_U))
 
 
+@saved_as("predictive.StudentTMixture")
 @dataclass(frozen=True, eq=False)
 class StudentTMixture(Mixture):
     """Mixture of K Student's t distributions for every row; rows share the weights.

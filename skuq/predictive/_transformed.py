@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture
 from skuq.predictive._types import Factor, RandomSource, RowIndex
 
@@ -33,6 +34,7 @@ class Transform(Protocol):
         """Select the transform of one of several outputs, for arrays (..)."""
 
 
+@saved_as("predictive.TransformedMixture")
 @dataclass(frozen=True, eq=False)
 class TransformedMixture(Mixture):
     """Distribution of y, given a mixture that predicts an increasing function of y.

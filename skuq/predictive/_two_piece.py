@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from skuq._registry import saved_as
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._normal import check_parts
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
@@ -21,6 +22,7 @@ from skuq.predictive._uncertainty import Uncertainty
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 
+@saved_as("predictive.TwoPieceNormal")
 @dataclass(frozen=True, eq=False)
 class TwoPieceNormal(Continuous):
     """Two-piece normal distribution for every row, with its mode at the point prediction.

@@ -41,6 +41,7 @@ def repeated(wave):
 # ---------------------------------------------------------------- the search
 
 
+@pytest.mark.slow
 def test_the_first_trials_are_recipes_that_are_known_to_be_good(fitted, wave):
     model = AutoDEUQRegressor(n_trials=3, epochs=1, repeats=0, random_state=0).fit(*wave)
     default = sum(model.decisions_[1:], model.decisions_[0]).default()
@@ -154,6 +155,7 @@ def test_a_search_repeats_exactly(fitted, wave):
     assert_array_equal(again.predict(wave[0]), fitted.predict(wave[0]))
 
 
+@pytest.mark.slow
 def test_classes_have_their_own_recipes(iris):
     model = AutoDEUQClassifier(**FAST).fit(*iris)
     assert model.predict_proba(iris[0]).shape == (150, 3)

@@ -142,6 +142,7 @@ def test_the_folder_of_one_search_is_for_it_alone(search, tmp_path):
         search(2, catalog_dir=path, epochs=7).fit(X + 1, y)
 
 
+@pytest.mark.slow
 def test_a_changed_search_space_is_noticed(search, trained):
     X, y = table()
 
@@ -248,6 +249,7 @@ def test_frames_and_classes_come_back(search, trained):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vary", slow_after(1, ["both", "hyperparameters", "initialisation"]))
 def test_neural_ensemble_search_is_durable_too(search, trained, iris, vary):
     X, y = iris
@@ -332,6 +334,7 @@ def test_other_labels_or_columns_are_another_search(search, trained):
     assert len(trained) == 3
 
 
+@pytest.mark.slow
 def test_functions_with_other_arguments_are_another_search(search, trained):
     from functools import partial
 
@@ -443,6 +446,7 @@ def test_another_loss_chooses_the_best_by_it(search, loss):
             model.reselect(**{name: 1})
 
 
+@pytest.mark.slow
 def test_brier_score_of_an_ensemble(iris, search):
     X, y = iris
     model = search(6, kind=AutoDEUQClassifier, catalog_dir=None, selection_loss="brier").fit(X, y)

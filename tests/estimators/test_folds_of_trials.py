@@ -102,6 +102,7 @@ def test_a_trial_scores_its_loss_over_all_rows(folded):
         assert_allclose(folded.catalog_[k].score, member.score)
 
 
+@pytest.mark.slow
 def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
     X, y = rows[0][:50], rows[1][:50]
     model = regressor(tiny_space, n_trials=1, cv=GroupKFold(2)).fit(X, y, groups=np.arange(50) > 9)
@@ -123,6 +124,7 @@ def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
     assert_allclose(member.score, -np.average(likelihood, weights=weight), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, rows):
     X, y = rows[0][:13], rows[1][:13]
     model = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3)).fit(X, y)
@@ -134,6 +136,7 @@ def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, 
         assert_allclose(one.weights, other.weights, atol=2e-3)  # Adam takes no size from a loss
 
 
+@pytest.mark.slow
 def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkeypatch):
     monkeypatch.setattr("skuq.training._folds.make_plan", lambda network: None)
     alone = regressor(tiny_space, cv=KFold(3)).fit(*rows)
@@ -170,6 +173,7 @@ def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
     assert_allclose(parts.held_out, whole.held_out, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_rows_without_weight_are_in_no_fold(tiny_space, rows):
     weight = np.r_[np.zeros(20), np.ones(40)]
     some = regressor(tiny_space).fit(*rows, sample_weight=weight)
@@ -232,6 +236,7 @@ def test_two_processes_find_the_same(tiny_space, rows):
     assert_allclose(one.predict(rows[0]), two.predict(rows[0]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_classes(tiny_space, iris):
     model = classifier(tiny_space, epochs=40).fit(*iris)
     assert model.score(*iris) > 0.9
@@ -385,6 +390,7 @@ def test_they_are_trained_after_a_search_that_was_cut_short_in_threads(tiny_spac
     assert sorted(model.refitted_) == sorted(model.selection_.indices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cv", [None, 2])
 def test_images(cv):
     def build(hp, input_shape, n_outputs):
@@ -443,6 +449,7 @@ def test_selecting_again_gives_up_what_was_trained_anew(tiny_space, rows):
     assert_array_equal(model.predict(rows[0]), searched.predict(rows[0]))
 
 
+@pytest.mark.slow
 def test_shifted_rows_are_predicted_by_all_folds(tiny_space, iris):
     X, y = iris
     shifted = [(X[:30] + 0.3, y[:30]), (X[:30] + 0.9, y[:30])]

@@ -224,6 +224,7 @@ def test_codes_are_for_networks_that_embed(rows):
     assert ensemble.preprocessor_.transform(X).shape == (70, 15)
 
 
+@pytest.mark.slow
 def test_networks_that_embed_get_codes_as_they_are(rows):
     X = pd.DataFrame({"code": np.arange(70) % 14, "x": rows[1]}).astype({"code": "category"})
     model = skuq.DeepEnsembleRegressor(2, network="tabular", epochs=1, random_state=0)
@@ -322,6 +323,7 @@ def test_predictions_follow_the_fit_and_not_later_settings(ensemble, rows):
     assert_array_equal(_predictions(ensemble.set_params(preprocess=None), X), before)
 
 
+@pytest.mark.slow
 def test_searches_over_frames(ensemble, rows):
     X, y = rows
     grid = {"preprocess": ["auto", TablePreprocessor(max_categories=2, missing="median")]}
@@ -359,6 +361,7 @@ def test_images_are_not_preprocessed(tiny_space):
 # ------------------------------------------------------- posteriors, NOMU's inputs
 
 
+@pytest.mark.slow
 def test_draws_of_a_model_of_frames(rows):
     X, y = rows[0][["age", "rooms"]].astype(float), rows[1]
     model = skuq.DeepEnsembleRegressor(2, **NETWORK).fit(X, y)

@@ -249,6 +249,7 @@ def test_search_and_cross_validation(digits):
     assert model.get_params()["tree__max_depth"] == 2
 
 
+@pytest.mark.slow
 def test_jobs_and_splitters_change_nothing_else(digits):
     X, _, y, _ = digits
     splits = KFold(3, shuffle=True, random_state=1)
@@ -446,6 +447,7 @@ def test_members_of_an_ensemble_are_a_pool(digits):
         DeepEnsembleClassifier().member_estimators()
 
 
+@pytest.mark.slow
 def test_autodeuq_selects_by_hq(wave, tiny_space):
     model = AutoDEUQRegressor(
         8, n_members=3, epochs=20, search_space=tiny_space, selection="hq", random_state=0

@@ -71,6 +71,7 @@ def test_heads(rows, loss, n_outputs):
     assert_same(DeepEnsembleRegressor(**TINY, loss=loss).fit(X, y), X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "n_copies"),
     slow_after(

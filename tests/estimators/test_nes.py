@@ -70,6 +70,7 @@ def test_members_are_averaged(iris, fitted):
     assert [name for name, _ in pool] == [f"trial{k}" for k in range(10)]
 
 
+@pytest.mark.slow
 def test_selection_is_forward_select_on_the_held_out_rows(tiny_space, iris):
     X, y = iris
     model = tiny(tiny_space).fit(X[:100], y[:100], validation_data=(X[100:], y[100:]))
@@ -115,6 +116,7 @@ def test_two_jobs_train_the_same_random_pool(tiny_space, iris):
     assert_array_equal(one.predict_proba(X), two.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_what_varies(tiny_space, iris):
     X, y = iris
     seen = {}
@@ -234,6 +236,7 @@ def test_bad_shift_validation(tiny_space, iris):
 # ----------------------------------------------------------------------- baselines
 
 
+@pytest.mark.slow
 def test_baselines_use_the_best_configuration(tiny_space, iris):
     X, y = iris
     search = tiny(tiny_space, 8, strategy="rs", vary="both", epochs=5).fit(X, y)
@@ -336,6 +339,7 @@ def test_every_selection(tiny_space, iris, selection):
     )
 
 
+@pytest.mark.slow
 def test_use_best_and_a_users_selection(tiny_space, iris):
     X, y = iris
     model = tiny(tiny_space, use_best=True, n_members=6, epochs=3)
@@ -354,6 +358,7 @@ def test_use_best_and_a_users_selection(tiny_space, iris):
         tiny(tiny_space, selection="hq", n_members=1).fit(X, y)
 
 
+@pytest.mark.slow
 def test_classes_that_are_rare_and_weights_for_them(tiny_space):
     X, y = make_classification(
         400, 4, n_informative=4, n_redundant=0, weights=[0.95], flip_y=0.1, random_state=0
@@ -394,6 +399,7 @@ def test_rows_of_zero_weight_do_not_matter(tiny_space, iris):
     assert_allclose(one.predict_proba(X), two.predict_proba(X), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_groups_and_validation_data(tiny_space, iris):
     X, y = iris
     groups = np.arange(150) // 10
@@ -433,6 +439,7 @@ def test_regression(tiny_space, wave, selection_loss):
     assert_allclose(model.selection_.loss, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_regression_of_several_outputs_under_shift(tiny_space, wave):
     X, y = wave
     Y = np.c_[y, -2 * y]
@@ -487,6 +494,7 @@ def test_images_and_flat_rows_are_the_same(tiny_space):
         one.predict(rows[:, :20])
 
 
+@pytest.mark.slow
 def test_networks_of_the_tabular_space_get_images_as_rows_of_a_table():
     rng = np.random.RandomState(0)
     images, y = rng.normal(size=(40, 3, 2, 1)), np.arange(40) % 2
@@ -542,6 +550,7 @@ def test_spaces_for_tables_by_name(iris, space):
 # ------------------------------------------------------------------------- contract
 
 
+@pytest.mark.slow
 def test_settings_changed_after_fit_are_for_the_next_fit(tiny_space, iris):
     X, y = iris
     model = tiny(tiny_space, 3, epochs=2).fit(X, y)

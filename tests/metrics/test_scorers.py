@@ -241,6 +241,7 @@ def test_cross_validation_and_searches(table):
     assert check_scoring(process, get_scorer("neg_crps")) == get_scorer("neg_crps")
 
 
+@pytest.mark.slow
 def test_scorers_travel_to_other_processes(table):
     X, y = table
     for scorer in make_scorers("neg_crps", "coverage_90").values():
@@ -323,6 +324,7 @@ def test_errors_of_the_estimator_itself_are_shown(table):
         get_scorer("neg_nll")(Broken().fit(*table), *table)
 
 
+@pytest.mark.slow
 def test_estimators_of_skuq(table):
     X, y = table
     model = DeepEnsembleRegressor(n_members=2, epochs=3, random_state=0)

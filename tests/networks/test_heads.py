@@ -371,6 +371,7 @@ def test_packed_validation_is_of_what_the_copies_say_together():
     assert_allclose(found, -head.log_likelihood(codes, raw), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", slow_after(1, [True, False]))
 def test_heads_train_in_compiled_stacks(jit):
     """Members in a stack learn as they do alone, and get better."""

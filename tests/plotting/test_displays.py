@@ -66,6 +66,12 @@ DRAW = {
         partial(plotting.SearchHistoryDisplay.from_catalog, _frame()),
         "line_",
     ),
+    "ConditionalCoverageDisplay": (
+        partial(
+            plotting.ConditionalCoverageDisplay.from_predictions, Y, Y - STD, Y + 0.1, bins_of=STD
+        ),
+        "line_",
+    ),
     "CatalogDisplay": (partial(plotting.CatalogDisplay.from_catalog, _frame()), "lines_"),
     "MemberDiversityDisplay": (
         partial(plotting.MemberDiversityDisplay.from_predictions, RNG.normal(size=(4, 9))),

@@ -261,6 +261,7 @@ def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
     assert time.monotonic() - started < 2.5
 
 
+@pytest.mark.slow
 def test_processes_that_are_busy_at_an_interrupt_are_replaced():
     """Such slots once returned to the pool, and the next search waited for them."""
     started = time.monotonic()

@@ -229,6 +229,7 @@ def test_sys_exit_in_a_thread_does_not_end_the_caller():
         slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
 
 
+@pytest.mark.slow
 def test_huge_results_arrive_and_not_through_the_pipe(one_process):
     future = one_process.submit(0, {"kind": "huge"}, 1)
     # Data larger than a pipe's buffer are sent in pieces, and if the process is killed between two

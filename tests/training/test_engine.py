@@ -65,6 +65,7 @@ def test_held_out_inputs_are_predicted_in_place_of_the_validation_rows():
     np.testing.assert_allclose(asked.held_out, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_global_random_state_is_neither_used_nor_changed():
     keras.utils.set_random_seed(1)
     before = np.random.get_state()[1].copy()
@@ -299,6 +300,7 @@ def nested(units):
     return keras.Model(inputs, layers.Dense(2, name="output")(joined))
 
 
+@pytest.mark.slow
 def test_layers_of_nested_models_have_weights_of_their_own():
     flat, _ = draw_variables(nested((4, 4)), 1)
     assert not np.array_equal(flat[:12], flat[16:28])

@@ -156,6 +156,7 @@ def test_seconds_of_the_parts_add_up(data):
     assert 0 < state.seconds < 100
 
 
+@pytest.mark.slow
 def test_parts_may_have_any_tier(data, monkeypatch):
     """A run keeps the tier that it began with."""
     job = replace(job_of("noisy", False, None), recipes=[replace(RECIPE, epochs=40)])

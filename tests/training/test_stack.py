@@ -74,6 +74,7 @@ def compare(model, recipes, data, seeds=(1, 2, 3), jit=False, rtol=1e-4):
     return stack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "jit"),
     slow_after(
@@ -103,6 +104,7 @@ def test_learning_rates_of_their_own(optimizer):
     compare(plain(), recipes, make_data())
 
 
+@pytest.mark.slow
 def test_every_setting_of_their_own_together():
     """Also plateaus and early stopping: a member that has stopped stands still."""
     recipes = [
