@@ -105,7 +105,7 @@ def _has_column(X: Any, name: str) -> bool:
 
 
 def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.ndarray:
-    """Labels (n,) as objects; missing ones are None or NaN."""
+    """Return the labels (n,) as objects; missing labels are None or NaN."""
     if callable(by):
         keys, source = by(X), "The function `groups`"
     else:

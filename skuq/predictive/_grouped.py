@@ -1,4 +1,4 @@
-"""Distributions whose rows come from several records, one a group of rows.
+"""Distributions with separate records for groups of rows.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -19,7 +19,7 @@ from skuq.predictive._uncertainty import Uncertainty
 
 @dataclass(frozen=True, eq=False)
 class GroupedDistribution(Continuous):
-    """Distribution for every row, where each group of rows has a record of its own.
+    """Distribution for every row, with a separate record for each group of rows.
 
     Parameters
     ----------
