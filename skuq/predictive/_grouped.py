@@ -24,9 +24,9 @@ class GroupedDistribution(Continuous):
     Parameters
     ----------
     parts : tuple of distributions
-        One record a group, all of the same number of outputs.
+        One record for each group, all with the same number of outputs.
     rows : tuple of ndarray of int
-        Rows that each record predicts, in its order. Together they are 0 to n - 1, each once.
+        Positions of the rows of each record. Together they hold 0 to n - 1, each once.
 
     Raises
     ------
