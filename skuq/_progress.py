@@ -141,6 +141,7 @@ class Progress:
     # Bars
 
     def _update_bar(self) -> None:
+        """Show steps and values on the bar; open it once the computation is expected to be long."""
         if self._bar is None:
             if self._seconds_expected() <= _LONG:
                 return
@@ -154,6 +155,7 @@ class Progress:
             self._bar.refresh()
 
     def _open_bar(self) -> None:
+        """Open the bar as if it had been there from the start."""
         with self._lock:
             if self._bar is not None or self._display != "bar":
                 return
@@ -197,6 +199,7 @@ class Progress:
         return late or share * _N_LINES >= self._n_lines + 1
 
     def _write_line(self, message: str) -> None:
+        """Write a line with steps, values, the remaining time and a message."""
         self._last_line = time.time()
         self._n_lines = max(
             self._n_lines + 1, int(_N_LINES * self.n_done / self._total) if self._total else 0

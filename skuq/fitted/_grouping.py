@@ -121,6 +121,7 @@ def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.nda
 
 
 def _column(X: Any, column: str | int) -> Any:
+    """Return a column of X, given by name or position."""
     if isinstance(column, str):
         if not _has_column(X, column):
             known = list(X.columns) if hasattr(X, "columns") else f"a {type(X).__name__}"

@@ -174,6 +174,7 @@ class CatalogDisplay(Display):
         return self
 
     def _draw_parallel(self, ax, given):
+        """Draw the trials as parallel coordinates, at most eight decisions."""
         from matplotlib.collections import LineCollection
         from matplotlib.colors import Normalize
 
@@ -221,6 +222,7 @@ class CatalogDisplay(Display):
             ax.set_title(title, fontsize="medium")
 
     def _draw_importance(self, ax, given):
+        """Draw the importances as bars with standard errors."""
         self.decisions_ = list(self.importances.index)
         defaults = {"color": BLUE, "alpha": 0.8, "ecolor": "black", "capsize": 2}
         self.bars_ = ax.barh(
