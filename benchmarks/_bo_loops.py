@@ -23,11 +23,13 @@ NOMU_METHODS = (
     *("nomu_0.05", "nomu_0.5", "nomu_lbfgs_0.05", "nomu_lbfgs_0.5"),
     *("gp_0.05", "gp_0.5", "pgp", "random"),
 )
+# sqrt(0.1): the paper's kappa is under the root
+LCB = {"acquisition": "lcb", "beta": 0.316, "deviation": "absolute"}
 FIELD_DRAWS, FIELD_RESTARTS = 64, 100  # where outputs are fields
 
 
 class Part(NamedTuple):
-    """What `--only` chooses."""
+    """Settings of one part of the benchmark, as chosen by `--only`."""
 
     datasets: tuple  # all there are
     usual: tuple  # those run without --functions
@@ -55,7 +57,13 @@ LOOPS = {
         35,
     ),
     "parallel": Part(("pollutants",), ("pollutants",), ("q1", "q2", "q3"), 3, 35),
-    "brusselator": Part(("brusselator",), ("brusselator",), ("neon_lei", "random"), 3, 30),
+    "brusselator": Part(
+        ("brusselator", "brusselator_authors"),
+        ("brusselator",),
+        ("neon_lei", "neon_lcb", "random"),
+        3,
+        30,
+    ),
     "nomu": Part(FUNCTIONS, FUNCTIONS[:3], NOMU_METHODS, 3, 64),
 }
 FEWER_RUNS = {
@@ -96,17 +104,14 @@ def estimator_and_settings(part, method, task, arguments):
             epistemic="epinet",
             **given,
         )
-        return model, {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
+        settings = LCB if method == "neon_lcb" else {}
+        return model, settings | {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
     if part == "nomu":
         return function_search(method, arguments)
     if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
         given |= {"schedule": "exponential", "final_lr_factor": 0.03}
-    if method.startswith("neon_lcb"):  # sqrt(0.1): the paper's kappa is under the root
-        return NEONRegressor(epistemic="epinet", **given), {
-            "acquisition": "lcb",
-            "beta": 0.316,
-            "deviation": "absolute",
-        }
+    if method.startswith("neon_lcb"):
+        return NEONRegressor(epistemic="epinet", **given), LCB
     if method == "rpn_lei":  # narrow: 16 of NEON's width take four times as long as NEON, these 1.5
         small = {"encoder_units": (24, 24), "latent": 24, "decoder_units": (24, 24)}
         return OperatorEnsembleRegressor(16, **small, **given), {}

@@ -5,9 +5,10 @@
 Each side runs in a process of its own on one thread, and its whole life is timed: start,
 import, building, compiling, training. Both train the same configurations on the same
 rows, `fit` with the same callbacks and with the `jit_compile` and `steps_per_execution`
-given (`--fit-settings` tries several; the best counts). `--tiers` times each
-configuration as a plain graph and through XLA, which is where the engine's threshold
-comes from. Writes ``benchmarks/results/trial_speed.json``.
+given (`--fit-settings` tries several; the best counts). A third side stops trials early
+as a search does (`skuq.search.SuccessiveHalving`); how much worse its best trial is, is
+printed too. `--tiers` times each configuration as a plain graph and through XLA, which is
+where the engine's threshold comes from. Writes ``benchmarks/results/trial_speed.json``.
 """
 
 import argparse
@@ -74,6 +75,38 @@ def run_skuq(data_dir, n_trials, jit=None):
             outcome = None, 0
         results.append([*outcome, time.perf_counter() - started])
     return results
+
+
+def run_discarding(data_dir, n_trials):
+    """The same, where trials that are behind the others stop early; None is their loss."""
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
+    from skuq.catalog import TrialBudget, TrialRecord
+    from skuq.networks import GaussianHead
+    from skuq.search import SuccessiveHalving
+    from skuq.training import MemberTrainer
+
+    space, configurations = trials(n_trials)
+    trainer = MemberTrainer(space, training_data(data_dir), GaussianHead(), EPOCHS)
+    halving, history, results = SuccessiveHalving(), [], []
+    for seed, configuration in enumerate(configurations, start=1):
+        started = time.perf_counter()
+        score, n_epochs = None, 0
+        try:
+            outcome = trainer(configuration, seed, TrialBudget(halving.stages(history)))
+        except FloatingPointError:
+            pass
+        else:
+            history.append(TrialRecord(seed, stage_scores=outcome.stage_scores))
+            n_epochs = round(outcome.share * EPOCHS)
+            if outcome.result is not None:
+                score, n_epochs = outcome.score, outcome.result.n_epochs
+        results.append([score, n_epochs, time.perf_counter() - started])
+    return results
+
+
+def best_loss(results):
+    """The lowest validation loss of all trials."""
+    return min(loss for loss, *_ in results if loss is not None)
 
 
 def run_fit(data_dir, n_trials, jit_compile, steps_per_execution):
@@ -146,7 +179,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.side:
         side = json.loads(arguments.side)
-        run = {"skuq": run_skuq, "fit": run_fit}[side.pop("name")]
+        sides = {"skuq": run_skuq, "discarding": run_discarding, "fit": run_fit}
+        run = sides[side.pop("name")]
         print(json.dumps(run(arguments.data_dir, arguments.n_trials, **side)))
         return
 
@@ -154,6 +188,7 @@ def main():
     if arguments.tiers:
         sides |= {f"skuq, jit={jit}": {"name": "skuq", "jit": jit} for jit in (False, True)}
     else:
+        sides["skuq, discarding"] = {"name": "discarding"}
         for setting in arguments.fit_settings:
             jit, steps = setting.split(":")
             sides[f"fit, jit_compile={jit}, steps_per_execution={steps}"] = {
@@ -179,6 +214,13 @@ def main():
         ratio = min(rivals) / results["skuq"][0]
         record["ratio"] = ratio
         print(f"ratio of fit's best to skuq: {ratio:.1f}")
+        discarding, found = results["skuq, discarding"]
+        record["ratio, discarding"] = min(rivals) / discarding
+        record["best losses"] = {name: best_loss(r) for name, (_, r) in results.items()}
+        print(
+            f"with discarding: {min(rivals) / discarding:.1f}; best validation loss "
+            f"{best_loss(found):.4f}, without discarding {best_loss(results['skuq'][1]):.4f}"
+        )
     RESULTS.parent.mkdir(exist_ok=True)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known["tiers" if arguments.tiers else "against fit"] = record

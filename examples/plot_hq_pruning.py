@@ -17,6 +17,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
@@ -51,7 +52,7 @@ pool = [
     ("tree", DecisionTreeClassifier(random_state=0)),
     ("forest", RandomForestClassifier(30, max_depth=8, random_state=0)),
     ("extra trees", ExtraTreesClassifier(30, max_depth=8, random_state=0)),
-    ("svm", SVC(C=0.3, probability=True, random_state=0)),
+    ("svm", CalibratedClassifierCV(SVC(C=0.3))),
     ("network", MLPClassifier((30,), max_iter=300, random_state=0)),
 ]
 X, y = load_digits(return_X_y=True)
@@ -106,3 +107,5 @@ if arguments.data_dir:
     rows = [file["models"].tolist().index(name) for name in names]
     draw(file["pred_test"][rows], file["labels_test"], "Ten networks, CIFAR-10, hard votes",
          arguments.output_dir / "hq_cifar10.png")  # fmt: skip
+
+# sphinx_gallery_thumbnail_path = "images/hq_pruning.png"

@@ -13,6 +13,7 @@ from . import predictive as predictive
 from . import search as search
 from . import tables as tables
 from . import training as training
+from ._versions import show_versions as show_versions
 from .estimators import AutoDEUQClassifier as AutoDEUQClassifier
 from .estimators import AutoDEUQRegressor as AutoDEUQRegressor
 from .estimators import CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier
@@ -29,6 +30,9 @@ from .estimators import NESClassifier as NESClassifier
 from .estimators import NESRegressor as NESRegressor
 from .estimators import NOMURegressor as NOMURegressor
 from .estimators import OperatorEnsembleRegressor as OperatorEnsembleRegressor
+from .estimators import UncertaintyPipeline as UncertaintyPipeline
+from .estimators import all_estimators as all_estimators
+from .estimators import make_pipeline as make_pipeline
 from .persistence import load as load
 from .persistence import save as save
 

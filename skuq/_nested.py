@@ -17,12 +17,18 @@ def classifies(estimator: Any) -> bool:
     return hasattr(estimator, "classes_")
 
 
+class NoUncertaintyError(TypeError):
+    """A regressor does not say how sure it is of its predictions."""
+
+
 def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     """Predict mean and standard deviation, each (n[, m]), with a regressor.
 
-    Raise TypeError if the estimator gives no standard deviation, or not in units of y.
+    Raise NoUncertaintyError if the estimator gives no standard deviation, and TypeError if it is
+    not in units of y.
     """
     if isinstance(estimator, TransformedTargetRegressor):
+        predict_normal(estimator.regressor_, X)  # raises if there is no standard deviation anyway
         raise TypeError(
             "The standard deviation of a TransformedTargetRegressor is not in units of y. Let the "
             "regressor inside standardise y itself; all of skuq do."
@@ -34,7 +40,7 @@ def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
             raise
         predicted = None
     if not isinstance(predicted, tuple) or len(predicted) != 2:
-        raise TypeError(
+        raise NoUncertaintyError(
             "A regressor must have `predict(X, return_std=True)` or `predict_distribution(X)`. "
             f"{estimator!r} does not say how sure it is."
         )
@@ -48,6 +54,16 @@ def as_predicted(y: Any, mean: Any) -> np.ndarray:
     shape = np.shape(mean)
     fits = targets.size == np.prod(shape) and targets.shape[:1] == shape[:1]
     return targets.reshape(shape) if fits else targets
+
+
+def last_estimator(estimator: Any) -> Any:
+    """Find the estimator that predicts at the end of pipelines, searches and frozen estimators."""
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    if isinstance(estimator, FrozenEstimator):
+        return last_estimator(estimator.estimator)
+    if isinstance(estimator, Pipeline):
+        return last_estimator(estimator.steps[-1][1])
+    return estimator
 
 
 def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
@@ -68,7 +84,7 @@ def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
 def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
     """Predict probabilities (n, C) in the order of `classes`; 0 for those the model has not seen.
 
-    Raise ValueError if what the model predicts are no probabilities.
+    Raise ValueError if the model's predictions are not probabilities.
     """
     proba = np.asarray(model.predict_proba(X), dtype=float)
     known = class_codes(model.classes_, classes)
@@ -81,7 +97,7 @@ def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
             f"(n_samples, {len(known)}), with sums of 1. Got shape {proba.shape}, numbers from "
             f"{proba.min(initial=np.inf)} to {proba.max(initial=-np.inf)}."
         )
-    if (abs(sums - 1) > 1e-9).any():  # of single precision
+    if (abs(sums - 1) > 1e-9).any():  # probabilities in single precision
         proba = proba / sums[:, None]
     every = np.zeros((len(proba), len(classes)))
     every[:, known] = proba

@@ -1,4 +1,4 @@
-"""What a user can reach, and that it is documented."""
+"""The public names, and their documentation."""
 
 import importlib
 import inspect
@@ -51,11 +51,12 @@ ESTIMATORS = [
     "NESRegressor",
     "NOMURegressor",
     "OperatorEnsembleRegressor",
+    "UncertaintyPipeline",
 ]
 
 
 def test_top_level_names():
-    assert {*ESTIMATORS, "load", "save"} <= set(skuq.__all__)
+    assert {*ESTIMATORS, "load", "make_pipeline", "save"} <= set(skuq.__all__)
     assert skuq.__version__
 
 

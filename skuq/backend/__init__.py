@@ -1,9 +1,20 @@
-"""The numerical backend: Keras, compiled TensorFlow programs, and the libraries built on them.
+"""The numerical backend: Keras, compiled TensorFlow programs, and libraries built on them.
 
-Importing this package loads none of them; they load when one of its names is first used.
-No other module of skuq imports a backend by its own name.
+Importing this package loads none of them; they are loaded when one of its names is first used.
+No other module of skuq imports a backend directly.
 """
+
+from typing import Any
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from skuq.backend import _fork
+
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_WITHOUT_TENSORFLOW = {"BoundedCache", "check_fork"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__ and name not in _WITHOUT_TENSORFLOW:
+        _fork.check_fork()
+    return _load(name)

@@ -1,4 +1,5 @@
 from ._cache import BoundedCache as BoundedCache
+from ._fork import check_fork as check_fork
 from ._keras import keras as keras
 from ._keras import ops as ops
 from ._keras import quiet_stderr as quiet_stderr

@@ -1,8 +1,11 @@
 """Acquisition functions of points and of batches, computed from draws of the objective.
 
 All are maximised. Notation: `values` are draws of the objective of shape (n_draws, n), or
-(n_draws, n, q) for n batches of q points; `best` is the best known value, in the same units. `xp`
-is `numpy` or `keras.ops`. Results have shape (n,).
+(n_draws, n, q) for n batches of q points; `best` is the best known value, in the same units: one
+number, or one for each draw (n_draws,). `xp` is `numpy` or `keras.ops`. Results have shape (n,).
+
+Points that are being evaluated elsewhere are *pending*. In a draw their values are known, so each
+draw has its own level that new points must exceed (n_draws,): see `Acquisition.pending_level`.
 
 Every batch form is an expectation over the draws of what the batch's best point gives (q-EI: Wang
 et al. 2016; leaky: NEON, section 7). With q = 1 it is that of a point.
@@ -30,7 +33,8 @@ def expected_improvement(xp, values, best):
     If no draw improves, value and gradient are 0, so gradients cannot lead away from there
     (Guilhoto and Perdikaris 2024, "NEON", Table 2).
     """
-    return xp.mean(xp.maximum(_batch_best(xp, values) - best, 0.0), axis=0)
+    values = _batch_best(xp, values)
+    return xp.mean(xp.maximum(values - _aligned(xp, best, values), 0.0), axis=0)
 
 
 def leaky_expected_improvement(xp, values, best, delta=0.01):
@@ -51,7 +55,7 @@ def leaky_expected_improvement(xp, values, best, delta=0.01):
     ----------
     Guilhoto and Perdikaris (2024), "NEON", Eq. 7, 8 and section 7.
     """
-    gain = values - best
+    gain = values - _aligned(xp, best, values)
     total = xp.sum(gain, axis=-1) if _is_batch(values) else gain
     improvement = xp.maximum(_batch_best(xp, gain), 0.0)
     return xp.mean(delta * total + (1.0 - delta) * improvement, axis=0)
@@ -72,16 +76,17 @@ def probability_of_improvement(xp, values, best):
     bandwidth = min(0.9, 1.6 * values.shape[0] ** (-1 / 3))
     spread = _std(xp, values - centre, keepdims=True)
     shrunk = centre + math.sqrt(1 - bandwidth**2) * (values - centre)
-    above = _normal_cdf(xp, (shrunk - best) / (bandwidth * spread))
+    above = _normal_cdf(xp, (shrunk - _aligned(xp, best, values)) / (bandwidth * spread))
     return xp.mean(_batch_best(xp, above), axis=0)
 
 
-def upper_confidence_bound(xp, values, beta=1.0, deviation="std"):
+def upper_confidence_bound(xp, values, beta=1.0, deviation="std", pending=None):
     """Compute the upper confidence bound: the mean plus `beta` standard deviations.
 
     With ``deviation="absolute"`` the standard deviation is ``sqrt(pi / 2) E|g - mu|``, which is
     equal for normals. Batches use it in both cases: the mean over the draws of the largest
-    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch.
+    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. With `pending`, the level that pending
+    points reach in each draw (n_draws,), single points use it too.
 
     References
     ----------
@@ -89,18 +94,21 @@ def upper_confidence_bound(xp, values, beta=1.0, deviation="std"):
     reparameterization trick for acquisition functions".
     """
     centre = xp.mean(values, axis=0, keepdims=True)
-    return _bound(xp, centre, values - centre, beta, deviation)
+    return _bound(xp, centre, values - centre, beta, deviation, pending)
 
 
-def mean(xp, values):
-    """Compute the mean over the draws of the best value of the batch."""
-    return xp.mean(_batch_best(xp, values), axis=0)
+def mean(xp, values, pending=None):
+    """Compute the mean over the draws of the best value of the batch and of pending points."""
+    return xp.mean(_above(xp, _batch_best(xp, values), pending), axis=0)
 
 
-def uncertainty(xp, values, deviation="std"):
-    """Compute the standard deviation of the draws; see `upper_confidence_bound` for `deviation`."""
+def uncertainty(xp, values, deviation="std", pending=None):
+    """Compute the standard deviation of the draws.
+
+    See `upper_confidence_bound` for `deviation` and `pending`.
+    """
     centred = values - xp.mean(values, axis=0, keepdims=True)
-    return _bound(xp, 0.0, centred, 1.0, deviation)
+    return _bound(xp, 0.0, centred, 1.0, deviation, pending)
 
 
 @dataclass(frozen=True)
@@ -155,9 +163,14 @@ class Acquisition:
         """Whether it depends on the best known value."""
         return self.name in ("ei", "lei", "pi")
 
-    def __call__(self, xp, values, best, beta=None):
-        """Compute the acquisition (n,) of points or batches; a `beta` replaces its own."""
+    def __call__(self, xp, values, best, beta=None, pending=None):
+        """Compute the acquisition (n,) of points or batches.
+
+        A `beta` replaces its own. `pending` is the `pending_level` of points under evaluation.
+        """
         beta = self.beta if beta is None else beta
+        if self.needs_best and pending is not None:
+            best = xp.maximum(best, pending)
         if self.name == "ei":
             return expected_improvement(xp, values, best)
         if self.name == "lei":
@@ -165,10 +178,20 @@ class Acquisition:
         if self.name == "pi":
             return probability_of_improvement(xp, values, best)
         if self.name == "mean":
-            return mean(xp, values)
+            return mean(xp, values, pending)
         if self.name == "uncertainty":
-            return uncertainty(xp, values, self.deviation)
-        return upper_confidence_bound(xp, values, beta, self.deviation)
+            return uncertainty(xp, values, self.deviation, pending)
+        return upper_confidence_bound(xp, values, beta, self.deviation, pending)
+
+    def pending_level(self, values, beta=None):
+        """Compute what pending points reach in each draw (n_draws,), from values (n_draws, p)."""
+        if self.name in ("ei", "lei", "pi", "mean"):
+            return values.max(axis=1)
+        centre = values.mean(axis=0)
+        deviations = _SQRT_HALF_PI * np.abs(values - centre)
+        if self.name == "uncertainty":
+            return deviations.max(axis=1)
+        return (centre + (self.beta if beta is None else beta) * deviations).max(axis=1)
 
 
 def _is_batch(values):
@@ -179,13 +202,24 @@ def _batch_best(xp, values):
     return xp.max(values, axis=-1) if _is_batch(values) else values
 
 
-def _bound(xp, centre, centred, beta, deviation):
+def _aligned(xp, level, values):
+    """Give a level of each draw (n_draws,) as many axes as values have; numbers stay numbers."""
+    if not getattr(level, "shape", ()):
+        return level
+    return xp.reshape(level, (-1,) + (1,) * (len(values.shape) - 1))
+
+
+def _above(xp, values, pending):
+    return values if pending is None else xp.maximum(values, _aligned(xp, pending, values))
+
+
+def _bound(xp, centre, centred, beta, deviation, pending):
     one_point = not _is_batch(centred) or centred.shape[-1] == 1
-    if one_point and deviation == "std":
+    if one_point and deviation == "std" and pending is None:
         bound = centre + beta * _std(xp, centred, keepdims=True)
     else:
         bound = centre + beta * _SQRT_HALF_PI * xp.abs(centred)
-    return xp.mean(_batch_best(xp, bound), axis=0)
+    return xp.mean(_above(xp, _batch_best(xp, bound), pending), axis=0)
 
 
 def _std(xp, centred, keepdims=False):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
+from skuq._progress import Progress
+from skuq._warnings import warn_user
 from skuq.bayesopt._results import ResultLog
 from skuq.exceptions import SearchFailedError
 
@@ -28,17 +28,17 @@ def run_loop(
     first: np.ndarray,
     best: Callable[[], float],
     is_to_stop: Callable[[], bool],
-    verbose: int,
+    verbose: int | None,
 ) -> str:
     """Evaluate `func` at batches of `q` points until `n_calls` more results are in the log.
 
-    The points of `first` (k, d) come before any is asked for. ``best()`` is shown by the progress
-    bar, and ``is_to_stop()`` is called after each batch. Return why the loop ended; raise
-    SearchFailedError if none of the first ten evaluations, or of all, was usable.
+    The points of `first` (k, d) come before any is asked for. ``best()`` is shown as progress, and
+    ``is_to_stop()`` is called after each batch. Return why the loop ended; raise SearchFailedError
+    if none of the first ten evaluations, or of all, was usable.
     """
     end = len(log) + n_calls
     message = f"All {n_calls} evaluations are done."
-    with tqdm(total=n_calls, desc="search", unit="point", disable=not verbose) as bar:
+    with Progress("search", "point", n_calls, verbose=verbose) as progress:
         try:
             while len(log) < end:
                 n = min(q, end - len(log))
@@ -47,10 +47,15 @@ def run_loop(
                     break
                 batch = first[:n] if len(first) else ask(int(min(n, log.n_left)))
                 first = first[n:]
-                for x in batch:
-                    _evaluate(func, x, log)
-                    bar.update()
-                bar.set_postfix(best=f"{best():.4g}")
+                try:
+                    for k, x in enumerate(batch, start=1):
+                        _evaluate(func, x, log)
+                        if k < len(batch):
+                            progress.step()
+                finally:  # after an interrupt nobody evaluates the others
+                    log.forget(batch)
+                n_failed = len(log) - int(log.usable.sum())
+                progress.step(best=f"{best():.4g}", failed=n_failed)
                 if is_to_stop():
                     message = "Stopped by `callback`."
                     break
@@ -58,7 +63,7 @@ def run_loop(
             if not log.has_value:
                 raise
             message = f"Interrupted after {len(log)} of {end} evaluations."
-            warnings.warn(message, stacklevel=4)
+            warn_user(message)
     if not log.has_value:
         raise _failure(log)
     return message
@@ -66,7 +71,9 @@ def run_loop(
 
 def _evaluate(func, x, log):
     try:
-        y = func(x.copy())
+        y, constraints = func(x.copy()), None
+        if log.measures_constraints and isinstance(y, tuple) and len(y) == 2:
+            y, constraints = y
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         _logger.info("evaluation %d failed: %s", len(log), message)
@@ -74,7 +81,7 @@ def _evaluate(func, x, log):
     else:
         if y is None:
             raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
-        log.add(x, y)
+        log.add(x, y, constraints)
     if len(log) >= _HOPELESS and not log.has_value:
         raise _failure(log)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 from scipy import optimize
 from scipy.stats import qmc
 
 from skuq._checks import check_count
+from skuq._warnings import warn_user
 from skuq.bayesopt._batch_lbfgs import minimize_batch
 from skuq.bayesopt._program import (
     AcquisitionTask,
@@ -31,6 +31,10 @@ _SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
 _LEAST_SURVIVORS = 10
 _MAX_ROUNDS = 150
 _FTOL = 1e-7  # single precision has no more
+# The best maxima climb on in double precision if one of them is nearer than the second, a share of
+# the box and of the root of its columns, to a given start: a search has converged to where single
+# precision is coarse.
+_CLIMBED_ON, _SMALL_STEP, _MAX_EXACT_ROUNDS, _EXACT_FTOL = 10, 0.01, 60, 1e-13
 _CLIMBED = 10  # points of the sample that are improved if there are no gradients
 _DIFFERENCE = 1e-6  # share of the box; about the error of a difference in float64
 _LARGE = 1e30  # stands for values that are not finite, when minimised
@@ -49,6 +53,7 @@ def maximize_acquisition(
     n_restarts=500,
     starts=None,
     exclude=None,
+    pending=None,
     min_distance=1e-6,
     beta=None,
     random_state=None,
@@ -67,8 +72,9 @@ def maximize_acquisition(
         programs are found by this object, so give the same one in every step.
     bounds : array-like of shape (d, 2)
         Ends of every input.
-    best : float
-        Best known value of the objective; "ucb", "mean" and "uncertainty" do not use it.
+    best : float or array-like of shape (n_draws,)
+        Best known value of the objective, or one for each draw; "ucb", "mean" and "uncertainty" do
+        not use it.
     q : int, default=1
         Size of the batch.
     method : {"auto", "lbfgs", "scipy", "direct"}, default="auto"
@@ -81,6 +87,8 @@ def maximize_acquisition(
         Number of starts from a Latin hypercube.
     starts, exclude : array-like of shape (k, d), optional
         Further starts, with q > 1 the first points of k batches; points not to be proposed again.
+    pending : array-like of shape (k, d), optional
+        Points under evaluation. Each draw takes its own values there for known; they are excluded.
     min_distance : float, default=1e-6
         Distance below which a point counts as excluded, in a box scaled to [0, 1]^d.
     beta : float, optional
@@ -99,71 +107,110 @@ def maximize_acquisition(
     ------
     ValueError
         If an argument is out of range, shapes disagree, the acquisition is NaN or infinite at all
-        points tried, all of them are excluded, or q > 1 with a posterior that is not joint.
+        points tried, all of them are excluded, or q > 1 or points are pending with a posterior
+        that is not joint.
 
     Warns
     -----
     UserWarning
-        If DIRECT is used, as the objective fails on tensors, or no gradients are, as single
-        precision does not tell points apart.
+        If DIRECT is used, as the objective fails on tensors.
+
+    Notes
+    -----
+    "lbfgs" computes in single precision. Where that does not tell points apart, as inputs or
+    outputs are far from 0 for how much they vary, it computes in double precision, at about twice
+    the time. Maxima near a given start climb on in double precision.
     """
     bounds = _check_bounds(bounds)
     _check_numbers(posterior, q, method, n_restarts, min_distance)
     starts = _check_points("starts", starts, bounds)
     exclude = _check_points("exclude", exclude, bounds)
-    beta, best = acquisition.beta if beta is None else float(beta), _check_best(acquisition, best)
-    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, beta, q)
+    pending = _check_points("pending", pending, bounds)
+    beta = acquisition.beta if beta is None else float(beta)
+    best = _check_best(acquisition, best, posterior.n_draws)
+    level = _pending_level(posterior, acquisition, objective, pending, beta)
+    task = AcquisitionTask(posterior, acquisition, objective, bounds, best, beta, q, level)
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
-    found, values = _search(task, u, method, n_restarts)
+    found, values = _search(task, u, method, n_restarts, u[: len(starts)])
+    exclude = np.concatenate([exclude, pending])
     i = _best_allowed(found, values, bounds, exclude, min_distance)
     return _to_box(found[i].reshape(q, -1), bounds), float(values[i])
 
 
-def _search(task, u, method, n_restarts):
-    """Search the unit box from candidates u (k, q * d): points (.., q * d) and their values."""
+def _pending_level(posterior, acquisition, objective, pending, beta):
+    """Compute what pending points (k, d) reach in each draw (n_draws,); None without any."""
+    if not len(pending):
+        return None
+    if not posterior.joint:
+        raise ValueError(
+            "pending points need a surrogate whose draws are joint. Fit this one with its own "
+            "predictions at them instead."
+        )
+    draws = posterior(pending)
+    values = np.asarray(draws if objective is None else objective(draws), dtype="float64")
+    return acquisition.pending_level(values, beta)
+
+
+def _search(task, u, method, n_restarts, given):
+    """Search the unit box from candidates u (k, q * d): points (.., q * d) and their values.
+
+    The first of them are `given`.
+    """
     if method == "auto":
         method = "scipy" if task.posterior.key is None else "lbfgs"
     try:
-        return _FINDERS[method](task, u, n_restarts)
+        return _FINDERS[method](task, u, n_restarts, given)
     except NumpyOnlyError as error:
-        warnings.warn(
+        warn_user(
             f"The objective does not take the backend's tensors ({error}), so there are no "
             "gradients and the acquisition is maximised by DIRECT, more slowly. Write it with "
             "operators and keras.ops.",
-            stacklevel=3,
         )
-        return _direct(task, u, n_restarts)
+        return _direct(task, u, n_restarts, given)
 
 
-def _batched(task, u, n_restarts):
+def _batched(task, u, n_restarts, given):
     """Climb from the best candidates at once."""
     compiled = CompiledAcquisition(task)
     values = compiled.values(u)
-    order, scale = _ranked(values), _scale(values)
-    if _is_inexact(task, u, values, scale):
-        warnings.warn(
-            "Inputs or outputs are so far from 0, for how much they vary, that the compiled "
-            "acquisition's single precision does not tell points apart: it is maximised in double "
-            "precision, more slowly and less thoroughly. Subtract a constant from them.",
-            stacklevel=5,
-        )
-        return _without_gradients(task, u)
+    if _is_inexact(task, u, values, _scale(values)):
+        compiled = CompiledAcquisition(task, "float64")
+        values = compiled.values(u)
+    scale = _scale(values)
+    survivors = {
+        number: max(_LEAST_SURVIVORS, math.ceil(share * n_restarts))
+        for number, share in _SURVIVORS.items()
+    }
+    starts = u[_ranked(values)[:n_restarts]]
+    x, found = _climbed(compiled, starts, scale, _MAX_ROUNDS, _FTOL, survivors)
+    top = _ranked(found)[:_CLIMBED_ON]
+    if len(top) and _is_near(x[top], given, len(task.bounds)):
+        exact = CompiledAcquisition(task, "float64")
+        best, best_values = _climbed(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
+        # Values of other points are single, so that only those may exclude these.
+        least = best_values[np.isfinite(best_values)].min(initial=math.inf)
+        found, values = np.minimum(found, least), np.minimum(values, least)
+        x, found = np.concatenate([best, x]), np.concatenate([best_values, found])
+    return np.concatenate([x, u]), np.concatenate([found, values])
+
+
+def _climbed(compiled, starts, scale, max_rounds, ftol, survivors=None):
+    """Climb from all starts at once: points and values."""
 
     def negative(u):
         values, gradients = compiled.values_and_gradients(u)
         return -values / scale, -gradients / scale
 
-    result = minimize_batch(
-        negative,
-        u[order[:n_restarts]],
-        max_rounds=_MAX_ROUNDS,
-        ftol=_FTOL,
-        survivors={
-            number: max(_LEAST_SURVIVORS, math.ceil(share * n_restarts))
-            for number, share in _SURVIVORS.items()
-        },
-    )
-    return np.concatenate([result.x, u]), np.concatenate([-result.value * scale, values])
+    result = minimize_batch(negative, starts, max_rounds=max_rounds, ftol=ftol, survivors=survivors)
+    return result.x, -result.value * scale
+
+
+def _is_near(x, given, d):
+    """Whether a point of x (.., q * d) is near one of the given starts (k, q * d)."""
+    if not len(given):
+        return False
+    gaps = x.reshape(-1, 1, d) - given[:, :d]
+    return np.linalg.norm(gaps, axis=-1).min() < _SMALL_STEP * math.sqrt(d)
 
 
 def _is_inexact(task, u, values, scale):
@@ -175,7 +222,7 @@ def _is_inexact(task, u, values, scale):
     return bool(error.size) and error.max() > _INEXACT * max(scale, np.ptp(exact[usable]))
 
 
-def _one_by_one(task, u, n_restarts):
+def _one_by_one(task, u, n_restarts, given):
     """Climb from one candidate after the other."""
     if task.posterior.key is None:
         return _without_gradients(task, u)
@@ -229,7 +276,7 @@ def _finite(negative):
     return function
 
 
-def _direct(task, u, n_restarts):
+def _direct(task, u, n_restarts, given):
     """Run DIRECT, which takes no starts."""
     function = acquisition_of(task)
     found = []
@@ -352,9 +399,13 @@ def _check_points(name, points, bounds):
     return points
 
 
-def _check_best(acquisition, best):
+def _check_best(acquisition, best, n_draws):
     if not acquisition.needs_best:
         return 0.0
-    if best is None or not np.isfinite(best):
+    if best is None or not np.isfinite(best).all():
         raise ValueError(f'best must be finite for "{acquisition.name}". Got {best}.')
-    return float(best)
+    if np.shape(best) not in ((), (n_draws,)):
+        raise ValueError(
+            f"best must be one number, or one for each of {n_draws} draws. Got {np.shape(best)}."
+        )
+    return np.asarray(best, dtype="float64") if np.ndim(best) else float(best)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,21 @@ import numpy as np
 from skuq import _archive
 from skuq._checks import check_count
 from skuq._seeds import draw_entropy, generator
+from skuq._warnings import warn_user
 from skuq.bayesopt._acquisition import Acquisition
+from skuq.bayesopt._constraints import Constraints
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._loop import run_loop
 from skuq.bayesopt._records import OptimizationResult, StepRecord
 from skuq.bayesopt._results import ResultLog
 from skuq.bayesopt._settings import check_changes, check_same_domain, check_settings
-from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
+from skuq.bayesopt._step import (
+    SignedObjective,
+    Step,
+    Surrogates,
+    distance_threshold,
+    fit_surrogates,
+)
 
 _N_STEPS = 64  # steps of NOMU's protocol if the number of evaluations is not known
 _LARGE_BATCH = 20
@@ -77,10 +84,25 @@ class BayesianOptimizer:
     categories : sequence of int, optional
         Numbers of the columns that hold unordered codes 0, 1, .., K - 1, with bounds (0, K - 1).
         The surrogate gets them one-hot encoded.
+    constraints : dict of str to callable or regressor, optional
+        Named constraints; a point is feasible where each is at most 0. A function computes the
+        constraint from the outputs, as `objective` does, and the surrogate knows it with them. A
+        regressor learns a constraint that is measured: `tell` takes its values, and the function
+        of `maximize` returns ``(y, {name: value})``.
+    noisy : bool, default=False
+        Whether results carry noise. New points must then exceed what the surrogate's draws have
+        at known points (Letham et al. 2019) instead of the luckiest result, the best point is the
+        one of the best mean prediction, and a point may be proposed again. The surrogate must
+        know of noise, too: give a Gaussian process a noise term.
+    reseed : bool, default=True
+        Whether the fit of each step gets a new seed. With False all steps have the same one: the
+        same network learns from ever more results, and less changes from step to step. Then an
+        estimator with ``warm_start=True`` goes on from its last fit.
     random_state : int, RandomState instance or None, default=None
-        Seed. Together with the results it determines every proposal.
-    verbose : int, default=0
-        1 shows a progress bar.
+        Seed. Together with the results and the pending points it determines every proposal.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        search is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
     callback : callable, optional
         Called as ``callback(optimizer)`` after every batch of `maximize` and `minimize`. The
         search stops if it returns True.
@@ -95,10 +117,16 @@ class BayesianOptimizer:
         Their values of the objective, NaN where the evaluation failed.
     messages_ : tuple of str
         Reasons of failures; empty for successful evaluations.
+    constraints_ : dict of str to ndarray of shape (n,)
+        Values of the constraints, NaN where the evaluation failed.
+    pending_ : ndarray of shape (p, d)
+        Points that were asked for and not told yet.
     best_x_ : ndarray of shape (d,) or None
-        Best point; None before the first usable result.
+        Best point that satisfies the constraints, or the one that violates them least; None
+        before the first usable result.
     best_value_ : float
-        Value of the best point; NaN before the first usable result.
+        Value of the best point, with `noisy` the mean that the last model predicts; NaN before
+        the first usable result.
     beta_ : float or None
         Value of beta that `mean_width` led to.
     history_ : tuple of StepRecord
@@ -117,23 +145,30 @@ class BayesianOptimizer:
 
     Notes
     -----
-    `ask` depends only on the results and on `random_state`. Called again without a `tell` it
-    gives the same points, also after `save` and `load`, bit by bit. Use q for several points at
-    once.
+    Points that were asked for are *pending* until they are told. Later proposals keep away from
+    them, and each draw of the surrogate takes its own values there for known ("fantasies"). So
+    several workers may ask, each when it is free; they share the fit until there is a new
+    result. `forget` drops points of a worker that is lost. `ask` depends only on the results, the
+    pending points and `random_state`, also after `save` and `load`, bit by bit (but for
+    estimators with ``warm_start=True``).
 
     Failed evaluations (an exception, NaN, inf) are recorded, not fitted, and not proposed again:
     in domains with continuous columns, proposals keep a distance of 0.05 sqrt(D) from them, in a
     box scaled to [-1, 1]^D. A proposal that is already known is replaced by the best of 2000
     points, half of them near it and half anywhere in the domain.
 
+    Points of a batch and pending ones are at least 0.001 sqrt(D) apart, in a box scaled to
+    [-1, 1]^D, if any column is continuous.
+
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
     the points of a batch are found one after the other. Before each, the surrogate is fitted with
-    its own mean predictions at the points before it as results.
+    its own mean predictions at the points before it, and at pending ones, as results.
 
     References
     ----------
     L. S. Guilhoto and P. Perdikaris. "Composite Bayesian optimization in function spaces using
-    NEON", 2024. J. Heiss et al. "NOMU", ICML 2022, section 4.2 and appendix B.3.
+    NEON", 2024. J. Heiss et al. "NOMU", ICML 2022, section 4.2 and appendix B.3. B. Letham et al.
+    "Constrained Bayesian optimization with noisy experiments", Bayesian Analysis, 2019.
 
     Examples
     --------
@@ -164,8 +199,11 @@ class BayesianOptimizer:
         n_initial=None,
         integer=None,
         categories=None,
+        constraints=None,
+        noisy=False,
+        reseed=True,
         random_state=None,
-        verbose=0,
+        verbose=None,
         callback=None,
     ):
         self.domain = Domain(bounds, integer, categories)
@@ -176,6 +214,7 @@ class BayesianOptimizer:
         self.beta, self.mean_width, self.dynamic_c = beta, mean_width, bool(dynamic_c)
         self.maximizer, self.n_restarts, self.n_draws = maximizer, n_restarts, n_draws
         self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
+        self.constraints, self.noisy, self.reseed = Constraints(constraints), noisy, reseed
         self.verbose = verbose
         check_settings(
             estimator=estimator,
@@ -187,11 +226,15 @@ class BayesianOptimizer:
             n_restarts=n_restarts,
             n_draws=n_draws,
             n_initial=self.n_initial,
+            n_constraints=len(self.constraints),
+            noisy=noisy,
+            reseed=reseed,
             callback=callback,
         )
         self._entropy = draw_entropy(random_state)
-        self._log = ResultLog(self.domain, objective)
-        self._history: dict[int, StepRecord] = {}
+        self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
+        self._history: dict[tuple[int, int], StepRecord] = {}  # by numbers of results and pending
+        self._fitted: tuple[tuple, Surrogates] | None = None  # surrogates of these results
         self._n_steps = _N_STEPS
         self.beta_: float | None = None
         self.model_: Any = None
@@ -220,21 +263,43 @@ class BayesianOptimizer:
         return tuple(self._history.values())
 
     @property
+    def constraints_(self):
+        usable = self._log.usable
+        columns = zip(self.constraints.names, self._log.constraints.T)
+        return {name: np.where(usable, column, np.nan) for name, column in columns}
+
+    @property
+    def pending_(self):
+        return self._log.pending.copy()
+
+    @property
     def best_x_(self):
-        best = self._log.best(self._objective.sign)
-        return None if best is None else self._log.x[best].copy()
+        return self._best()[0]
 
     @property
     def best_value_(self):
-        best = self._log.best(self._objective.sign)
-        return float("nan") if best is None else float(self._log.values[best])
+        return self._best()[1]
+
+    def _best(self):
+        """Find the best point and its value."""
+        best, sign = self._log.best(self._objective.sign), self._objective.sign
+        if best is None:
+            return None, float("nan")
+        if not self.noisy or self._fitted is None:
+            return self._log.x[best].copy(), float(self._log.values[best])
+        results = self._log.results(sign)
+        step = self._step_of(self._fitted[1], results, self._log.pending[:0], self._entropy)
+        best = int(np.argmax(step.expected_values(results.X)))
+        value = step.expected_values(results.X[[best]], merits=False)[0]
+        return results.X[best].copy(), sign * float(value)
 
     # Proposals and results
 
     def ask(self, q=1):
-        """Propose points to evaluate next.
+        """Propose points to evaluate next; they are pending until they are told.
 
-        The search is for the largest value, after a call of `minimize` for the smallest.
+        The search is for the largest value, after a call of `minimize` for the smallest. It may be
+        called again while points are pending.
 
         Parameters
         ----------
@@ -250,8 +315,8 @@ class BayesianOptimizer:
         Raises
         ------
         ValueError
-            If `q` is below 1, above the number of unknown points of the domain, or, once there is
-            a model, above the number of its draws.
+            If `q` is below 1, above the number of points of the domain that are neither known nor
+            pending, or, once there is a model, above the number of its draws.
 
         Warns
         -----
@@ -263,14 +328,20 @@ class BayesianOptimizer:
         left = self._log.n_left
         if q > left:
             raise ValueError(
-                f"All but {left} points of the domain are known. `q` must not be larger. Got {q}."
+                f"All but {left} points of the domain are known or pending. `q` must not be "
+                f"larger. Got {q}."
             )
-        if self._log.usable.sum() < self.n_initial:
-            return self._initial(q)
-        step = self._fitted_step()
-        if step is None:
-            return self._initial(q)
+        step = None
+        if self._log.usable.sum() >= self.n_initial:
+            step = self._fitted_step()
+        x = self._initial(q) if step is None else self._proposed(q, step)
+        self._log.expect(x)
+        return x.copy()
+
+    def _proposed(self, q, step):
+        """Propose points by a fitted step."""
         self._check_batch(q, step)
+        n, n_pending = len(self._log), len(self._log.pending)
         start, fitted = time.perf_counter(), step.seconds_fit
         if self.mean_width is not None and self.beta_ is None:
             self.beta_ = step.beta_of_width(self.mean_width)
@@ -278,15 +349,24 @@ class BayesianOptimizer:
         if step.takes_batches:
             proposal = step.propose(q, beta, threshold)
         else:
-            proposal = step.propose_one_by_one(q, self._step, beta, threshold)
+            first = step.believing(step.pending, self._step) if n_pending else step
+            proposal = first.propose_one_by_one(q, self._step, beta, threshold)
+            if first is not step:
+                step.seconds_fit += first.seconds_fit
         seconds = time.perf_counter() - start - (step.seconds_fit - fitted)
-        self.model_, n = step.model, len(self._log)
-        self._history[n] = StepRecord(
-            n, proposal.value, proposal.beta, proposal.n_doublings, step.seconds_fit, seconds
+        self.model_ = step.model
+        self._history[n, n_pending] = StepRecord(
+            n,
+            proposal.value,
+            proposal.beta,
+            proposal.n_doublings,
+            step.seconds_fit,
+            seconds,
+            n_pending,
         )
         return proposal.x
 
-    def tell(self, x, y):
+    def tell(self, x, y, constraints=None):
         """Add the results of evaluations.
 
         Parameters
@@ -296,6 +376,8 @@ class BayesianOptimizer:
         y : array-like of shape () or (k,), or None
             One number for each point. With an `objective` the function's outputs (q,) or
             (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed.
+        constraints : dict of str to array-like of shape () or (k,), optional
+            Values of the measured constraints, those that have a regressor.
 
         Returns
         -------
@@ -304,60 +386,120 @@ class BayesianOptimizer:
         Raises
         ------
         ValueError
-            If x is outside of the bounds, y has another shape than expected or than before, or
-            the objective does not give one number for each point.
+            If x is outside of the bounds, y has another shape than expected or than before, a
+            measured constraint is missing, or the objective does not give one number for each
+            point.
         """
         if y is None:
             self._log.add_failures(x, "no result")
         else:
-            self._log.add(x, y)
+            self._log.add(x, y, constraints)
         return self
+
+    def forget(self, x=None):
+        """Drop pending points whose results will not come; they may be proposed again.
+
+        Parameters
+        ----------
+        x : array-like of shape (d,) or (k, d), optional
+            The points; by default all that are pending.
+
+        Returns
+        -------
+        self
+        """
+        self._log.forget(None if x is None else self.domain.check(x))
+        return self
+
+    def to_frame(self):
+        """Tabulate all results in the order of their evaluation, then the pending points.
+
+        Returns
+        -------
+        DataFrame
+            Columns "x0", "x1", .. of the points, "value" of the objective, with constraints one
+            column of each name and "feasible", "status" ("completed", "failed" or "pending")
+            and "message", the reason of a failure.
+        """
+        return self._log.to_frame()
+
+    def __repr__(self):
+        log = self._log
+        n, d = len(log), self.domain.n_columns
+        failed = f" ({n - int(log.usable.sum())} failed)" if n and not log.usable.all() else ""
+        best = f", best value {self.best_value_:.6g}" if log.has_value else ""
+        return (
+            f"<BayesianOptimizer: {type(self.estimator).__name__}, {self.acquisition.name!r}, "
+            f"{d} column{'s' if d > 1 else ''}; {n} result{'s' if n != 1 else ''}{failed}, "
+            f"{len(log.pending)} pending{best}>"
+        )
 
     # Steps
 
     def _initial(self, q):
         """Propose the remaining points of the initial design, then uniform ones."""
-        n = len(self._log)
+        n = len(self._log) + len(self._log.pending)
         design = self.domain.design(self.n_initial, generator(self._entropy, "initial"))
         rng = generator(self._entropy, "uniform", n)
         points = [design[n:], self.domain.sample(2 * q, rng)]
         if self.domain.n_points <= _GRID:
             points.append(rng.permutation(self.domain.grid()))
-        taken, chosen = {tuple(x) for x in self._log.x.tolist()}, []
+        taken, chosen = self._log.taken, []
         for x in np.concatenate(points).tolist():
             if tuple(x) not in taken:
                 taken.add(tuple(x))
                 chosen.append(x)
-        return np.array(chosen[:q])
+        rest = self.domain.sample(max(0, q - len(chosen)), rng)  # noisy ones may repeat
+        return np.vstack([np.array(chosen[:q]).reshape(-1, self.domain.n_columns), rest])
 
     def _fitted_step(self):
         """Fit the surrogate, with another seed if it fails numerically; None if it fails again."""
         results = self._log.results(self._objective.sign)
         for attempt in range(_ATTEMPTS):
             try:
-                return self._step(results, attempt)
+                return self._step(results, self._log.pending, attempt)
             except (FloatingPointError, np.linalg.LinAlgError) as error:
                 failure = error
-        warnings.warn(
+        warn_user(
             f"The surrogate could not be fitted to {len(results.X)} results, with "
             f"{_ATTEMPTS} seeds ({failure}): the next points are random ones.",
-            stacklevel=3,
         )
         return None
 
-    def _step(self, results, attempt=0):
-        entropy = self._entropy
-        if attempt:
-            entropy = int(generator(entropy, "attempt", attempt).integers(1, 2**31 - 1))
+    def _step(self, results, pending=None, attempt=0):
+        """Fit surrogates to results, or find those that are fitted to them."""
+        number = len(results.X) + len(results.failed)
+        pending = results.X[:0] if pending is None else pending
+        entropy = _derived(self._entropy, "step", number, attempt)
+        key = (number, len(results.X), self._objective.sign, id(self.estimator), self.n_draws)
+        if self._fitted is not None and self._fitted[0] == (*key, attempt):
+            surrogates = replace(self._fitted[1], seconds=0.0)
+        else:
+            surrogates = fit_surrogates(
+                self.estimator,
+                self.constraints,
+                self.domain,
+                results,
+                self.n_draws,
+                entropy if self.reseed else _derived(self._entropy, "search", attempt),
+                None if self.reseed or self._fitted is None else self._fitted[1],
+            )
+            if number == len(self._log):  # not with predictions as results
+                self._fitted = (*key, attempt), surrogates
+        return self._step_of(surrogates, results, pending, entropy)
+
+    def _step_of(self, surrogates, results, pending, entropy):
         return Step(
-            self.estimator,
+            surrogates,
             self.domain,
             results,
+            pending,
             self.acquisition,
             self._objective,
+            self.constraints,
             maximizer=self.maximizer,
             n_restarts=self.n_restarts,
-            n_draws=self.n_draws,
+            is_noisy=bool(self.noisy),
             entropy=entropy,
         )
 
@@ -391,7 +533,7 @@ class BayesianOptimizer:
         func : callable
             ``func(x)`` gets an array (d,) and returns a number, or with an `objective` the
             outputs (q,) or (q, d_s). If it raises, or returns NaN or inf, this is recorded and
-            the search goes on.
+            the search goes on. With measured constraints it returns ``(y, {name: value})``.
         n_calls : int
             Number of evaluations, in addition to those told before.
         q : int, default=1
@@ -415,7 +557,7 @@ class BayesianOptimizer:
         Warns
         -----
         UserWarning
-            If `n_calls` is too small to use a model.
+            If `n_calls` is too small to use a model, or no evaluated point is feasible.
         """
         return self._run(func, n_calls, q, x0, 1)
 
@@ -453,10 +595,9 @@ class BayesianOptimizer:
         self._set_sign(sign)
         end = len(self._log) + n_calls
         if end <= self.n_initial:
-            warnings.warn(
+            warn_user(
                 f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
                 "used. Lower `n_initial` or raise `n_calls`.",
-                stacklevel=3,
             )
         self._n_steps = max(1, end - self.n_initial)
         message = run_loop(
@@ -470,9 +611,17 @@ class BayesianOptimizer:
             is_to_stop=self._is_to_stop,
             verbose=self.verbose,
         )
+        if len(self.constraints) and not self._log.feasible.any():
+            warn_user(
+                "No evaluated point satisfies all constraints. The result is the point that "
+                "violates them least.",
+            )
+        if self.noisy and self._log.usable.sum() >= self.n_initial:
+            self._fitted_step()  # the best point is chosen by a model of all results
+        best_x, best_value = self._best()
         return OptimizationResult(
-            self.best_x_,
-            self.best_value_,
+            best_x,
+            best_value,
             self.x_,
             self.y_,
             self.values_,
@@ -504,6 +653,7 @@ class BayesianOptimizer:
             **{name: getattr(self, name) for name in _PLAIN},
             "beta": None if callable(self.beta) else self.beta,
             "has_objective": self.objective is not None,
+            "constraint_names": list(self.constraints.names),
             "entropy": self._entropy,
             "sign": self._objective.sign,
             "n_steps": self._n_steps,
@@ -524,8 +674,8 @@ class BayesianOptimizer:
         estimator : regressor
             The surrogate.
         **changes
-            Parameters that a state does not hold (`objective`, a callable `beta`, `callback`,
-            `verbose`), and new values of others.
+            Parameters that a state does not hold (`objective`, `constraints`, a callable `beta`,
+            `callback`, `verbose`), and new values of others.
 
         Returns
         -------
@@ -535,20 +685,24 @@ class BayesianOptimizer:
         Raises
         ------
         ValueError
-            If bounds, columns or `random_state` are changed, or the objective of a search that
-            had one is missing.
+            If bounds, columns, names of constraints or `random_state` are changed, or the
+            objective of a search that had one is missing.
         """
         kept = dict(state["settings"])
         own = {name: kept.pop(name) for name in _OF_A_RUN}
         check_changes(
-            changes, had_objective=own["has_objective"], had_beta=kept["beta"] is not None
+            changes,
+            had_objective=own["has_objective"],
+            had_beta=kept["beta"] is not None,
+            constraint_names=kept.pop("constraint_names", []),
         )
         self = cls(estimator, **{**kept, **changes})
         check_same_domain(self.domain, Domain(kept["bounds"], kept["integer"], kept["categories"]))
         self._entropy, self._n_steps, self.beta_ = own["entropy"], own["n_steps"], own["beta_"]
         self._set_sign(own["sign"])
         self._log.restore(state, own["messages"])
-        self._history = {record["n_results"]: StepRecord(**record) for record in own["history"]}
+        history = [StepRecord(**record) for record in own["history"]]
+        self._history = {(record.n_results, record.n_pending): record for record in history}
         return self
 
     def save(self, path):
@@ -573,14 +727,20 @@ class BayesianOptimizer:
                 f"which a batch shares the best. Got {q}."
             )
         if q > _LARGE_BATCH:
-            warnings.warn(
+            warn_user(
                 f"q={q} points at once are hard to place well together: above {_LARGE_BATCH} "
                 "consider several batches.",
-                stacklevel=3,
             )
 
 
 _KIND = "Bayesian optimisation"
 # Parameters that are saved as they are, and settings that are not parameters.
-_PLAIN = ("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial")
+_PLAIN = (
+    *("mean_width", "dynamic_c", "maximizer", "n_restarts", "n_draws", "n_initial"),
+    *("noisy", "reseed"),
+)
 _OF_A_RUN = ("has_objective", "entropy", "sign", "n_steps", "beta_", "messages", "history")
+
+
+def _derived(entropy, *purpose):
+    return int(generator(entropy, *purpose).integers(1, 2**31 - 1))

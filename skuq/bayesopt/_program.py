@@ -32,15 +32,20 @@ class NumpyOnlyError(Exception):
 
 
 class AcquisitionTask(NamedTuple):
-    """An acquisition function to maximise over a box (d, 2), by batches of q points."""
+    """An acquisition function to maximise over a box (d, 2), by batches of q points.
+
+    `best` is a number or one for each draw (n_draws,), `pending` the level that pending points
+    reach in each draw (n_draws,).
+    """
 
     posterior: Posterior
     acquisition: Acquisition
     objective: Callable[..., Any] | None
     bounds: np.ndarray
-    best: float
+    best: float | np.ndarray
     beta: float
     q: int
+    pending: np.ndarray | None = None
 
 
 class CompiledAcquisition:
@@ -48,16 +53,18 @@ class CompiledAcquisition:
 
     XLA compiles it when it is first called; here it takes a third of a plain graph's time. The
     posterior of the task has a key. Methods raise `NumpyOnlyError` if the objective does not take
-    tensors.
+    tensors. `dtype` is the precision of the computation.
     """
 
-    def __init__(self, task: AcquisitionTask):
-        posterior, q = task.posterior, task.q
+    def __init__(self, task: AcquisitionTask, dtype: str = "float32"):
+        posterior, q, self._dtype = task.posterior, task.q, dtype
         self._posterior, self._objective, self._q = posterior, task.objective, q
         # beta is an argument of the program, so it must not be part of the program's key.
         self._acquisition = replace(task.acquisition, beta=1.0)
         self._d = len(task.bounds)
-        self._arguments = _to_tensors((posterior.arguments, *task.bounds.T, task.best, task.beta))
+        level, self._has_level = _level(task)
+        arguments = (posterior.arguments, *task.bounds.T, level, np.asarray(task.beta))
+        self._arguments = self._tensors(arguments)
         # Looking up and converting are most of the cost of a call with a single row.
         self._used: dict[tuple[str, int], Callable[..., Any]] = {}
         numbers = posterior.n_draws * q * math.prod(posterior.output_shape)
@@ -83,11 +90,11 @@ class CompiledAcquisition:
         if (kind, rows) not in self._used:
             self._used[kind, rows] = self._program(kind, rows)
         program = self._used[kind, rows]
-        u = np.asarray(u, dtype="float32").reshape(len(u), self._q, self._d)
+        u = np.asarray(u, dtype=self._dtype).reshape(len(u), self._q, self._d)
         missing = -len(u) % rows
         padded = np.concatenate([u, np.repeat(u[-1:], missing, axis=0)])
         parts = [
-            program(*self._arguments, _to_tensors(padded[start : start + rows]))
+            program(*self._arguments, self._tensors(padded[start : start + rows]))
             for start in range(0, len(padded), rows)
         ]
         return [
@@ -95,19 +102,25 @@ class CompiledAcquisition:
             for column in zip(*parts)
         ]
 
+    def _tensors(self, tree):
+        from skuq.backend import to_tensors
+
+        return to_tensors(_cast(tree, self._dtype))
+
     def _program(self, kind, rows):
         from skuq.backend import compile_program
 
         shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self._arguments[0])
         posterior = self._posterior
         key = (
-            *(kind, rows, self._q, self._d, shapes, self._acquisition, _key_of(self._objective)),
+            *(kind, rows, self._q, self._d, shapes, self._dtype, self._has_level),
+            *(self._acquisition, _key_of(self._objective)),
             *(posterior.key, posterior.n_draws, posterior.output_shape),
         )
 
         def make():
             program = self._gradient_program() if kind == "gradient" else self._value_program()
-            u = _to_tensors(np.zeros((rows, self._q, self._d)))
+            u = self._tensors(np.zeros((rows, self._q, self._d)))
             try:
                 return compile_program(program, (*self._arguments, u), jit=True)
             except NumpyOnlyError as error:
@@ -128,14 +141,16 @@ class CompiledAcquisition:
             self._objective,
         )
         n_draws, q, d = self._posterior.n_draws, self._q, self._d
+        has_level = self._has_level
 
-        def value(arguments, lower, upper, best, beta, u):
+        def value(arguments, lower, upper, level, beta, u):
             x = ops.reshape(lower + (upper - lower) * u, (-1, d))
             draws = function(ops, arguments, x)
             values = _check_values(_on_tensors(objective, draws), draws, objective, n_draws)
             if q > 1:
                 values = ops.reshape(values, (n_draws, -1, q))
-            return (acquisition(ops, values, best, beta),)
+            pending = level if has_level and not acquisition.needs_best else None
+            return (acquisition(ops, values, level, beta, pending),)
 
         return value
 
@@ -159,7 +174,7 @@ class CompiledAcquisition:
 
 def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
     """Make the acquisition function of batches u (n, q * d) in NumPy, without compilation."""
-    posterior, acquisition, objective, bounds, best, beta, q = task
+    posterior, acquisition, objective, bounds, best, beta, q, pending = task
     lower, upper = bounds.T
 
     def values(u):
@@ -168,9 +183,22 @@ def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
         drawn = _check_values(drawn, draws, objective, posterior.n_draws)
         if q > 1:
             drawn = drawn.reshape(posterior.n_draws, -1, q)
-        return acquisition(np, drawn, best, beta)
+        return acquisition(np, drawn, best, beta, pending)
 
     return values
+
+
+def _level(task: AcquisitionTask) -> tuple[np.ndarray, bool]:
+    """Merge the best value and the level of pending points into one number for each draw.
+
+    The flag says whether acquisitions that do not need the best value have a level.
+    """
+    n_draws = task.posterior.n_draws
+    if not task.acquisition.needs_best:
+        level = np.zeros(n_draws) if task.pending is None else task.pending
+        return level, task.pending is not None
+    best = task.best if task.pending is None else np.maximum(task.best, task.pending)
+    return np.broadcast_to(np.asarray(best, dtype="float64"), (n_draws,)), False
 
 
 def _on_tensors(objective, draws):
@@ -221,15 +249,9 @@ def _key_of(objective):
     return objective
 
 
-def _to_tensors(tree):
-    """Convert arrays to tensors, floats to float32."""
-    from skuq.backend import to_tensors
-
-    return to_tensors(_single(tree))
-
-
-def _single(tree):
+def _cast(tree, dtype):
+    """Convert arrays of numbers that are not whole to one precision."""
     if isinstance(tree, tuple):
-        return tuple(_single(part) for part in tree)
+        return tuple(_cast(part, dtype) for part in tree)
     tree = np.asarray(tree)
-    return tree.astype("float32") if tree.dtype.kind == "f" else tree
+    return tree.astype(dtype) if tree.dtype.kind == "f" else tree

@@ -22,6 +22,8 @@ class StepRecord:
     n_doublings : int
         How often `dynamic_c` doubled beta.
     seconds_fit, seconds_acquisition : float
+    n_pending : int
+        Number of points that were pending.
     """
 
     n_results: int
@@ -30,6 +32,7 @@ class StepRecord:
     n_doublings: int
     seconds_fit: float
     seconds_acquisition: float
+    n_pending: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +42,9 @@ class OptimizationResult:
     Attributes
     ----------
     x : ndarray of shape (d,)
-        The best evaluated point.
+        The best evaluated point, see `BayesianOptimizer.best_x_`.
     fun : float
-        Value of the objective there.
+        Value of the objective there; with ``noisy=True`` the mean that the surrogate predicts.
     x_iters : ndarray of shape (n, d)
         All points in the order of their evaluation, including those told before.
     y_iters : ndarray of shape ``(n, *output_shape)``

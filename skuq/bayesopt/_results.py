@@ -1,17 +1,29 @@
-"""The results of a search: points, outputs, values and failures.
+"""The results of a search: points, outputs, values, failures, and points that are pending.
 
 Notation: points (n, d) lie in the domain. Outputs are what the function returns for a point, all
-of one shape. Values are those of the objective of the outputs, with the user's sign.
+of one shape. Values are those of the objective of the outputs, with the user's sign. J constraints
+hold where they are at most 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
+from skuq.bayesopt._constraints import (
+    Constraints,
+    WrongShapeError,
+    is_feasible,
+    merit_units,
+    merits,
+)
 from skuq.bayesopt._domain import Domain
+
+_EQUAL = 1e-9  # in unit coordinates: rounding that a point suffers on its way to a worker and back
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,37 +32,48 @@ class Results:
 
     Points with usable outputs `X` (n, d), their outputs (n, *output_shape) and values (n,) of the
     objective, with the sign that makes more better; `failed` (m, d) are points without outputs.
+    `constraints` are (n, J).
     """
 
     X: np.ndarray
     outputs: np.ndarray
     values: np.ndarray
     failed: np.ndarray
+    constraints: np.ndarray
 
-    def with_result(self, x, output, value) -> Results:
-        """Copy the results, with one more."""
+    def with_results(self, X, outputs, values, constraints) -> Results:
+        """Copy the results, with further ones."""
         return replace(
             self,
-            X=np.vstack([self.X, x]),
-            outputs=np.concatenate([self.outputs, [output]]),
-            values=np.append(self.values, value),
+            X=np.vstack([self.X, X]),
+            outputs=np.concatenate([self.outputs, outputs]),
+            values=np.append(self.values, values),
+            constraints=np.vstack([self.constraints, constraints]),
         )
-
-
-class _WrongShapeError(ValueError):
-    """The objective does not give one number for each output."""
 
 
 class ResultLog:
     """All results in the order of their evaluation: points `x` (n, d), outputs, values (n,).
 
     A failed evaluation has None as output, NaN as value and its reason in `messages`, which are
-    empty for the others. The objective, if any, maps outputs (k, ..) to values (k,).
+    empty for the others. The objective, if any, maps outputs (k, ..) to values (k,). `pending`
+    (p, d) are points whose results are expected; a result settles its point. With `repeats` known
+    points may be evaluated again.
     """
 
-    def __init__(self, domain: Domain, objective: Callable | None):
-        self.domain, self.objective = domain, objective
+    def __init__(
+        self,
+        domain: Domain,
+        objective: Callable | None,
+        constraints: Constraints,
+        *,
+        repeats: bool = False,
+    ):
+        self.domain, self.objective, self._rules = domain, objective, constraints
+        self._repeats = repeats
         self.x, self.values = np.empty((0, domain.n_columns)), np.empty(0)
+        self.constraints = np.empty((0, len(constraints)))
+        self.pending = self.x
         self.outputs: list[np.ndarray | None] = []
         self.messages: list[str] = []
 
@@ -63,9 +86,19 @@ class ResultLog:
         return np.array([output is not None for output in self.outputs], dtype=bool)
 
     @property
+    def feasible(self) -> np.ndarray:
+        """Which evaluations succeeded and satisfy all constraints: (n,)."""
+        return self.usable & is_feasible(self.constraints)
+
+    @property
     def has_value(self) -> bool:
         """Whether any evaluation succeeded."""
         return not np.isnan(self.values).all()
+
+    @property
+    def measures_constraints(self) -> bool:
+        """Whether results come with values of constraints."""
+        return bool(self._rules.estimators)
 
     @property
     def output_shape(self):
@@ -82,72 +115,137 @@ class ResultLog:
 
     @property
     def n_left(self) -> float:
-        """Number of points of the domain that are not known."""
-        return self.domain.n_points - len({tuple(x) for x in self.x.tolist()})
+        """Number of points that may be proposed: neither known nor pending ones."""
+        return math.inf if self._repeats else self.domain.n_points - len(self.taken)
+
+    @property
+    def taken(self) -> set[tuple[float, ...]]:
+        """Points that are known or pending."""
+        return {tuple(x) for x in np.vstack([self.x, self.pending]).tolist()}
 
     def best(self, sign: int) -> int | None:
-        """Position of the best value; None if no evaluation succeeded."""
+        """Position of the best value that satisfies the constraints.
+
+        If none does, that of the smallest violation; None if no evaluation succeeded.
+        """
         if not self.has_value:
             return None
-        return int(np.nanargmax(sign * self.values))
+        usable = np.flatnonzero(self.usable)
+        values, constraints = sign * self.values[usable], self.constraints[usable]
+        found = merits(values, constraints, merit_units(values, constraints))
+        return int(usable[np.argmax(found)])
 
     def results(self, sign: int) -> Results:
         """Get the results as a step needs them, with values times `sign`."""
         usable = self.usable
         outputs = np.stack([y for y in self.outputs if y is not None])
-        return Results(self.x[usable], outputs, sign * self.values[usable], self.x[~usable])
+        values = sign * self.values[usable]
+        return Results(self.x[usable], outputs, values, self.x[~usable], self.constraints[usable])
 
-    def add(self, x, y) -> None:
+    def add(self, x, y, constraints=None) -> None:
         """Add points (d,) or (k, d) and their outputs; see `BayesianOptimizer.tell`."""
         points = self.domain.check(x)
         outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
+        measured = self._rules.measured(constraints, len(points))
         usable = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
         values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
+        limits = np.full((len(points), len(self._rules)), np.nan)
         for k in np.flatnonzero(usable):
-            values[k], messages[k] = self._value_of(outputs[k])
-        self._append(points, list(outputs), values, messages)
+            own = {name: column[k : k + 1] for name, column in measured.items()}
+            values[k], limits[k], messages[k] = self._value_of(outputs[k], own)
+        self._append(points, list(outputs), values, limits, messages)
 
     def add_failures(self, x, message: str) -> None:
         """Add points (d,) or (k, d) whose evaluation failed."""
         points = self.domain.check(x)
-        nothing = [None] * len(points)
-        self._append(points, nothing, np.full(len(points), np.nan), [message] * len(points))
+        values, limits = np.full(len(points), np.nan), np.zeros((len(points), len(self._rules)))
+        self._append(points, [None] * len(points), values, limits, [message] * len(points))
+
+    def expect(self, points) -> None:
+        """Note points (k, d) whose results are to come."""
+        self.pending = np.vstack([self.pending, points])
+
+    def forget(self, points=None) -> None:
+        """Expect no results of points (k, d) any more; of none at all if they are not given."""
+        if points is None:
+            self.pending = self.pending[:0]
+        elif len(self.pending):
+            self.pending = self.pending[self.domain.distance(self.pending, points) > _EQUAL]
 
     def to_arrays(self) -> dict:
         """Get all but the messages as arrays."""
         known = [y for y in self.outputs if y is not None]
         outputs = np.stack(known) if known else np.empty(0)
-        return {"x": self.x, "outputs": outputs, "usable": self.usable, "values": self.values}
+        return {
+            "x": self.x,
+            "outputs": outputs,
+            "usable": self.usable,
+            "values": self.values,
+            "constraints": self.constraints,
+            "pending": self.pending,
+        }
 
     def restore(self, arrays, messages) -> None:
         """Fill an empty log with what `to_arrays` gave."""
         known = iter(np.asarray(arrays["outputs"], dtype="float64"))
         outputs = [next(known) if usable else None for usable in arrays["usable"]]
-        self._append(np.asarray(arrays["x"]), outputs, np.asarray(arrays["values"]), messages)
+        x = np.asarray(arrays["x"])
+        limits = arrays.get("constraints", np.empty((len(x), 0)))  # older files have none
+        self._append(x, outputs, np.asarray(arrays["values"]), limits, messages)
+        self.expect(arrays.get("pending", x[:0]))
 
-    def _append(self, points, outputs, values, messages):
+    def to_frame(self) -> pd.DataFrame:
+        """Tabulate results, then pending points; see `BayesianOptimizer.to_frame`."""
+        n_pending = len(self.pending)
+        X = np.vstack([self.x, self.pending])
+        status = np.where(self.usable, "completed", "failed").tolist() + ["pending"] * n_pending
+        columns: dict = {f"x{j}": X[:, j] for j in range(X.shape[1])}
+        columns["value"] = np.append(self.values, np.full(n_pending, np.nan))
+        if len(self._rules):
+            limits = np.where(self.usable[:, None], self.constraints, np.nan)
+            limits = np.vstack([limits, np.full((n_pending, len(self._rules)), np.nan)])
+            columns |= {name: limits[:, j] for j, name in enumerate(self._rules.names)}
+            columns["feasible"] = self.feasible.tolist() + [False] * n_pending
+        columns["status"] = status
+        columns["message"] = [*self.messages, *[""] * n_pending]
+        return pd.DataFrame(columns)
+
+    def _append(self, points, outputs, values, limits, messages):
         failed = ~np.isfinite(values)
         self.x = np.vstack([self.x, points])
         self.outputs += [None if lost else output for output, lost in zip(outputs, failed)]
         self.values = np.append(self.values, np.where(failed, np.nan, values))
+        self.constraints = np.vstack([self.constraints, np.where(failed[:, None], 0.0, limits)])
         self.messages += messages
+        self.forget(points)
 
-    def _value_of(self, output):
-        """Evaluate the objective of one output; the message says why it fails."""
+    def _value_of(self, output, measured):
+        """Evaluate objective and constraints of one output; the message says why it fails."""
+        nothing = np.full(len(self._rules), np.nan)
         try:
             value = self._evaluated(output[None])[0]
-        except _WrongShapeError:
+            limits = self._rules.of_outputs(output[None], measured)[0]
+        except WrongShapeError:
             raise
         except Exception as error:  # the evaluation was expensive: keep it
-            return np.nan, f"the objective raised {type(error).__name__}: {error}"
-        return value, "" if np.isfinite(value) else "the objective is NaN or inf"
+            return (
+                np.nan,
+                nothing,
+                f"the objective or a constraint raised {type(error).__name__}: {error}",
+            )
+        if not np.isfinite(value):
+            return np.nan, nothing, "the objective is NaN or inf"
+        wrong = np.flatnonzero(~np.isfinite(limits))
+        if len(wrong):
+            return np.nan, nothing, f"constraint {self._rules.names[wrong[0]]!r} is NaN or inf"
+        return value, limits, ""
 
     def _evaluated(self, outputs):
         if self.objective is None:
             return outputs
         values = np.asarray(self.objective(outputs), dtype="float64")
         if values.shape != (len(outputs),):
-            raise _WrongShapeError(
+            raise WrongShapeError(
                 "`objective` must make one number of each output, along the last axes of its "
                 f"argument: of shape {outputs.shape}, {(len(outputs),)}. Got {values.shape}."
             )

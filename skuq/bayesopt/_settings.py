@@ -29,6 +29,9 @@ def check_settings(
     n_restarts: Any,
     n_draws: Any,
     n_initial: Any,
+    n_constraints: int,
+    noisy: Any,
+    reseed: Any,
     callback: Callable[..., Any] | None,
 ) -> None:
     """Check parameters of `BayesianOptimizer`, also that they go together."""
@@ -39,6 +42,9 @@ def check_settings(
     ):
         check_count(parameter, value)
     check_surrogate(estimator)
+    for parameter, value in (("noisy", noisy), ("reseed", reseed)):
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(f"`{parameter}` must be True or False. Got {value!r}.")
     if callback is not None and not callable(callback):
         raise TypeError(f"`callback` must be a function. Got {callback!r}.")
     if n_draws < 2:
@@ -61,9 +67,17 @@ def check_settings(
             'maximizer="milp" is for acquisition="ucb" or "mean" without an `objective`. '
             f"Got {name!r}{'' if objective is None else ' with one'}."
         )
+    if maximizer == "milp" and n_constraints:
+        raise ValueError('maximizer="milp" knows no `constraints`. Use another maximizer.')
 
 
-def check_changes(changes: dict[str, Any], *, had_objective: bool, had_beta: bool) -> None:
+def check_changes(
+    changes: dict[str, Any],
+    *,
+    had_objective: bool,
+    had_beta: bool,
+    constraint_names: list[str],
+) -> None:
     """Check the parameters that a saved search is given again.
 
     Its state holds no function: not the objective, if it had one, nor a callable beta.
@@ -75,6 +89,12 @@ def check_changes(changes: dict[str, Any], *, had_objective: bool, had_beta: boo
             "This search has an `objective`, which no state holds: give it again."
             if had_objective
             else "This search was told numbers, not outputs: it takes no `objective`."
+        )
+    names = list(changes.get("constraints") or {})
+    if names != list(constraint_names):
+        raise ValueError(
+            f"This search has the `constraints` {list(constraint_names)}, which no state holds: "
+            f"give them again, in this order. Got {names}."
         )
     if not had_beta and "beta" not in changes:
         raise ValueError("This search has a function for `beta`, which no state holds: give it.")

@@ -6,6 +6,7 @@ from ._calibrated import CalibratedUncertaintyClassifier as CalibratedUncertaint
 from ._calibrated import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
 from ._deep_ensemble import DeepEnsembleClassifier as DeepEnsembleClassifier
 from ._deep_ensemble import DeepEnsembleRegressor as DeepEnsembleRegressor
+from ._discovery import all_estimators as all_estimators
 from ._hq import HQEnsembleSelector as HQEnsembleSelector
 from ._hyper_ensemble import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
 from ._hyper_ensemble import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
@@ -16,3 +17,5 @@ from ._nes import NESClassifier as NESClassifier
 from ._nes import NESRegressor as NESRegressor
 from ._nomu import NOMURegressor as NOMURegressor
 from ._operator_ensemble import OperatorEnsembleRegressor as OperatorEnsembleRegressor
+from ._pipeline import UncertaintyPipeline as UncertaintyPipeline
+from ._pipeline import make_pipeline as make_pipeline

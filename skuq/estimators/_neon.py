@@ -129,8 +129,9 @@ class NEONRegressor(OperatorRegressor):
         predictions at the query points of Y only then.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -230,7 +231,7 @@ class NEONRegressor(OperatorRegressor):
         clip_norm=1.0,
         standardize=True,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.query_points = query_points
         self.encoder_units = encoder_units

@@ -16,11 +16,13 @@ from sklearn.utils.validation import check_array
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy, generator
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
-from skuq.estimators._network_estimator import check_units, progress
+from skuq.estimators._callbacks import tells_callbacks
+from skuq.estimators._network_estimator import check_units, training_progress
 from skuq.fitted import FittedOperator
 from skuq.fitted._operator import Spread
 from skuq.networks import OPTIMIZERS, OperatorHead, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
+from skuq.networks._builders import refuse_model
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
 from skuq.predictive._out_of_bag import fit_scale
@@ -58,7 +60,7 @@ OPERATOR_CONSTRAINTS: dict = {
     "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
     "standardize": ["boolean", StrOptions({"columns"})],
     "random_state": ["random_state"],
-    "verbose": ["verbose"],
+    "verbose": ["verbose", None],
 }
 
 
@@ -148,6 +150,7 @@ class OperatorRegressor(UncertaintyRegressor):
     __metadata_request__predict = {"query_points": None}
 
     @fit_context(prefer_skip_nested_validation=True)
+    @tells_callbacks
     def fit(self, X, Y, sample_weight=None):
         """Train the networks.
 
@@ -197,8 +200,8 @@ class OperatorRegressor(UncertaintyRegressor):
             learns_noise=self._learns_noise(len(rows.y), given),
             noise=self._known_noise(targets),
         )
-        with progress(self.verbose) as report:
-            draws, widths = self._train(job, report)
+        with training_progress(self.verbose) as progress:
+            draws, widths = self._train(job, progress.epochs)
         if widths is None and job.noise.any():
             widths = np.ones_like(job.noise), job.noise
         spread = None if widths is None else Spread(widths[0], widths[1] * targets.scale_)
@@ -362,6 +365,7 @@ def _build_base(model, inputs, targets):
     n_inputs, n_queries = len(inputs.scaling.scale_), inputs.query_points.shape[1]
     n_raw = targets.head.n_raw
     if model.build_base is not None:
+        refuse_model("`build_base`", model.build_base, "d_u, d_y, n_outputs")
         built = model.build_base(n_inputs, n_queries, n_raw)
         return keras_base(built, n_inputs, n_queries, n_raw)
     decoder_units = check_units("decoder_units", model.decoder_units)

@@ -106,8 +106,9 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         predictions at the query points of Y only then.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
-    verbose : int, default=0
-        1 shows a progress bar.
+    verbose : int or None, default=None
+        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
+        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
 
     Attributes
     ----------
@@ -185,7 +186,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         clip_norm=1.0,
         standardize=True,
         random_state=None,
-        verbose=0,
+        verbose=None,
     ):
         self.n_members = n_members
         self.prior_scale = prior_scale

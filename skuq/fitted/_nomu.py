@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.catalog import Member
 from skuq.fitted._posterior import SMALLEST_STD, nomu_posterior
 from skuq.fitted._protocol import check_pretrained, refuse_keras
@@ -159,6 +160,8 @@ class NomuNetwork:
     given: GivenMean | None = None
     noise: KnownNoise | None = None
 
+    __repr__ = record_repr
+
     def predict(
         self, numbers: np.ndarray, inputs: TableInputs, targets: NumberTargets
     ) -> RawPrediction:
@@ -252,6 +255,8 @@ class FittedNomu:
     targets: NumberTargets
     network: NomuNetwork
     readout: Readout
+
+    __repr__ = record_repr
 
     def distribution(self, X: Any) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each row of validated X."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from skuq import training
 from skuq._registry import saved_as
+from skuq._reprs import record_repr
 from skuq.catalog import Member
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.fitted._given_base import GivenBase
@@ -56,6 +57,8 @@ class IndexDraws:
     member: Member
     index: np.ndarray
 
+    __repr__ = record_repr
+
     @property
     def members(self) -> tuple[Member, ...]:
         """The one network."""
@@ -85,6 +88,8 @@ class MemberDraws:
     """
 
     members: tuple[Member, ...]
+
+    __repr__ = record_repr
 
     @property
     def index(self) -> np.ndarray:
@@ -132,6 +137,8 @@ class FittedOperator:
     draws: IndexDraws | ConditionedDraws | MemberDraws
     given: GivenBase | None = None
     spread: Spread | None = None
+
+    __repr__ = record_repr
 
     def values(
         self, X: np.ndarray, index: np.ndarray, query_points: Any = None

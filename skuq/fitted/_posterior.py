@@ -38,7 +38,7 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
     """
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
     plans = _plans(members)
-    scaled_only = not inputs.encodes and not targets.is_transformed
+    scaled_only = inputs.scales_only and not targets.is_transformed
     # Heads whose first raw numbers are the means.
     scaled_only &= isinstance(targets.head, GaussianHead | SquaredErrorHead)
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
@@ -93,7 +93,7 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
     members = [member for member in (network.member, network.mean_member) if member is not None]
     plans = _plans(members)
     output_shape = targets.output_shape
-    if network.given is not None or plans is None or inputs.encodes:
+    if network.given is not None or plans is None or not inputs.scales_only:
 
         def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
             distribution = fitted.distribution_of_numbers(inputs.encode_array(X))

@@ -1,7 +1,8 @@
-"""Search spaces from the forms in which users may give them."""
+"""Convert the search spaces that users can give (names, objects, callables) to objects."""
 
 from __future__ import annotations
 
+from skuq.networks._builders import check_space_arguments, refuse_model, unpack_hypermodel
 from skuq.networks._cells import CellSpace
 from skuq.networks._dense import DenseSkipSpace
 from skuq.networks._keras_tuner import KerasTunerSpace
@@ -14,37 +15,40 @@ from skuq.networks._with_training import table_training
 #: The spaces of `NESClassifier` by name.
 NES_SPACES = ("dense", "width-depth", "darts", "nas-bench-201")
 
-_NES_NODES = 3  # of the dense space: 9 decisions, and deep enough for tables
+_NES_NODES = 3  # nodes of the dense space: 9 decisions, and deep enough for tables
 _PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
 
 
 def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> SearchSpace:
-    """Return the search space meant by a name, an object, a callable or a pair.
+    """Convert a name, an object, a callable or a pair of callables to a search space.
 
     Parameters
     ----------
     space : "dense", "benchmark", "toy", SearchSpace, callable or (callable, callable)
-        "dense" is `DenseSkipSpace` with the two arguments below; callables are in
-        Keras-Tuner's language, see `KerasTunerSpace`.
+        "dense" is `DenseSkipSpace` with the two arguments below. Callables take Keras-Tuner's
+        hyperparameters, see `KerasTunerSpace`. A `HyperModel` stands for its method `build`.
     n_nodes, max_batch_size : int
+        Arguments of `DenseSkipSpace` for "dense"; callables use `max_batch_size`, too.
 
     Raises
     ------
     ValueError
-        If it is none of these.
+        If `space` is none of these, or a function with other arguments.
     """
     if isinstance(space, str) and space == "dense":
         return DenseSkipSpace(n_nodes, max_batch_size)
     if isinstance(space, TabularSpace):
         raise ValueError(
-            "A TabularSpace is made of the preprocessed rows of a fit: give "
-            '`search_space="tabular"`.'
+            "A TabularSpace depends on the preprocessed rows of a fit and cannot be given as an "
+            'object. Use `search_space="tabular"`.'
         )
     if isinstance(space, str) and space in _PRESETS:
         return _PRESETS[space]()
     if isinstance(space, SearchSpace) and not isinstance(space, type):
         return space
+    refuse_model("`search_space`", space, "hp, input_shape, n_outputs")
     callables = space if isinstance(space, tuple) else (space,)
+    callables = tuple(map(unpack_hypermodel, callables))
     if len(callables) not in (1, 2) or not all(
         callable(part) and not isinstance(part, type) for part in callables
     ):
@@ -53,13 +57,15 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
             f"callable, or a pair (build, training) of callables. Got {space!r}."
         )
     build, training = callables if len(callables) == 2 else (*callables, None)
+    check_space_arguments(build)
     return KerasTunerSpace(build, training, max_batch_size)
 
 
 def resolve_nes_space(space, images: bool, n_rows: int) -> SearchSpace:
-    """Return the search space meant by None, a name in `NES_SPACES` or another form of a space.
+    """Convert None, a name in `NES_SPACES` or any other form to a search space.
 
-    None is "darts" for images and "dense" for tables, where batch sizes depend on `n_rows`.
+    None means "darts" for images and "dense" for tables. For tables, batch sizes depend on
+    `n_rows`.
     """
     if space is None:
         space = "darts" if images else "dense"

@@ -1,4 +1,4 @@
-"""Probability levels of quantiles and intervals."""
+"""Check probability levels of quantiles and intervals."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from numpy.typing import ArrayLike
 
 
 def check_levels(probability: ArrayLike) -> np.ndarray:
-    """Check a number or numbers (q,), which must lie strictly between 0 and 1."""
+    """Check one level or several (q,), which must lie strictly between 0 and 1."""
     levels = np.asarray(probability, dtype=float)
     if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
     return levels
 
 
-def interval_levels(coverage: float) -> list[float]:
-    """Lower and upper level of the central interval with this coverage, strictly in (0, 1)."""
-    if not 0 < coverage < 1:
-        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
-    return [(1 - coverage) / 2, (1 + coverage) / 2]
+def interval_levels(coverage: ArrayLike) -> np.ndarray:
+    """Compute lower and upper levels of central intervals with coverages in (0, 1).
+
+    Return shape (2,) for a number, (k, 2) for coverages (k,).
+    """
+    given = np.asarray(coverage, dtype=float)
+    if given.ndim > 1 or not given.size or not ((given > 0) & (given < 1)).all():
+        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage!r}.")
+    return np.stack([(1 - given) / 2, (1 + given) / 2], axis=-1)

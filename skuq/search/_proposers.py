@@ -1,7 +1,7 @@
-"""Proposers: pure functions of the finished trials and the running ones.
+"""Proposers of configurations: pure functions of the finished and the running trials.
 
-A proposer keeps no state. Its answer depends on the history, the running configurations
-and the generator it is given, so a search can be repeated, resumed and extended.
+A proposer keeps no state. Its answer depends only on the history, the running configurations
+and the random generator it is given, so that a search can be repeated, resumed and extended.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Running = Sequence[Mapping[str, Any]]
 
 
 class Proposer(Protocol):
-    """Anything that proposes the next configuration of a search.
+    """An object that proposes the next configuration of a search.
 
-    A proposer with a state of its own may also have ``tell(history)``, which is called
-    when the search has ended.
+    A proposer with a state of its own can also have ``tell(history)``, which is called when the
+    search has ended.
     """
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True)
 class RandomProposer:
-    """Propose random configurations, whatever came before."""
+    """Propose random configurations, independent of the history."""
 
     space: Space
 
@@ -52,35 +52,51 @@ class Fixed:
         return dict(self.configuration)
 
 
+def _first_untried(
+    configurations: Sequence[Mapping[str, Any]], history: History, running: Running
+) -> dict[str, Any] | None:
+    """Return the first configuration that no trial has; each trial stands for one of its equals.
+
+    Trials are not counted, since a stored search may lack any of them.
+    """
+    tried = [*(record.configuration for record in history), *running]
+    for configuration in configurations:
+        if configuration not in tried:
+            return dict(configuration)
+        tried.remove(configuration)
+    return None
+
+
 @dataclass(frozen=True)
 class FixedSequence:
-    """Propose the configurations of a list, each once and in its order."""
+    """Propose the configurations of a list in order, each once."""
 
     configurations: Sequence[Mapping[str, Any]]
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        return dict(self.configurations[len(history) + len(running)])
+        untried = _first_untried(self.configurations, history, running)
+        assert untried is not None, "every configuration has been proposed"
+        return untried
 
 
 @dataclass(frozen=True)
 class StartingWith:
-    """Propose given configurations first, then what another proposer says.
+    """Propose given configurations first, then those of another proposer.
 
     Parameters
     ----------
     configurations : sequence of mapping
+        First configurations, in order.
     proposer : Proposer
-        Learns from the first trials as from its own.
+        Proposer of all others. It learns from the first trials as from its own.
     """
 
     configurations: Sequence[Mapping[str, Any]]
     proposer: Proposer
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        n_asked = len(history) + len(running)
-        if n_asked < len(self.configurations):
-            return dict(self.configurations[n_asked])
-        return self.proposer.ask(history, running, rng)
+        untried = _first_untried(self.configurations, history, running)
+        return self.proposer.ask(history, running, rng) if untried is None else untried
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
-"""Finished trials of a search: stored, counted and reported."""
+"""Store, count and report the finished trials of a search."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-import warnings
 from collections import Counter, deque
 from typing import Any, Protocol
 
-from tqdm.auto import tqdm
-
+from skuq._progress import Progress
+from skuq._warnings import warn_user
 from skuq.catalog._records import TrialRecord
 from skuq.exceptions import SlotsLostError
 from skuq.search._limits import RunOptions
@@ -31,15 +30,17 @@ class Store(Protocol):
 
 
 class TrialLog:
-    """The history of one search: trials of the store first, then those that finish.
+    """History of one search: the trials of the store, followed by those that finish.
 
-    A context manager with a progress bar. An interrupt ends the search early, with a warning; it is
-    raised again if no trial has succeeded.
+    It is a context manager that shows progress. An interrupt ends the search early, with a
+    warning; it is raised again if no trial has succeeded.
 
     Parameters
     ----------
     n_trials : int
+        Number of trials of the search, including those of the store.
     store : Store or None
+        Place for finished trials, with those of earlier searches.
     options : RunOptions
 
     Attributes
@@ -50,6 +51,8 @@ class TrialLog:
         Numbers of the trials that the store did not have.
     finished : deque of TrialRecord
         Finished trials that are not stored yet.
+    interrupted : bool
+        Whether the search ended before it was over, by an interrupt or with its slots.
     """
 
     def __init__(self, n_trials: int, store: Store | None, options: RunOptions) -> None:
@@ -58,37 +61,41 @@ class TrialLog:
         known = {record.trial_number for record in self.history}
         self.missing = deque(number for number in range(n_trials) if number not in known)
         self.finished: deque[TrialRecord] = deque()
+        self.interrupted = False
         self._n_trials = n_trials
         self._n_known = len(self.history)
         self._store = store
         self._options = options
         self._started = time.monotonic()
         if self.history:
-            _logger.info("going on with %d of %d trials", len(self.history), n_trials)
+            _logger.info("continuing with %d of %d trials", len(self.history), n_trials)
 
     def __enter__(self) -> TrialLog:
-        self._bar = tqdm(
-            total=self._n_trials,
+        limits = self._options.limits
+        self._progress = Progress(
+            self._options.name,
+            "trial",
+            self._n_trials,
+            verbose=self._options.verbose,
             initial=self._n_known,
-            desc=self._options.name,
-            unit="trial",
-            disable=not self._options.verbose,
+            seconds_left=lambda: limits.seconds_left(self._started),
         )
+        self._progress.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
-        self._bar.close()
+        self._progress.__exit__()
         interrupted = isinstance(error, KeyboardInterrupt | SlotsLostError)
         if interrupted:
+            self.interrupted = True
             for record in self.finished:
                 self._add(record)
             if not any(record.completed for record in self.history):
                 return False
             reason = f": {error}" if str(error) else "."
-            warnings.warn(
-                f"{self._options.name.capitalize()} interrupted: going on with "
+            warn_user(
+                f"{self._options.name.capitalize()} interrupted: continuing with "
                 f"{len(self.history)} of {self._n_trials} trials{reason}",
-                stacklevel=3,
             )
         if error is None or interrupted:
             self._check_failures()
@@ -113,15 +120,16 @@ class TrialLog:
             return math.inf
         return limits.seconds_left(self._started)
 
-    def seconds_of_next_trial(self) -> float:
-        """Return the time that one more trial may take; 0 if none should start."""
-        return self._options.limits.seconds_of_next_trial(self.history, self._started)
+    def time_of_next_trial(self) -> tuple[float, bool]:
+        """Return the seconds that one more trial may take, and whether it may need them all."""
+        return self._options.limits.time_of_next_trial(self.history, self._started)
 
     def _check_failures(self) -> None:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
 
     def _add(self, record: TrialRecord) -> None:
-        # An interrupt may come at any moment, after which a record is added again.
+        """Add a record to the store and to the history."""
+        # After an interrupt, which can come at any moment, a record can be added twice.
         if self.history and self.history[-1] is record:
             return
         if self._store is not None:
@@ -129,17 +137,20 @@ class TrialLog:
         self.history.append(record)
 
     def _report(self, record: TrialRecord) -> None:
-        self._bar.update()
+        """Show the progress of the search after a trial."""
         scores = [r.score for r in self.history if r.completed]
         best = f"{min(scores):.3f}" if scores else "-"
         counts = Counter(r.status for r in self.history)
-        shown = {f"best {self._options.score_name}": best, "failed": counts["failed"]}
+        shown: dict[str, Any] = {
+            f"best {self._options.score_name}": best,
+            "failed": counts["failed"],
+        }
         if counts["discarded"]:
             shown["discarded"] = counts["discarded"]
-        self._bar.set_postfix(shown)
-        if not record.failed:
-            stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
-            _logger.info("trial %d: score %.4f%s", record.trial_number, record.score, stopped)
+        if record.failed:
+            # Not a warning: in a wide space some networks diverge, and the catalog records it.
+            message = f"trial {record.trial_number} failed: {record.message}"
         else:
-            # Not a warning: in a wide space some networks diverge, and the catalog says so.
-            _logger.info("trial %d failed: %s", record.trial_number, record.message)
+            stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)
+            message = f"trial {record.trial_number}: score {record.score:.4f}{stopped}"
+        self._progress.step(message=message, **shown)

@@ -167,13 +167,13 @@ def test_ask_is_a_function_of_what_was_told():
     one, other = search(), search()
     X = np.random.default_rng(0).uniform(-1, 1, (6, 2))
     y = [-bowl(x) for x in X]
-    one.ask()  # asking leaves nothing behind
-    one.tell(X, y)
+    one.ask()  # asking leaves nothing behind but a pending point
+    one.forget().tell(X, y)
     for x, value in zip(X, y):
         other.tell(x, value)
-    one.ask(2)
+    assert_array_equal(one.ask(2), other.ask(2))
     assert_array_equal(one.ask(), other.ask())
-    assert_array_equal(one.ask(), one.ask())
+    assert_array_equal(one.forget().ask(2), other.forget().ask(2))
 
 
 def test_default_design_has_more_rows_than_a_quadratic_without_mixed_terms():
@@ -370,7 +370,7 @@ def test_interrupts_keep_everything():
 
 def test_progress_is_shown_on_request(capsys):
     search(verbose=1).minimize(bowl, 5 + 1)
-    assert "best=" in capsys.readouterr().err
+    assert "best " in capsys.readouterr().err
     search().minimize(bowl, 5 + 1)
     assert capsys.readouterr().err == ""
 
@@ -508,6 +508,7 @@ def test_threshold_decays_as_in_the_paper():
     assert_allclose([distance_threshold(1), distance_threshold(2)], 0.01)
 
 
+@pytest.mark.slow
 def test_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
     """Made up: mean x0, std 0.1 + x1^2. Small beta: (1, .) is best, at (1, 1) or (1, -1)."""
     settings = {"beta": 0.25, "estimator": recorder, "n_initial": 1, "maximizer": "direct"}
@@ -562,6 +563,7 @@ def test_milp_searches_binaries_exactly(tiny_nomu):
     step = optimizer._step(optimizer._log.results(1))
     readout = step.model.readout_weights()
     beta = optimizer.history_[-1].beta
+    optimizer.forget()
     exact, _, _ = maximize_readout(readout, [(0, 1)] * 4, beta, integer=True, exclude=optimizer.x_)
     assert_array_equal(x[0], exact)
     both = optimizer.ask(2)

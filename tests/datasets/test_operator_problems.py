@@ -1,5 +1,6 @@
 """Problems of composite optimisation: their maps, and objectives of arrays and tensors."""
 
+import dataclasses
 import pickle
 import sys
 
@@ -112,7 +113,7 @@ def test_pollutants_by_hand():
     before = problem.query_points[:, 0] <= 30
     assert_array_equal(early[before], late[before])
     first, second = early[~before].reshape(3, 2)[:2]  # places 0 and 1, both 0.5 from the spill
-    own = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # of the first spill
+    own = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # first spill only
     assert_allclose(first - own[0], second - own[1], rtol=1e-10)
 
 
@@ -195,9 +196,39 @@ def test_visibility_takes_draws_as_images():
     assert_array_equal(objective(draws), objective(np.clip(draws, 0, 255)))
 
 
-def test_interferometer_has_no_simulator():
+def test_a_problem_without_a_simulator_cannot_be_called():
+    problem = dataclasses.replace(make_operator_problem("interferometer"), simulator=None)
     with pytest.raises(NotImplementedError, match="load_interferometer"):
-        make_operator_problem("interferometer")(np.zeros((1, 4)))
+        problem(np.zeros((1, 4)))
+
+
+def test_interferometer_by_hand():
+    """Two beams in a loop over pixels, and the best position: both beams are one."""
+    problem = make_operator_problem("interferometer")
+    u = np.array([0.1, -0.2, 0.3, 0.4])
+    image = problem(u[None])[0][:, 3].reshape(64, 64)
+    rows, columns = -19.76 * 0.1 - 3.31 * 0.3, 27.95 * -0.2 - 4.66 * 0.4
+    for i, j in ((20, 30), (35, 25)):
+        y, x = i - 32, j - 32
+        first = np.sqrt(51.7) * np.exp(-(y**2 + x**2) / 12.62**2)
+        second = np.sqrt(49.0) * np.exp(-((y - rows) ** 2 + (x - columns) ** 2) / 12.96**2)
+        tilt = (2.003 * 0.1 + 1.012 * 0.3) * y + (-2.832 * -0.2 + 1.429 * 0.4) * x
+        light = abs(first + second * np.exp(1j * (tilt + 3 * np.pi / 6))) ** 2
+        assert_allclose(image[i, j], light, rtol=1e-10)
+    U = np.random.default_rng(0).uniform(-1, 1, (50, 4))
+    images = problem(np.vstack([np.zeros(4), U]))
+    assert images.min() >= 0 and images.max() <= 255
+    values = problem.objective(images)
+    assert values[0] > 0.99 > values[1:].max()
+
+
+def test_interferometer_is_that_of_the_stored_runs(neon_dir):
+    problem = make_operator_problem("interferometer")
+    runs = load_interferometer(neon_dir / "interferometer_rpnbo.npz")
+    stored = problem.objective(runs.outputs).ravel()
+    values = problem.objective(problem(runs.inputs.reshape(-1, 4)))
+    assert np.corrcoef(values, stored)[0, 1] > 0.99
+    assert np.abs(values - stored).max() < 0.02
 
 
 def test_interferometer_stored_runs(neon_dir):
@@ -244,3 +275,52 @@ def test_interferometer_refuses_other_files(tmp_path):
     np.savez(tmp_path / "other.npz", u_init=np.zeros((5, 15, 4)))
     with pytest.raises(ValueError, match="'s_init' of shape None"):
         load_interferometer(tmp_path / "other.npz")
+
+
+# Cell towers
+
+
+def test_cell_towers_by_hand():
+    """The objective of section 6.4, in plain loops over the cells."""
+    problem = make_operator_problem("cell_towers")
+    rng = np.random.default_rng(0)
+    outputs = rng.uniform([-90, -95], [-70, -75], (2500, 2))
+
+    def sigmoid(z):
+        return 1 / (1 + np.exp(-z))
+
+    total = 0.0
+    for power, interference in outputs:
+        area = sigmoid(power + 80) * sigmoid(interference + 6 - power)
+        total += 0.25 * sigmoid(-80 - power) + 0.75 * sigmoid((interference - power) * area + 6)
+    assert_allclose(problem.objective(outputs), total, rtol=1e-12)
+
+
+def test_cell_towers_are_physical():
+    problem = make_operator_problem("cell_towers")
+    low, high = problem.bounds.T
+    assert problem.bounds.shape == (30, 2)
+    middle = (low + high) / 2
+    louder = middle + np.repeat([0.0, 3.0], 15)
+    steeper = middle + np.repeat([4.0, 0.0], 15)
+    first, loud, steep = problem([middle, louder, steeper])
+    assert first.shape == (2500, 2)
+    assert_allclose(loud, first + 3.0)  # decibels
+    assert (first[:, 0] > first[:, 1] - 12).all()  # fourteen others, none as strong
+    # A beam that points down reaches less far.
+    assert steep[:, 1].mean() < first[:, 1].mean()
+    values = problem.objective(problem(np.random.default_rng(0).uniform(low, high, (20, 30))))
+    assert np.ptp(values) > 20
+    assert (values > 0).all() and (values < 2500).all()
+
+
+def test_the_strongest_antenna_counts_alone():
+    problem = make_operator_problem("cell_towers")
+    low, high = problem.bounds.T
+    quiet = np.repeat([5.0, 30.0], 15)
+    loud = quiet.copy()
+    loud[15] = 50.0
+    before, after = problem([quiet, loud])
+    own = after[:, 0] > before[:, 0] + 1e-9
+    assert 0 < own.sum() < 2500
+    assert_allclose(after[~own, 0], before[~own, 0])

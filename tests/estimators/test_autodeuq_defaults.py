@@ -1,9 +1,11 @@
-"""AutoDEUQ as it is by default: the tabular space, folds, early discarding, calibration."""
+"""AutoDEUQ with its defaults: the tabular space, folds, early discarding, calibration."""
 
 import copy
 import time
 import warnings
+from dataclasses import replace
 
+import keras_tuner
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -12,13 +14,13 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
-from skuq.catalog import FoldedMember
+from skuq.catalog import Catalog, FoldedMember
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import TabularSpace
 from skuq.persistence import dumps, loads
 from skuq.search import StartingWith, SuccessiveHalving
-from skuq.training import predict_members
+from skuq.training import MemberRepeater, predict_members
 
 # One small architecture, so that few programs are compiled.
 SMALL = {"fixed_architecture": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}}
@@ -39,6 +41,7 @@ def repeated(wave):
 # ---------------------------------------------------------------- the search
 
 
+@pytest.mark.slow
 def test_the_first_trials_are_recipes_that_are_known_to_be_good(fitted, wave):
     model = AutoDEUQRegressor(n_trials=3, epochs=1, repeats=0, random_state=0).fit(*wave)
     default = sum(model.decisions_[1:], model.decisions_[0]).default()
@@ -111,6 +114,22 @@ def test_small_tables_have_fewer_folds(wave, groups):
     assert n_folds == (4 if groups is None else 2)
 
 
+def test_one_group_cannot_be_divided_into_folds(wave):
+    X, y = wave
+    with pytest.raises(ValueError, match=r"`groups` has one: 7.0. Give `validation_data`"):
+        AutoDEUQRegressor(**FAST).fit(X, y, groups=np.full(len(y), 7.0))
+
+
+@pytest.mark.parametrize("labels", ["a" * 20 + "b" * 19 + "c", "abc" * 3])
+def test_rare_classes_are_divided_without_a_word(wave, labels):
+    X, y = wave[0][: len(labels)], np.array(list(labels))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", SmallValidationWarning)
+        model = AutoDEUQClassifier(**{**FAST, "n_trials": 1}).fit(X, y)
+    assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
 def test_trials_are_discarded_by_default(fitted):
     statuses = [record.status for record in fitted.catalog_]
     assert "discarded" in statuses and statuses.count("completed") >= 4
@@ -136,6 +155,7 @@ def test_a_search_repeats_exactly(fitted, wave):
     assert_array_equal(again.predict(wave[0]), fitted.predict(wave[0]))
 
 
+@pytest.mark.slow
 def test_classes_have_their_own_recipes(iris):
     model = AutoDEUQClassifier(**FAST).fit(*iris)
     assert model.predict_proba(iris[0]).shape == (150, 3)
@@ -186,6 +206,13 @@ def test_a_search_starts_from_another(fitted, wave, tmp_path):
 def test_initial_trials_that_the_space_does_not_have(wave, given, match):
     with pytest.raises(ValueError, match=match):
         AutoDEUQRegressor(**FAST, initial_trials=given).fit(*wave)
+
+
+def test_a_keras_tuner_oracle_takes_no_initial_trials(wave):
+    oracle = keras_tuner.oracles.RandomSearchOracle()
+    model = AutoDEUQRegressor(**FAST, search=oracle, initial_trials=[{"n_layers": 1}])
+    with pytest.raises(ValueError, match="`initial_trials` must be None"):
+        model.fit(*wave)
 
 
 def test_an_objective_with_a_price_on_size(wave):
@@ -240,7 +267,7 @@ def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
     before = stats.norm.logpdf(held_out.y, mean, np.sqrt(total)).mean()
     after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
     assert after > before
-    # What is predicted is that factor and floor of what the networks say.
+    # The prediction applies this factor and floor to the networks' standard deviations.
     unit = fitted.targets_.scaling.scale_
     own, other = fitted.predict_uncertainty(X), plain.predict_uncertainty(X)
     assert_allclose(own.mean, other.mean)
@@ -321,7 +348,9 @@ def test_repeats_repeat_exactly_and_survive_copies(repeated, wave):
     X, _ = wave
     expected = repeated.predict(X, return_std=True)[1]
     assert_array_equal(clone(repeated).fit(*wave).predict(X, return_std=True)[1], expected)
-    assert_array_equal(copy.deepcopy(repeated).predict(X, return_std=True)[1], expected)
+    for copied in (copy.deepcopy(repeated), copy.copy(repeated)):
+        assert_array_equal(copied.predict(X, return_std=True)[1], expected)
+        assert len(copied.reselect().selection_) == len(repeated.selection_)
     kept = loads(dumps(repeated))
     assert_array_equal(kept.predict(X, return_std=True)[1], expected)
 
@@ -334,6 +363,7 @@ def test_repeats_repeat_exactly_and_survive_copies(repeated, wave):
         ({"search_space": "dense"}, 0),
         ({"search_space": "dense", "repeats": 3}, 3),
         ({"repeats": 0, "max_time": 60}, 0),
+        ({"repeats": 3, "cv": KFold(3)}, 0),
     ],
 )
 def test_how_often_trials_are_repeated(settings, n_repeats):
@@ -345,6 +375,51 @@ def test_how_often_trials_are_repeated(settings, n_repeats):
 def test_folds_of_a_splitter_are_not_repeated(wave):
     model = AutoDEUQRegressor(**{**FAST, "repeats": 2}, cv=KFold(2)).fit(*wave)
     assert model.repeated_ == {} and len(model.fitted_.members) == 2 * len(model.selection_)
+
+
+def test_failed_repeats_leave_the_networks_of_the_search(tiny_space, wave, monkeypatch):
+    def fail(*arguments):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(MemberRepeater, "__call__", fail)
+    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    model = AutoDEUQRegressor(**settings, repeats=2)
+    with pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
+        model.fit(*wave)
+    assert len(model.fitted_.members) == len(model.selection_) and model.repeated_ == {}
+
+
+def test_an_interrupted_search_has_no_repeats(tiny_space, wave):
+    calls = []
+
+    def interrupt(trial):
+        calls.append(trial)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return trial.score
+
+    settings = {"n_trials": 3, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    model = AutoDEUQRegressor(**settings, repeats=2, min_members=1, objective=interrupt)
+    with pytest.warns(UserWarning, match="Search interrupted: continuing with 1 of 3 trials"):
+        model.fit(*wave)
+    assert len(model.fitted_.members) == 1 and model.repeated_ == {}
+
+
+def test_a_stored_search_says_that_it_has_no_repeats(wave, tmp_path):
+    model = AutoDEUQRegressor(**{**FAST, "repeats": 1}, catalog_dir=tmp_path).fit(*wave)
+    with pytest.warns(UserWarning, match="with repeats=1 `fit` trains more of them"):
+        again = AutoDEUQRegressor.from_catalog(model.catalog_path_)
+    assert len(again.fitted_.members) < len(model.fitted_.members)
+
+
+def test_a_gap_in_a_stored_search_is_filled_by_the_recipe_that_is_missing(wave, tmp_path):
+    settings = {**FAST, "n_trials": 3, "epochs": 1, "catalog_dir": tmp_path}
+    model = AutoDEUQRegressor(**settings).fit(*wave)
+    expected = [record.configuration for record in model.catalog_]
+    for path in model.catalog_path_.glob("trial-000001.skuq"):
+        path.unlink()
+    again = AutoDEUQRegressor(**settings).fit(*wave)
+    assert [record.configuration for record in again.catalog_] == expected
 
 
 def test_without_folds_seeds_are_repeated(tiny_space, wave):
@@ -383,9 +458,35 @@ def test_a_leaderboard_of_the_trials(fitted, wave):
     assert board.new_score[board.status == "discarded"].isna().all()
 
 
+def test_a_leaderboard_of_a_trial_with_repeats(repeated, wave):
+    board = repeated.leaderboard()
+    n_networks = board[board.weight > 0].n_networks
+    assert (n_networks == 24).all() and n_networks.sum() == len(repeated.fitted_.members)
+    assert board.n_weights.notna().all()
+    pickled = loads(dumps(fitted_without_one_member(repeated))).leaderboard()
+    assert pickled.n_weights.isna().sum() == 1  # not 0: nobody knows
+
+
+def fitted_without_one_member(model):
+    selection = model.selection_
+    one = replace(selection, indices=selection.indices[:1], weights=np.ones(1))
+    return model._copy(selection_=one, selections_=(one,), repeated_={})
+
+
+def test_decisions_with_the_name_of_a_column(fitted):
+    records = [
+        replace(record, configuration={**record.configuration, "weight": 7})
+        for record in fitted.catalog_
+    ]
+    board = fitted._copy(catalog_=Catalog(records, fitted.catalog_.held_out)).leaderboard()
+    assert (board.decision_weight == 7).all() and board.weight.sum() == pytest.approx(1)
+
+
 def test_a_leaderboard_needs_both_x_and_y(fitted, wave):
-    with pytest.raises(ValueError, match="Give both X and y"):
-        fitted.leaderboard(wave[0])
+    X, y = wave
+    for given in [(X,), (None, y), (None, None, np.ones(len(y)))]:
+        with pytest.raises(ValueError, match="Give both X and y"):
+            fitted.leaderboard(*given)
 
 
 # ---------------------------------------------------------------- deadlines

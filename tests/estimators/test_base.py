@@ -5,13 +5,22 @@ from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
+from skuq import (
+    AutoDEUQClassifier,
+    CalibratedUncertaintyRegressor,
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    MCDropoutClassifier,
+    NEONRegressor,
+    make_pipeline,
+)
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.predictive import CategoricalMixture, ClassUncertainty, GaussianMixture
 from skuq.tables import TableInputs
 
 
 class Fitted:
-    """A fitted model of which only the distribution of each row is its own."""
+    """Fitted model that defines only the distribution of each row."""
 
     inputs = TableInputs(None)
 
@@ -161,3 +170,88 @@ def test_regressors_share_the_distribution_and_its_draws():
     assert draws.shape == (4, 3)
     # One standard normal a draw, whatever the row.
     assert_allclose(np.ptp(draws - X[:, :1], axis=0), 0, atol=1e-15)
+
+
+class Line(UncertaintyRegressor):
+    """The first feature, or the first two, with a normal error."""
+
+    def __init__(self, n_outputs=1):
+        self.n_outputs = n_outputs
+
+    def fit(self, X, y):
+        validate_data(self, X, y, multi_output=True)
+
+        def distribution(X):
+            mean = X[:, 0] if self.n_outputs == 1 else X[:, : self.n_outputs]
+            return GaussianMixture(mean[None], np.ones((1, *mean.shape)))
+
+        self.fitted_ = Fitted(distribution)
+        self.fitted_.output_shape = lambda: () if self.n_outputs == 1 else (self.n_outputs,)
+        return self
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_intervals_of_several_coverages(n_outputs):
+    line = Line(n_outputs).fit(X, X[:, 0])
+    own = () if n_outputs == 1 else (n_outputs,)
+    several = line.predict_interval(X, coverage=[0.9, 0.5, 0.9])
+    assert several.shape == (4, 3, 2, *own)
+    for k, coverage in enumerate((0.9, 0.5, 0.9)):
+        one = line.predict_interval(X, coverage)
+        assert one.shape == (4, 2, *own)
+        assert_array_equal(several[:, k], one)
+    assert line.predict_interval(X, [0.9]).shape == (4, 1, 2, *own)
+    for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan]):
+        with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\)"):
+            line.predict_interval(X, wrong)
+
+
+def test_diagrams_link_to_the_documentation_that_the_package_names(monkeypatch):
+    class Metadata:
+        def __init__(self, *urls):
+            self.urls = list(urls)
+
+        def get_all(self, name):
+            return self.urls if name == "Project-URL" else None
+
+    def diagram(*urls):
+        monkeypatch.setattr("importlib.metadata.metadata", lambda name: Metadata(*urls))
+        return DeepEnsembleRegressor()._repr_html_(), make_pipeline(Line())._repr_html_()
+
+    site = "Documentation, https://skuq.example/docs/"
+    for html, name in zip(diagram("Source, https://x.example", site), ["DeepEnsembleRegressor"]):
+        assert f"https://skuq.example/docs/_generated/skuq.{name}.html" in html
+    assert "skuq.UncertaintyPipeline.html" in diagram(site)[1]
+    assert "_generated" not in diagram()[0] + diagram("Source, https://x.example")[1]
+    assert DeepEnsembleRegressor()._get_doc_link() == ""
+
+
+@pytest.mark.parametrize(
+    "estimator", [DeepEnsembleRegressor(), NEONRegressor(), CalibratedUncertaintyRegressor(Line())]
+)
+@pytest.mark.parametrize("dtype", [str, object])
+def test_regressors_say_that_labels_are_for_classifiers(estimator, dtype):
+    y = np.array(["ant", "bee", "ant", "bee"], dtype=dtype)
+    message = f"{type(estimator).__name__} is a regressor, .* label 'ant'.* DeepEnsembleClassifier"
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(X, y)
+
+
+def test_lazy_frames_are_refused_with_the_way_out():
+    class LazyFrame:
+        columns = ["a", "b"]
+
+        def collect(self):
+            return X
+
+    with pytest.raises(TypeError, match=r"X is a LazyFrame, .* Give X\.collect\(\)\."):
+        DeepEnsembleRegressor().fit(LazyFrame(), X[:, 0])
+
+
+@pytest.mark.parametrize(
+    "estimator", [DeepEnsembleClassifier(), MCDropoutClassifier(), AutoDEUQClassifier()]
+)
+def test_one_class_is_refused(estimator):
+    """Networks would predict it with probability 1, and have no doubt."""
+    with pytest.raises(ValueError, match=r"at least two classes\. Got 1 class: \['ant'\]"):
+        estimator.fit(X, ["ant"] * 4)

@@ -6,10 +6,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.sparse import csr_array
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import make_column_transformer
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.dummy import DummyRegressor
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
@@ -20,7 +23,9 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import (
     FixedThresholdClassifier,
     GridSearchCV,
+    GroupKFold,
     KFold,
+    StratifiedGroupKFold,
     StratifiedKFold,
     cross_val_predict,
     cross_val_score,
@@ -265,8 +270,6 @@ def test_bad_input():
     X, y = line(30)
     with pytest.raises(ValueError, match="`estimator` must be a regressor"):
         CalibratedUncertaintyRegressor(GaussianNB()).fit(X, y)
-    with pytest.raises(TypeError, match="LinearRegression.* does not say how sure"):
-        CalibratedUncertaintyRegressor(LinearRegression()).fit(X, y)
     with pytest.raises(TypeError, match="predicts a RecalibratedMixture"):
         inner = CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2)
         CalibratedUncertaintyRegressor(inner, cv=2).fit(X, y)
@@ -291,6 +294,149 @@ def test_bad_input():
         model.fit(X, np.full(30, np.nan))
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+# Estimators that predict points, and arguments of their fit
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_point_estimators_get_the_distribution_of_their_errors(method):
+    noise = stats.expon(loc=-1, scale=0.5)
+    X, y = line(1000, noise=noise)
+    model = CalibratedUncertaintyRegressor(LinearRegression(), method).fit(X, y)
+    assert_array_equal(model.predict(X), LinearRegression().fit(X, y).predict(X))
+    assert_allclose(model.scale_, 0.5, rtol=0.15)
+    X_new, y_new = line(20_000, seed=1, noise=noise)
+    low, high = model.predict_interval(X_new, 0.9).T
+    assert abs(((low <= y_new) & (y_new <= high)).mean() - 0.9) < 0.05
+    parts = model.predict_uncertainty(X_new[:5])
+    assert (parts.epistemic == 0).all() and (parts.aleatoric > 0).all()
+    if method == "isotonic":
+        below = (y_new[:, None] <= model.predict_quantiles(X_new, [0.1, 0.5, 0.9])).mean(axis=0)
+        assert_allclose(below, [0.1, 0.5, 0.9], atol=0.04)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("method", METHODS)
+def test_units_of_point_estimators_do_not_matter(method, unit):
+    X, y = line(100)
+    model = CalibratedUncertaintyRegressor(LinearRegression(), method, cv=3)
+    expected = clone(model).fit(X, y).predict_interval(X)
+    assert_allclose(model.fit(X, unit * y).predict_interval(X), unit * expected, rtol=1e-6)
+
+
+def test_point_estimators_in_other_estimators():
+    X, y = line(60)
+    Y = np.stack([y, 10 * y], axis=1)
+    forest = RandomForestRegressor(5, random_state=0)
+    for estimator, target in (
+        (make_pipeline(StandardScaler(), LinearRegression()), y),
+        (GridSearchCV(LinearRegression(), {"fit_intercept": [True, False]}, cv=2), y),
+        (TransformedTargetRegressor(LinearRegression(), transformer=StandardScaler()), y),
+        (forest, Y),
+    ):
+        model = CalibratedUncertaintyRegressor(estimator, "conformal", cv=2).fit(X, target)
+        assert_array_equal(model.predict(X), model.estimator_.predict(X))
+        assert model.predict_interval(X, 0.8).shape == (60, 2, *target.shape[1:])
+    assert_allclose(model.scale_[1] / model.scale_[0], 10, rtol=0.2)
+    with pytest.raises(TypeError, match="not in units of y"):
+        wrapped = TransformedTargetRegressor(BayesianRidge(), transformer=StandardScaler())
+        CalibratedUncertaintyRegressor(wrapped, cv=2).fit(X, y)
+
+
+def test_point_estimators_without_errors_are_sure():
+    X = np.arange(20.0)[:, None]
+    for method in METHODS:
+        model = CalibratedUncertaintyRegressor(DummyRegressor(), method, cv=2)
+        std = model.fit(X, np.full(20, 7.0)).predict(X, return_std=True)[1]
+        assert (std > 0).all() and (std < 1e-100).all()
+        assert_allclose(model.predict_interval(X, 0.8), 7)
+
+
+def test_conformal_intervals_of_point_estimators_are_mapies():
+    regression = pytest.importorskip("mapie.regression")
+    X, y = line(400)
+    fitted = RandomForestRegressor(10, random_state=0).fit(X[:200], y[:200])
+    own = CalibratedUncertaintyRegressor(fitted, "conformal", cv="prefit").fit(X[200:], y[200:])
+    theirs = regression.SplitConformalRegressor(
+        fitted, confidence_level=[0.5, 0.9], conformity_score="absolute"
+    ).conformalize(X[200:], y[200:])
+    X_new, _ = line(50, seed=1)
+    _, intervals = theirs.predict_interval(X_new)
+    for k, coverage in enumerate((0.5, 0.9)):
+        assert_allclose(own.predict_interval(X_new, coverage), intervals[:, :, k], rtol=1e-9)
+
+
+class Recorder(TooSure):
+    """Least squares that keeps the arguments of its fit."""
+
+    def fit(self, X, y, sample_weight=None, groups=None, validation_data=None):
+        super().fit(X, y, sample_weight)
+        self.given_ = len(X), groups, validation_data
+        return self
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_groups_and_validation_data_reach_the_estimator(routing):
+    X, y = line(60)
+    groups = np.repeat(np.arange(12), 5)
+    seen = []
+
+    class Folds(GroupKFold):
+        def split(self, X, y, groups=None):
+            seen.append(groups)
+            return super().split(X, y, groups)
+
+    recorder = Recorder()
+    with config_context(enable_metadata_routing=routing):
+        if routing:
+            recorder.set_fit_request(groups=True, validation_data=True, sample_weight=True)
+        model = CalibratedUncertaintyRegressor(recorder, cv=Folds(3))
+        asked = model.get_metadata_routing().consumes("fit", ["groups", "validation_data"])
+        assert asked == ({"groups", "validation_data"} if routing else {"groups"})
+        model.fit(X, y, np.ones(60), groups=groups, validation_data=(X[:7], y[:7]))
+    assert_array_equal(seen, [groups])
+    n_rows, own_groups, validation = model.estimator_.given_
+    assert n_rows == 60 and validation[0].shape == (7, 2)
+    assert_array_equal(own_groups, groups)
+
+
+def test_groups_stay_together_by_default():
+    X, y = line(60)
+    groups = np.repeat(np.arange(12), 5)
+    model = CalibratedUncertaintyRegressor(TooSure()).fit(X, y, groups=groups)
+    by_hand = CalibratedUncertaintyRegressor(TooSure(), cv=list(GroupKFold(5).split(X, y, groups)))
+    assert model.scale_ == by_hand.fit(X, y).scale_
+    with config_context(enable_metadata_routing=True):
+        routed = CalibratedUncertaintyRegressor(TooSure()).fit(X, y, groups=groups)
+    assert routed.scale_ == model.scale_
+    labels = y > 3
+    folds = list(StratifiedGroupKFold(5).split(X, labels, groups))
+    classifier = CalibratedUncertaintyClassifier(GaussianNB()).fit(X, labels, groups=groups)
+    expected = CalibratedUncertaintyClassifier(GaussianNB(), cv=folds).fit(X, labels)
+    assert classifier.temperature_ == expected.temperature_
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(X, y, groups=groups[:-1])
+
+
+def test_arguments_of_fit_that_nobody_takes():
+    X, y = line(30)
+    fitted = TooSure().fit(X, y)
+    with pytest.raises(TypeError, match=r"cv='prefit' .* takes no \['groups'\]"):
+        CalibratedUncertaintyRegressor(fitted, cv="prefit").fit(X, y, groups=np.arange(30))
+    with pytest.raises(TypeError, match="epochs"):
+        CalibratedUncertaintyRegressor(TooSure()).fit(X, y, epochs=3)
+
+
+def test_progress_counts_the_fits(capsys):
+    X, y = line(30)
+    CalibratedUncertaintyRegressor(TooSure(), cv=3, verbose=1).fit(X, y)
+    lines = capsys.readouterr().err.splitlines()
+    assert [text.split(",")[0] for text in lines] == [
+        f"calibration: {k} of 4 fits" for k in range(1, 5)
+    ]
+    CalibratedUncertaintyRegressor(TooSure(), cv=3).fit(X, y)
+    assert capsys.readouterr().err == ""
 
 
 # Classification

@@ -1,9 +1,10 @@
-"""What the displays of a regressor's predictions draw."""
+"""Displays of a regressor's predictions."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib import colors
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -31,7 +32,7 @@ def process():
 
 
 class TwoMembers:
-    """A regressor of skuq as far as displays can see."""
+    """Minimal regressor with the methods that displays need."""
 
     def predict_distribution(self, X):
         x = np.asarray(X)[:, 0]
@@ -67,6 +68,10 @@ def test_band_of_mixture_shows_both_parts_in_order_of_the_input():
     width = 3 * np.sqrt(2)
     assert_allclose(_edges(display.total_band_), np.stack([mean - width, mean + width], axis=1))
     assert_allclose(display.scatter_.get_offsets(), [[2, 1], [0, 2], [1, 3]])
+    # The points are on top, and their rims tell them from bands and the mean.
+    assert display.scatter_.get_zorder() > display.line_.get_zorder()
+    assert colors.to_hex(display.scatter_.get_edgecolor()[0]) == "#ffffff"
+    assert display.scatter_.get_alpha() is None
     assert display.ax_.get_ylabel() == "y (kW)"
 
 
@@ -261,7 +266,7 @@ def test_displays_open_pipelines():
     classes.fit(X, y > 0.3)
     retention = RetentionDisplay.from_estimator(classes, X, y > 0.3)
     assert_allclose(retention.uncertainty, classes[-1].predict_uncertainty(X).total)
-    with pytest.raises(ValueError, match="does not know: \\['a'\\]"):
+    with pytest.raises(ValueError, match="seen at fit. Got \\['a'\\]"):
         RetentionDisplay.from_estimator(classes, X, ["a"] * 40)
-    with pytest.raises(TypeError, match="must have a `catalog_`"):
+    with pytest.raises(TypeError, match="have a `catalog_`"):
         SearchHistoryDisplay.from_estimator(model)

@@ -1,4 +1,4 @@
-"""What the displays of searches, members and teams draw."""
+"""Displays of searches, members and teams."""
 
 from types import SimpleNamespace
 
@@ -129,9 +129,21 @@ def test_parallel_coordinates_show_the_eight_most_important():
     frame = frame.assign(status="completed", score=frame["d11"])
     display = CatalogDisplay.from_catalog(frame)
     assert len(display.decisions_) == 8 and "d11" in display.decisions_
-    assert "8 of 12 decisions" in display.ax_.get_title()
+    assert display.ax_.get_title() == "8 of 12 decisions, the most important"
     chosen = CatalogDisplay.from_catalog(frame, decisions=["d3", "d1"])
     assert chosen.decisions_ == ["d3", "d1"] and chosen.importances is None
+
+
+def test_parallel_coordinates_call_nothing_important_that_is_chance():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.random((20, 12)), columns=[f"d{k}" for k in range(12)])
+    frame = frame.assign(status="completed", score=rng.random(20))
+    assert "importances are chance" in (
+        CatalogDisplay.from_catalog(frame, kind="importance").ax_.get_title()
+    )
+    display = CatalogDisplay.from_catalog(frame)
+    assert display.ax_.get_title() == "8 of 12 decisions, the first ones"
+    assert display.decisions_ == [f"d{k}" for k in range(8)]
 
 
 def test_members_far_apart_in_prediction_are_apart_in_the_picture():
@@ -310,7 +322,7 @@ def test_regret_of_one_seed_has_no_band():
         (
             lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2),
             ValueError,
-            "better than the optimum",
+            "must not be better than `optimum`",
         ),
         (lambda c: RegretDisplay.from_values({"a": [1.0]}, interval=2), ValueError, "interval"),
     ],

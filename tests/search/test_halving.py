@@ -1,4 +1,4 @@
-"""Early discarding of trials, and the time that a trial gets."""
+"""Early discarding of trials, and time limits of single trials."""
 
 import math
 import time
@@ -72,9 +72,9 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"shares": (0.5, 0.1)}, "ascend between 0 and 1. Got \\(0.5, 0.1\\)"),
-        ({"shares": (0.5, 1.0)}, "ascend"),
-        ({"shares": (0.0, 0.5)}, "ascend"),
+        ({"shares": (0.5, 0.1)}, "increase strictly between 0 and 1. Got \\(0.5, 0.1\\)"),
+        ({"shares": (0.5, 1.0)}, "increase strictly"),
+        ({"shares": (0.0, 0.5)}, "increase strictly"),
         ({"reduction_factor": 1}, "larger than 1. Got 1"),
         ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
     ],
@@ -159,29 +159,30 @@ def record(seconds, **fields):
 @pytest.mark.parametrize(
     ("elapsed", "history", "expected"),
     [
-        (30, [], 70),  # nobody knows yet how long a trial takes
-        (30, [record(5)], math.inf),
-        (30, [record(30)], 70),  # it might need more than there is
-        (85, [record(20)], 15),
-        (91, [record(20)], 0),  # not worth it
-        (97, [record(20, status="failed", score=math.nan)], 3),
-        (97, [record(20, status="discarded")], 3),
-        (94, [record(1, share=0.1)], 6),  # a whole training would have taken ten
-        (97, [record(1, share=0.1)], 0),
-        (120, [record(20)], 0),
-        (120, [record(1, share=0.1)], 0),
+        (30, [], (70, True)),  # nobody knows yet how long a trial takes
+        (30, [record(5)], (70, False)),
+        (30, [record(30)], (70, True)),  # it might need more than there is
+        (85, [record(20)], (15, True)),
+        (91, [record(20)], (0, True)),  # not worth it
+        (97, [record(20, status="failed", score=math.nan)], (3, True)),
+        (97, [record(20, status="discarded")], (3, True)),
+        (94, [record(1, share=0.1)], (6, True)),  # a whole training would have taken ten
+        (97, [record(1, share=0.1)], (0, True)),
+        (120, [record(20)], (0, True)),
+        (120, [record(1, share=0.1)], (0, True)),
     ],
 )
 def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, expected):
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
-    found = Limits(max_time=100).seconds_of_next_trial(history, 1000.0)
+    found = Limits(max_time=100).time_of_next_trial(history, 1000.0)
     assert found == pytest.approx(expected)
 
 
 def test_a_search_out_of_time_still_asks_for_its_first_trial(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: 1200.0)
-    assert 0 < Limits(max_time=100).seconds_of_next_trial([], 1000.0) < 1
-    assert Limits().seconds_of_next_trial([], 1000.0) == math.inf
+    seconds, is_tight = Limits(max_time=100).time_of_next_trial([], 1000.0)
+    assert 0 < seconds < 1 and is_tight
+    assert Limits().time_of_next_trial([], 1000.0) == (math.inf, False)
 
 
 def test_trials_get_the_time_that_is_left():

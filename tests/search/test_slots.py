@@ -15,6 +15,7 @@ import tempfile
 import textwrap
 import threading
 import time
+import warnings
 from concurrent.futures import wait
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from types import SimpleNamespace
 import joblib
 import numpy as np
 import pytest
+from processes import run_python
 from slots import inline, processes, search, threads
 from small_models import TinySpace
 from tiers import slow
@@ -36,7 +38,7 @@ from skuq.training import MemberTrainer
 
 
 def sleeper(started):
-    """k is how long a trial takes; each says when it has begun, and where."""
+    """Make an evaluation that takes k seconds and records its start and its process."""
 
     def evaluate(configuration, seed):
         with open(started, "a") as file:
@@ -88,6 +90,53 @@ def test_what_runs_in_the_caller_cannot_be_stopped(make, tmp_path):
         future = slots.submit(0, {"k": 0}, 1)
         assert slots.stop(0) is False
         assert slots.result(0, future).score == 0
+
+
+def test_a_process_that_has_grown_goes_on_without_a_word():
+    """loky would replace it at 300 MB, with a warning that users cannot act on."""
+
+    def evaluate(configuration, seed):
+        from joblib.externals.loky import process_executor
+
+        process_executor._MEMORY_LEAK_CHECK_DELAY = 0.0  # it looks after every trial
+        if configuration["k"] == 1:
+            process_executor.grown = np.ones(45_000_000)  # 360 MB
+        return SimpleNamespace(score=0.0, pid=os.getpid())
+
+    with warnings.catch_warnings(record=True) as caught, processes(evaluate, 1) as slots:
+        warnings.simplefilter("always")
+        pids = [slots.result(0, slots.submit(0, {"k": k}, 1)).pid for k in (0, 1, 2, 3)]
+        slots.stop(0)  # its memory is free again
+    assert len(set(pids)) == 1
+    assert not [w for w in caught if "worker stopped" in str(w.message)]
+
+
+FORK_AFTER_A_SEARCH = """
+import multiprocessing, os
+from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
+from slots import processes, search
+
+def run():
+    evaluate = lambda configuration, seed: SimpleNamespace(score=0.0)
+    return len(search(processes(evaluate, 1), 3))
+
+context = multiprocessing.get_context("fork")
+print(run())
+with ProcessPoolExecutor(1, mp_context=context) as pool:
+    print(pool.submit(run).result(40))
+with context.Pool(1) as pool:  # of daemons, which may have no children
+    print(pool.apply_async(run).get(60))
+print(run())
+"""
+
+
+@slow
+def test_forks_and_daemons_search_by_themselves():
+    """The processes are their parent's, and so are the threads that wait for them."""
+    folder = str(Path(__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {folder!r})\n{FORK_AFTER_A_SEARCH}"
+    assert run_python(code).stdout.split() == ["3"] * 4
 
 
 @slow
@@ -180,10 +229,11 @@ def test_sys_exit_in_a_thread_does_not_end_the_caller():
         slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
 
 
+@pytest.mark.slow
 def test_huge_results_arrive_and_not_through_the_pipe(one_process):
     future = one_process.submit(0, {"kind": "huge"}, 1)
-    # What is larger than a pipe's buffer is sent in pieces, and a process that is killed
-    # between two of them leaves the caller waiting for ever.
+    # Data larger than a pipe's buffer are sent in pieces, and if the process is killed between two
+    # pieces, the caller waits for ever.
     assert len(pickle.dumps(future.result())) < 4096
     assert one_process.result(0, future).array[-1] == 2e7 - 1
     left = [path.name for path in os.scandir(one_process._folder.name)]
@@ -227,7 +277,7 @@ def test_an_error_that_cannot_be_read_here_is_told_in_words():
 
 
 class Counted:
-    """Says how often it was unpickled, and whether it was cancelled."""
+    """Evaluation that records how often it was unpickled, and whether it was cancelled."""
 
     n_loaded = 0
     cancelled = False

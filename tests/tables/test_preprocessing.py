@@ -88,9 +88,34 @@ def test_numbers_come_out_as_they_are():
 def test_numbers_missing_in_the_test_part_only_are_medians():
     X = np.array([[1.0, 5.0], [2.0, 6.0], [9.0, 7.0]])
     encoder = TablePreprocessor().fit(X)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with pytest.warns(UserWarning, match="where `fit` saw none"):
         assert_array_equal(encoder.transform([[NAN, 8.0]]), [[2.0, 8.0]])
+
+
+@pytest.mark.parametrize("missing", ["indicator", "median"])
+def test_gaps_that_fit_has_not_seen_are_told_by_column(mixed, missing):
+    encoder = TablePreprocessor(missing=missing).fit(mixed)
+    gaps = mixed.copy()
+    gaps.loc[2, ["age", "rooms", "city", "sex"]] = None  # of these, `fit` has seen the first
+    with pytest.warns(UserWarning, match=r"\['rooms', 'sex'\], where `fit` saw none") as caught:
+        encoder.transform(gaps)
+    assert len(caught) == 1
+    loaded = pickle.loads(pickle.dumps(encoder))
+    with pytest.warns(UserWarning, match=r"\['rooms', 'sex'\]"):
+        loaded.transform(gaps)
+
+
+def test_gaps_in_an_array_are_told_by_number():
+    encoder = TablePreprocessor().fit(np.arange(6.0).reshape(3, 2))
+    with pytest.warns(UserWarning, match=r"\['x1'\], where `fit` saw none"):
+        encoder.transform([[0.0, NAN]])
+
+
+def test_gaps_that_fit_has_seen_are_not_told(mixed, recwarn):
+    encoder = TablePreprocessor().fit(mixed)
+    encoder.transform(mixed)
+    encoder.transform(mixed.assign(rooms=range(6)))
+    assert not recwarn
 
 
 def test_missing_values_without_indicators():
@@ -105,6 +130,7 @@ def test_a_category_only_in_the_test_part_is_zero_everywhere():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_array_equal(encoder.transform([["d"], ["b"]]), [[0, 0, 0], [0, 1, 0]])
+    with pytest.warns(UserWarning, match="where `fit` saw none"):
         assert_array_equal(encoder.transform([[None]]), [[0, 0, 0]])
     of_two = TablePreprocessor().fit(np.array([["a"], ["b"]], dtype=object))
     with warnings.catch_warnings():
@@ -116,7 +142,7 @@ def test_many_categories_become_codes(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     letters = np.array(list("abcdefghijkl"))
     city = pd.Series(rng.choice(letters, 300), dtype=object)
-    city[:3] = ["once", "alone", None]  # of which nothing can be learnt, but of missing
+    city[:3] = ["once", "alone", None]  # too rare for codes, except missing
     X = pd.DataFrame({"city": city, "size": np.arange(300.0)})
     encoder = TablePreprocessor().fit(X)
     assert encoder.code_columns_ == (1,) and encoder.n_codes_ == (14,)  # 0, 12 and missing
@@ -141,7 +167,8 @@ def test_a_missing_category_that_fit_has_not_seen_is_unknown():
     X = np.repeat(np.array(list("abcdefghijkl"), dtype=object), 2)[:, None]
     encoder = TablePreprocessor().fit(X)
     assert encoder.n_codes_ == (13,)
-    assert encoder.transform([[None], ["a"]]).tolist() == [[0], [1]]
+    with pytest.warns(UserWarning, match="where `fit` saw none"):
+        assert encoder.transform([[None], ["a"]]).tolist() == [[0], [1]]
 
 
 def test_many_categories_become_a_few_columns_where_codes_are_of_no_use():
@@ -192,7 +219,7 @@ def test_columns_without_a_value_are_left_out_by_name(mixed):
     fewer = TablePreprocessor().fit_transform(mixed.iloc[:, :5])
     assert_array_equal(encoder.transform(mixed), fewer)
     assert_array_equal(encoder.transform(mixed.assign(empty=3.0, none="new")), fewer)
-    with pytest.raises(ValueError, match="no value at all"):
+    with pytest.raises(ValueError, match="must have at least one value"):
         TablePreprocessor().fit([[NAN], [NAN]])
 
 
@@ -301,7 +328,8 @@ def test_whole_numbers_as_categories_may_be_read_as_floats():
     X = pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])})
     encoder = TablePreprocessor().fit(X)
     as_read = pd.DataFrame({"code": [3.0, NAN, 1.0]})
-    assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
+    with pytest.warns(UserWarning, match="where `fit` saw none"):
+        assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
 
 
 def test_text_where_fit_has_seen_numbers():
@@ -324,7 +352,7 @@ def test_lists_and_arrays_of_text():
 
 def test_columns_of_one_name_are_refused():
     X = pd.DataFrame([[1.0, "a", NAN], [2.0, "b", 4.0]], columns=["u", "v", "u"])
-    with pytest.raises(ValueError, match=r"names of their own. Several are named \['u'\]"):
+    with pytest.raises(ValueError, match=r"unique names. Several are named \['u'\]"):
         TablePreprocessor().fit(X)
 
 

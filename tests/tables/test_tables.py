@@ -148,3 +148,51 @@ def test_targets_by_a_transform():
     targets = NumberTargets("yeo-johnson").fit(y)
     expected = TargetTransform("yeo-johnson").fit(y).forward(y)
     assert_allclose(targets.transform(y), expected, rtol=1e-12)
+
+
+def fitted_targets(y, *more, weight=None, **settings):
+    """Targets that have seen y in `fit`, and more rows of validation."""
+    targets = NumberTargets(**settings)
+    values = targets.fit_encoder(y, np.ones(len(y)) if weight is None else weight)
+    for rows in more:
+        targets.encode(rows)
+    return targets.fit(values)
+
+
+@pytest.mark.parametrize("transform", ["standard", "yeo-johnson", "quantile"])
+@pytest.mark.parametrize("value", [7.0, 0.0, -1e30, 1e-30, 1e-300])
+def test_a_constant_is_predicted_as_one(value, transform):
+    """Errors of a network, and its standard deviations, vanish beside the value."""
+    targets = fitted_targets(np.full(9, value), transform=transform)
+    assert_array_equal(targets.transform(np.full((9, 1), value)), 0)
+    raw = np.array([[[0.06, -1.5]], [[-0.02, -1.5]]])  # two members, one row
+    predicted = targets.distribution(raw, np.full(2, 0.5))
+    assert_allclose(predicted.mean, value, rtol=1e-7, atol=1e-7)
+    assert 0 < predicted.std[0] < 1e-6 * (abs(value) if abs(value) > 1e-100 else 1.0)
+    assert np.isfinite(predicted.log_prob(np.array([value]))).all()
+    assert np.ptp(predicted.interval(0.9)) > 0
+
+
+def test_squares_of_a_huge_constant_stay_finite():
+    raw = np.array([[[0.06, -1.5]], [[-0.02, -1.5]]])
+    predicted = fitted_targets(np.full(9, 1e300)).distribution(raw, np.full(2, 0.5))
+    assert_array_equal(predicted.mean, 1e300)
+    assert predicted.std > 0 and np.isfinite(predicted.std)
+
+
+def test_only_constants_are_narrowed():
+    y = np.column_stack([np.full(9, 7.0), np.arange(9.0), [1e9, *[3.0] * 8]])
+    weight = np.array([0.0, *[1.0] * 8])
+    targets = fitted_targets(y, weight=weight)
+    expected = TargetScaling().fit(y)
+    narrow = np.finfo("float32").eps * np.array([7, 3.0])
+    assert_array_equal(targets.scaling.mean_, expected.mean_)
+    assert targets.scaling.scale_[1] == expected.scale_[1]
+    assert_allclose(targets.scaling.scale_[0], narrow[0])
+    # Validation rows may know better, and training rows that are alike by chance say nothing.
+    assert fitted_targets(np.full(9, 7.0), np.array([7.0, 8.0])).scaling.scale_ == 1
+    by_chance = NumberTargets()
+    by_chance.fit_encoder(np.array([7.0, 7.0, 8.0]), np.ones(3))
+    assert by_chance.fit(np.full((2, 1), 7.0)).scaling.scale_ == 1
+    for settings in ({"standardize": False}, {"narrow_constants": False}):
+        assert fitted_targets(np.full(9, 7.0), **settings).scaling.scale_ == 1

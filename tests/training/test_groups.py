@@ -129,6 +129,7 @@ def test_every_field_of_a_member_goes_with_it():
         assert group.head is job.head and group.stacked and group.jit is False
 
 
+@pytest.mark.slow
 def test_a_paused_run_and_a_single_network_stay_whole(data):
     state = train_epochs(job_of(8), data, 2)
     paused = replace(job_of(8), start=state)
@@ -137,6 +138,7 @@ def test_a_paused_run_and_a_single_network_stay_whole(data):
     assert single.groups() == [single]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "jit"),
     slow_after(1, [(network, False), (network, True), (unplanned, False)]),
@@ -159,7 +161,7 @@ def test_members_are_those_of_smaller_stacks_and_of_single_runs(data, model, jit
 def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
     both, threads = threading.Barrier(2, timeout=60), set()
 
-    def report(n_epochs):
+    def report(n_epochs, n_left):
         if len(threads) < 2:
             threads.add(threading.get_ident())
             both.wait()  # breaks unless two are here at once
@@ -219,6 +221,8 @@ def test_an_interrupt_ends_all_groups(data):
 
     thread = threading.Thread(target=interrupt)
     n_threads = threading.active_count()
+    # Tests that run in the background of a shell ignore SIGINT otherwise.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread.start()
     started = time.monotonic()
     try:
@@ -226,11 +230,12 @@ def test_an_interrupt_ends_all_groups(data):
             train(
                 job_of(8, replace(RECIPE, epochs=10**6)),
                 data,
-                report=lambda n_epochs: running.set(),
+                report=lambda *numbers: running.set(),
             )
     finally:
         running.set()
         thread.join()
+        signal.signal(signal.SIGINT, handler)
     assert time.monotonic() - started < 30
     assert threading.active_count() <= n_threads  # none goes on in the background
 
@@ -248,6 +253,7 @@ def test_a_deadline_that_has_passed_leaves_a_first_epoch(data, n_members):
     assert_allclose(members[0].weights, one.weights, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_a_run_between_slices(data):
     started = time.monotonic()
     (member,) = train(job_of(1, replace(RECIPE, epochs=10**6)), data, deadline=started + 3)
@@ -320,7 +326,7 @@ def test_steps_of_an_epoch_are_a_whole_number(value):
 
 @pytest.mark.parametrize("jit", slow_after(1, [False, True]))
 def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, jit):
-    """As one long epoch of the same rows: weights, and average of the losses."""
+    """Weights and average losses equal those of one long epoch of the same rows."""
     rng = np.random.default_rng(0)
     orders = [rng.permutation(45) for _ in range(6)]
     left = iter(orders)

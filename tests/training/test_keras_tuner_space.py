@@ -3,10 +3,19 @@
 import numpy as np
 import pytest
 
+from skuq import (
+    AutoDEUQRegressor,
+    DeepEnsembleRegressor,
+    MCDropoutRegressor,
+    NEONRegressor,
+    NESRegressor,
+    NOMURegressor,
+)
 from skuq._space import Categorical, Integer, Real
-from skuq.backend import keras
+from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchSpaceError
 from skuq.networks import GaussianHead, KerasTunerSpace
+from skuq.networks._resolve import resolve_search_space
 from skuq.tables import TrainingData
 from skuq.training import MemberTrainer
 
@@ -137,7 +146,7 @@ def two_inputs(shape, n_outputs):
             lambda shape, n: keras.Sequential(
                 [keras.Input(shape), keras.layers.Dense(n, kernel_constraint="non_neg")]
             ),
-            "kernel_constraint: training programs apply no constraints",
+            "kernel_constraint, and training programs apply no constraints",
         ),
         (
             lambda shape, n: keras.Sequential(
@@ -161,3 +170,77 @@ def test_networks_that_cannot_be_members_are_refused_before_training(make, messa
     space = KerasTunerSpace(lambda hp, shape, n_outputs: make(shape, n_outputs))
     with pytest.raises(SearchSpaceError, match=message):
         MemberTrainer(space, data(), GaussianHead(), 2).build({})
+
+
+def of_keras_tuner(hp):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(hp.Int("units", 1, 3))])
+    model.compile("adam", "mse")
+    return model
+
+
+class Hyper(keras_tuner.HyperModel):
+    def build(self, hp):
+        return of_keras_tuner(hp)
+
+
+class Shaped(keras_tuner.HyperModel):
+    def build(self, hp, input_shape, n_outputs):
+        return build(hp, input_shape, n_outputs)
+
+
+@pytest.mark.parametrize(
+    ("space", "got"),
+    [
+        (of_keras_tuner, r"Got `of_keras_tuner\(hp\)`"),
+        ((of_keras_tuner, training), r"Got `of_keras_tuner\(hp\)`"),
+        (Hyper(), r"Got `build\(hp\)`"),
+        (lambda hp, shape: None, r"Got `<lambda>\(hp, shape\)`"),
+    ],
+)
+def test_builders_of_keras_tuner_are_told_what_to_change(space, got):
+    X = np.zeros((20, 3))
+    with pytest.raises(SearchSpaceError, match=rf"hp, input_shape, n_outputs\)`. {got}.*training"):
+        AutoDEUQRegressor(search_space=space).fit(X, X[:, 0])
+
+
+def test_a_hypermodel_with_our_arguments_is_a_space():
+    for space in (Shaped(), (Shaped(), training)):
+        architecture = resolve_search_space(space).decisions((3,), 2).architecture
+        assert architecture.names == ["depth", "units", "wide"]
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        AutoDEUQRegressor(search_space=keras.Sequential()),
+        NESRegressor(search_space=keras.Sequential()),
+        DeepEnsembleRegressor(network=keras.Sequential()),
+        MCDropoutRegressor(network=keras.Sequential()),
+        NOMURegressor(build_f=keras.Sequential()),
+        NEONRegressor(build_base=keras.Sequential()),
+    ],
+)
+def test_a_model_is_not_a_builder(estimator):
+    X = np.arange(40.0).reshape(20, 2)
+    with pytest.raises(SearchSpaceError, match="must be a function that builds a network. Got one"):
+        estimator.fit(X, X[:, 0])
+
+
+def test_a_tuner_is_told_of_its_oracle(tmp_path):
+    tuner = keras_tuner.RandomSearch(of_keras_tuner, "val_loss", directory=tmp_path)
+    X = np.zeros((20, 3))
+    with pytest.raises(ValueError, match="Got the tuner RandomSearch.*`search=tuner.oracle`"):
+        AutoDEUQRegressor(search=tuner, search_space=build).fit(X, X[:, 0])
+
+
+@pytest.mark.slow
+def test_the_oracle_of_a_tuner_searches(tmp_path):
+    """Decisions of the tuner's own model, which it has declared to its oracle, do no harm."""
+    tuner = keras_tuner.RandomSearch(of_keras_tuner, "val_loss", 5, directory=tmp_path)
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = AutoDEUQRegressor(
+        n_trials=3, search=tuner.oracle, search_space=(build, training), epochs=2, random_state=0
+    )
+    model.fit(X, X[:, 0])
+    assert {"depth", "units", "lr"} <= set(model.catalog_[0].configuration)
+    assert np.isfinite(model.predict(X)).all()

@@ -55,6 +55,7 @@ def test_a_trial_ends_at_the_stage_it_does_not_pass(trainer):
     assert outcome.stage_scores == (first, second)
 
 
+@pytest.mark.slow
 def test_a_trial_is_shortened_to_its_time(trainer):
     long = replace(trainer, epochs=10**6)
     started = time.monotonic()
@@ -64,6 +65,19 @@ def test_a_trial_is_shortened_to_its_time(trainer):
     assert outcome.result is not None and outcome.stage_scores == ()
     assert 0 < outcome.share < 1
     assert outcome.result.n_epochs < 10**6
+
+
+def test_a_trial_ends_when_its_time_is_over(trainer):
+    long = replace(trainer, epochs=10**6)
+    started = time.monotonic()
+    budget = TrialBudget(((0.9, -math.inf),), seconds=0.05, shorten=False)
+    outcome = long(CONFIGURATION, 3, budget)
+    assert time.monotonic() - started < 60  # a busy machine compiles slowly
+    # It did not come to its stage, and the record says how far it came.
+    assert outcome.result is not None and outcome.stage_scores == ()
+    assert outcome.share * 10**6 == pytest.approx(outcome.result.n_epochs, rel=0.5)
+    ample = trainer(CONFIGURATION, 3, TrialBudget(seconds=1000.0, shorten=False))
+    assert ample.share == 1 and ample.score == trainer(CONFIGURATION, 3).score
 
 
 def test_without_time_there_is_still_a_network(trainer):

@@ -1,0 +1,144 @@
+"""Search strategies in the paper's space: regret against trials.
+
+    python benchmarks/strategies.py --data-dir DIR --sets yacht concrete --splits 0 1
+    python benchmarks/strategies.py --summary
+    python benchmarks/strategies.py --picture docs/images/strategies.png
+
+Each strategy proposes the same number of networks of AutoDEUQ's paper, one at a time, on the same
+split and with the same seed, so that a run repeats exactly and no figure depends on the machine.
+The regret after a number of trials is the best validation NLL so far minus the best that any
+strategy has found on this split. Finished runs are written at once to
+``benchmarks/results/strategies.json`` and not repeated.
+"""
+
+import argparse
+import json
+import os
+import warnings
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from leaderboard import regression_data
+from scipy.stats import rankdata
+
+from skuq import AutoDEUQRegressor
+from skuq.exceptions import SmallValidationWarning
+from skuq.metrics import gaussian_nll_loss
+from skuq.plotting import RegretDisplay
+
+RESULTS = Path(__file__).parent / "results" / "strategies.json"
+STRATEGIES = ("agebo", "rs-mixed", "age", "bo", "age-mixed", "bo-mixed")
+LABELS = {"agebo": "AgEBO", "rs-mixed": "random", "age": "AgE", "bo": "BO"}
+LABELS |= {"age-mixed": "AgE, mixed", "bo-mixed": "BO, mixed"}
+SETS = ("yacht", "concrete", "energy")
+
+
+def run(data_dir, strategy, name, split, n_trials):
+    """One search: the score of each trial in its order, and the ensemble's NLL on test rows."""
+    X, y, X_test, y_test = regression_data(data_dir, name, split)
+    model = AutoDEUQRegressor.from_paper(
+        n_trials=n_trials, search=strategy, random_state=split, min_members=2
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmallValidationWarning)
+        model.fit(X, y)
+    mean, std = model.predict(X_test, return_std=True)
+    scores = [r.score if r.completed else None for r in model.catalog_]
+    return {"scores": scores, "nll": gaussian_nll_loss(y_test, mean, std)}
+
+
+def load():
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+
+
+def save(records):
+    temporary = RESULTS.with_suffix(".tmp")
+    temporary.write_text(json.dumps(records) + "\n")
+    os.replace(temporary, RESULTS)
+
+
+def curves(records):
+    """Regret of each strategy: arrays (n_problems, n_trials) of the problems that all have run."""
+    found = {(r["strategy"], r["set"], r["split"], r["n_trials"]): r["scores"] for r in records}
+    strategies = [s for s in STRATEGIES if any(key[0] == s for key in found)]
+    problems = sorted({key[1:] for key in found})
+    problems = [p for p in problems if all((s, *p) in found for s in strategies)]
+    regrets = {s: [] for s in strategies}
+    for problem in problems:
+        # A failed trial is no progress.
+        best = {
+            s: np.fmin.accumulate(np.array(found[(s, *problem)], dtype=float)) for s in strategies
+        }
+        least = min(b[-1] for b in best.values())
+        for s, values in best.items():
+            regrets[s].append(values - least)
+    return {s: np.array(own) for s, own in regrets.items()}, problems
+
+
+def print_summary(records):
+    regrets, problems = curves(records)
+    print(f"{len(problems)} problems: {problems}")
+    nll = {(r["strategy"], r["set"], r["split"], r["n_trials"]): r["nll"] for r in records}
+    ends = np.array([own[:, -1] for own in regrets.values()])
+    ranks = rankdata(ends, axis=0).mean(axis=1)
+    print(
+        f"{'':12s}{'regret: median':>16s}{'mean':>8s}{'rank':>6s}{'minus random':>18s}{'NLL':>8s}"
+    )
+    for k, (strategy, own) in enumerate(regrets.items()):
+        paired = ends[k] - regrets["rs-mixed"][:, -1]
+        error = paired.std(ddof=1) / np.sqrt(len(paired))
+        scores = [nll[(strategy, *p)] for p in problems]
+        print(
+            f"{LABELS[strategy]:12s}{np.median(own[:, -1]):16.3f}{own[:, -1].mean():8.3f}"
+            f"{ranks[k]:6.1f}{paired.mean():10.3f} ± {error:.3f}{np.median(scores):8.3f}"
+        )
+
+
+def draw(records, path):
+    regrets, problems = curves(records)
+    named = {LABELS[s]: own for s, own in regrets.items()}
+    figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    RegretDisplay(named, unit="nats").plot(ax=ax)
+    ax.set_title(f"Best validation NLL of {len(problems)} searches a strategy")
+    ax.set_xlabel("trials")
+    figure.savefig(path, dpi=120)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--sets", nargs="+", default=list(SETS))
+    parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
+    parser.add_argument("--n-trials", type=int, default=100)
+    parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--picture", type=Path)
+    arguments = parser.parse_args()
+    records = load()
+    if arguments.summary:
+        print_summary(records)
+        return
+    if arguments.picture:
+        draw(records, arguments.picture)
+        return
+    for split in arguments.splits:
+        for name in arguments.sets:
+            for strategy in arguments.strategies:
+                key = {
+                    "strategy": strategy,
+                    "set": name,
+                    "split": split,
+                    "n_trials": arguments.n_trials,
+                }
+                if any(key.items() <= r.items() for r in records):
+                    continue
+                found = run(arguments.data_dir, strategy, name, split, arguments.n_trials)
+                # Others may have been added meanwhile.
+                records = [*load(), {**key, **found}]
+                save(records)
+                print(json.dumps({**key, "nll": found["nll"]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Constraints of a search: named values that must not be above 0.
+
+A constraint is a function of the outputs, learned by the same surrogate, or is measured beside
+them and has a regressor of its own.
+
+Values and constraints become one number, the *merit*, with the sign that makes more better: the
+value where all constraints hold; elsewhere less than any known value, by the more the larger the
+violation is (Deb 2000, "An efficient constraint handling method for genetic algorithms"). Draws
+have merits too, so every acquisition function works on them, also before a feasible point is
+known.
+
+Notation: n rows, J constraints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from skuq.bayesopt._surrogate import check_surrogate
+from skuq.predictive import Posterior
+
+# Width of the smooth step of a draw's feasibility, in standard deviations of the known values of
+# a constraint. It gives gradients; BoTorch has 1e-3 in the user's units.
+_STEP = 1e-3
+
+
+class Constraints:
+    """Named constraints, in the user's order.
+
+    `given` maps names to functions of the outputs or to regressors; see `BayesianOptimizer`.
+    Raise TypeError if it holds anything else.
+    """
+
+    def __init__(self, given: Mapping[str, Any] | None):
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"`constraints` must be a dict of names. Got {given!r}.")
+        self.functions: dict[str, Callable | None] = {}
+        self.estimators: dict[str, Any] = {}
+        for name, constraint in (given or {}).items():
+            if not isinstance(name, str):
+                raise TypeError(f"Names of `constraints` must be strings. Got {name!r}.")
+            if hasattr(constraint, "fit") and not isinstance(constraint, type):
+                check_surrogate(constraint)
+                self.estimators[name] = constraint
+                self.functions[name] = None
+            elif callable(constraint) and not isinstance(constraint, type):
+                self.functions[name] = constraint
+            else:
+                raise TypeError(
+                    f"`constraints` must be functions of the outputs or regressors. Got "
+                    f"{constraint!r} for {name!r}."
+                )
+
+    def __len__(self):
+        return len(self.functions)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the user's order."""
+        return tuple(self.functions)
+
+    @property
+    def is_measured(self) -> np.ndarray:
+        """Which constraints are measured, not computed from outputs: (J,)."""
+        return np.array([function is None for function in self.functions.values()], dtype=bool)
+
+    def measured(self, given: Mapping[str, Any] | None, n: int) -> dict[str, np.ndarray]:
+        """Validate the values (n,) of measured constraints, as `tell` gets them."""
+        given = {} if given is None else given
+        if not isinstance(given, Mapping) or set(given) != set(self.estimators):
+            names = list(given) if isinstance(given, Mapping) else given
+            raise ValueError(
+                "Results must come with one value for each measured constraint, "
+                f"{sorted(self.estimators)}. Got {names!r}."
+            )
+        columns = {}
+        for name, values in given.items():
+            try:
+                column = np.asarray(values, dtype="float64").reshape(-1)
+            except (TypeError, ValueError):
+                column = np.empty(0)
+            if len(column) != n:
+                raise ValueError(
+                    f"Constraint {name!r} must have one number for each of {n} points. "
+                    f"Got {values!r}."
+                )
+            columns[name] = column
+        return columns
+
+    def of_outputs(self, outputs: np.ndarray, measured: Mapping[str, Any]) -> np.ndarray:
+        """Compute all constraints (n, J) from outputs (n, ..) and the measured values (n,)."""
+        columns = [
+            measured[name] if function is None else np.asarray(function(outputs), dtype="float64")
+            for name, function in self.functions.items()
+        ]
+        for name, column in zip(self.names, columns):
+            if np.shape(column) != (len(outputs),):
+                raise WrongShapeError(
+                    f"Constraint {name!r} must make one number of each output, along the last "
+                    f"axes of its argument: of shape {outputs.shape}, {(len(outputs),)}. "
+                    f"Got {np.shape(column)}."
+                )
+        return np.stack(columns, axis=1) if columns else np.empty((len(outputs), 0))
+
+
+class WrongShapeError(ValueError):
+    """The objective or a constraint does not give one number for each output."""
+
+
+def is_feasible(constraints: np.ndarray) -> np.ndarray:
+    """Which rows satisfy all constraints (n, J): (n,)."""
+    return np.asarray((constraints <= 0).all(axis=1))
+
+
+def merit_units(values: np.ndarray, constraints: np.ndarray) -> np.ndarray:
+    """Compute the constants of merits from known values (n,) and constraints (n, J).
+
+    They are the merit on the border of the infeasible region, the unit of value that a violation
+    costs, and the unit of each constraint: (2 + J,).
+    """
+    feasible = is_feasible(constraints)
+    counted = values[feasible] if feasible.any() else values
+    lowest, spread = counted.min(), np.ptp(counted)
+    unit = spread if spread > 0 else max(abs(float(lowest)), 1.0)
+    scales = constraints.std(axis=0)
+    largest = np.abs(constraints).max(axis=0)
+    scales = np.where(scales > 0, scales, np.where(largest > 0, largest, 1.0))
+    return np.array([lowest, unit, *scales])
+
+
+def merits(values: np.ndarray, constraints: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Compute merits (n,) of values (n,) under constraints (n, J); see the module."""
+    if not constraints.shape[1]:
+        return values
+    violation = np.maximum(constraints / units[2:], 0.0).sum(axis=1)
+    return np.where(is_feasible(constraints), values, units[0] - units[1] * violation)
+
+
+@dataclass(frozen=True)
+class MeritObjective:
+    """The merit of draws of outputs, measured constraints and `merit_units`, joined in columns.
+
+    Equal ones compare equal, so that steps share compiled programs.
+    """
+
+    objective: Callable
+    output_shape: tuple[int, ...]
+    functions: tuple[Callable | None, ...]
+
+    def __call__(self, columns):
+        """Map columns (.., m + measured + 2 + J) to merits (..,)."""
+        xp, sigmoid = np, special.expit
+        if not isinstance(columns, np.ndarray):
+            from skuq.backend import ops as xp
+
+            sigmoid = xp.sigmoid
+        leading = tuple(columns.shape[:-1])
+        m, n_measured = math.prod(self.output_shape), sum(f is None for f in self.functions)
+        outputs = xp.reshape(columns[..., :m], (*leading, *self.output_shape))
+        units = columns[..., m + n_measured :]
+        value, violation, feasible, column = self.objective(outputs), 0.0, 1.0, m
+        for j, function in enumerate(self.functions):
+            if function is None:
+                constraint, column = columns[..., column], column + 1
+            else:
+                constraint = function(outputs)
+            constraint = constraint / units[..., 2 + j]
+            violation = violation + xp.maximum(constraint, 0.0)
+            feasible = feasible * sigmoid(-constraint / _STEP)
+        return feasible * value + (1 - feasible) * (units[..., 0] - units[..., 1] * violation)
+
+
+def joined(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
+    """Join posteriors of the same inputs, and constants, to one with their outputs as columns.
+
+    There are as many draws as the posterior with most has; the others' are repeated.
+    """
+    n_draws = max(posterior.n_draws for posterior in posteriors)
+    orders = [np.resize(np.arange(p.n_draws), n_draws) for p in posteriors]
+    function = _Joined(
+        tuple(p.function for p in posteriors), tuple(len(p.arguments) for p in posteriors)
+    )
+    arguments = [constants, *orders, *(a for p in posteriors for a in p.arguments)]
+    keys = tuple(p.key for p in posteriors)
+    width = sum(math.prod(p.output_shape) for p in posteriors) + len(constants)
+    return Posterior(
+        function,
+        tuple(arguments),
+        None if None in keys else ("joined", keys, tuple(p.n_draws for p in posteriors)),
+        n_draws,
+        (width,),
+        all(p.joint for p in posteriors),
+    )
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """``(xp, arguments, X) -> (n_draws, n, columns)``; see `joined`."""
+
+    functions: tuple[Callable, ...]
+    sizes: tuple[int, ...]  # numbers of their arguments
+
+    def __call__(self, xp, arguments, X):
+        constants, *rest = arguments
+        orders, rest = rest[: len(self.sizes)], rest[len(self.sizes) :]
+        columns = []
+        for function, size, order in zip(self.functions, self.sizes, orders):
+            own, rest = rest[:size], rest[size:]
+            draws = xp.take(function(xp, own, X), order, axis=0)
+            columns.append(xp.reshape(draws, (*draws.shape[:2], -1)))
+        flat = xp.zeros_like(columns[0][..., :1]) + constants
+        return xp.concatenate([*columns, flat], axis=-1)

@@ -1,0 +1,143 @@
+"""Pipelines that predict uncertainty."""
+
+from __future__ import annotations
+
+import functools
+
+import sklearn.pipeline
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from skuq._nested import innermost, last_estimator
+from skuq._registry import saved_as
+from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
+
+
+def _ends_with(method):
+    """Return a check of whether the estimator at a pipeline's end has a method."""
+
+    def check(pipeline):
+        getattr(last_estimator(pipeline), method)  # raises the AttributeError that names it
+        return True
+
+    return check
+
+
+def _predict_at_the_end(pipeline, method, X, *args, **params):
+    """Transform X by all steps but the last, and call the last one's method."""
+    check_is_fitted(pipeline)
+    last, X = innermost(pipeline, X)
+    return getattr(last, method)(X, *args, **params)
+
+
+def _passed_on(documented):
+    """Make a method that transforms X, then calls the method of this name of the last step.
+
+    Its signature and docstring are those of `documented`.
+    """
+    name = documented.__name__
+
+    @available_if(_ends_with(name))
+    @functools.wraps(documented)
+    def method(self, X, *args, **params):
+        return _predict_at_the_end(self, name, X, *args, **params)
+
+    return method
+
+
+@saved_as("estimators.UncertaintyPipeline", kind="estimator")
+class UncertaintyPipeline(sklearn.pipeline.Pipeline):
+    """Pipeline of scikit-learn that also predicts the uncertainty of its last step.
+
+    `predict_interval`, `predict_quantiles`, `predict_distribution`, `predict_uncertainty`,
+    `sample_y` and `log_prob` transform X by the other steps and call the last one's method. The
+    last step may be a search, such as `GridSearchCV`, after its fit.
+
+    Parameters
+    ----------
+    steps : list of (str, estimator) tuples
+        Names and estimators, in their order: transformers first, the estimator that predicts last.
+    transform_input : list of str, default=None
+        Names of metadata that the steps transform, as in `sklearn.pipeline.Pipeline`.
+    memory : str or object with the joblib.Memory interface, default=None
+        Cache of the fitted transformers; None does not cache.
+    verbose : bool, default=False
+        Whether to print the time that each step takes to fit.
+
+    See Also
+    --------
+    make_pipeline : Make a pipeline with automatic names of the steps.
+    sklearn.pipeline.Pipeline : The same without these methods.
+
+    Notes
+    -----
+    Networks standardise X and y themselves and take tables with strings and gaps (see
+    `preprocess`), so that a pipeline is needed for other steps only. ``validation_data`` of `fit`
+    reaches the last step unchanged, so transform it before.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.decomposition import PCA
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from skuq import CalibratedUncertaintyRegressor, UncertaintyPipeline
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> calibrated = CalibratedUncertaintyRegressor(BayesianRidge())
+    >>> model = UncertaintyPipeline([("pca", PCA(5)), ("model", calibrated)]).fit(X, y)
+    >>> model.predict_interval(X[:1], coverage=0.9).shape
+    (1, 2)
+    """
+
+    _doc_link_module = "skuq"
+    _doc_link_template = doc_link_template
+
+    predict_distribution = _passed_on(UncertaintyRegressor.predict_distribution)
+    predict_interval = _passed_on(UncertaintyRegressor.predict_interval)
+    predict_quantiles = _passed_on(UncertaintyRegressor.predict_quantiles)
+    predict_uncertainty = _passed_on(UncertaintyRegressor.predict_uncertainty)
+    sample_y = _passed_on(UncertaintyRegressor.sample_y)
+    log_prob = _passed_on(UncertaintyRegressor.log_prob)
+
+    # With `return_std` call the last step directly, since scikit-learn's searches, and pipelines
+    # under metadata routing, do not take this argument.
+
+    @available_if(_ends_with("predict"))
+    @functools.wraps(UncertaintyRegressor.predict)
+    def predict(self, X, *args, **params):
+        if args or "return_std" in params:
+            return _predict_at_the_end(self, "predict", X, *args, **params)
+        return super().predict(X, **params)
+
+    @available_if(_ends_with("predict_proba"))
+    @functools.wraps(UncertaintyClassifier.predict_proba)
+    def predict_proba(self, X, *args, **params):
+        if args or "return_std" in params:
+            return _predict_at_the_end(self, "predict_proba", X, *args, **params)
+        return super().predict_proba(X, **params)
+
+
+def make_pipeline(*steps, memory=None, transform_input=None, verbose=False):
+    """Make an `UncertaintyPipeline` of steps that are named after their classes.
+
+    Parameters
+    ----------
+    *steps : estimators
+        Transformers, and last the estimator that predicts.
+    memory, transform_input, verbose
+        See `UncertaintyPipeline`.
+
+    Returns
+    -------
+    UncertaintyPipeline
+
+    Examples
+    --------
+    >>> from sklearn.feature_selection import VarianceThreshold
+    >>> from skuq import DeepEnsembleRegressor, make_pipeline
+    >>> list(make_pipeline(VarianceThreshold(), DeepEnsembleRegressor()).named_steps)
+    ['variancethreshold', 'deepensembleregressor']
+    """
+    named = sklearn.pipeline.make_pipeline(*steps).steps
+    return UncertaintyPipeline(
+        named, memory=memory, transform_input=transform_input, verbose=verbose
+    )

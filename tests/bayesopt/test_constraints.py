@@ -1,0 +1,273 @@
+"""Constraints, noisy results, seeds and warm starts of a search."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import BaseEstimator, RegressorMixin
+from surrogates import JointProcess, Marginal, search
+
+from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
+from skuq.bayesopt._constraints import MeritObjective, joined, merit_units, merits
+from skuq.predictive import Posterior
+
+
+def value(x):
+    """Largest in the corner (1, 1)."""
+    return x[0] + x[1]
+
+
+def disc(x):
+    """At most 0 inside of a disc: there the best value is sqrt(2) / 2."""
+    return x[0] ** 2 + x[1] ** 2 - 0.25
+
+
+BEST = np.sqrt(2) / 2
+
+
+# Merits
+
+
+def test_any_feasible_point_is_better_than_any_other():
+    values, limits = np.array([1.0, 9.0, 2.0, 8.0]), np.array([[-1.0], [1.0], [0.0], [3.0]])
+    found = merits(values, limits, merit_units(values, limits))
+    assert_array_equal(found[[0, 2]], [1.0, 2.0])
+    assert found[3] < found[1] < 1.0
+
+
+def test_without_a_feasible_point_the_smaller_violation_is_better():
+    values, limits = np.array([1.0, 9.0]), np.array([[0.5, -1.0], [0.5, 0.1]])
+    found = merits(values, limits, merit_units(values, limits))
+    assert found[1] < found[0] < 1.0
+
+
+def test_merits_of_draws_are_those_of_results():
+    from skuq.backend import ops, to_tensors
+
+    rng = np.random.default_rng(0)
+    outputs, measured = rng.normal(size=(5, 7, 3)), rng.normal(size=(5, 7))
+
+    def total(y):
+        return y[..., 0] + y[..., 1]
+
+    def last(y):
+        return y[..., 2]
+
+    limits = np.stack([outputs[..., 2], measured], axis=-1).reshape(-1, 2)
+    units = merit_units(total(outputs).ravel(), limits)
+    columns = [outputs, measured[..., None], np.broadcast_to(units, (5, 7, 4))]
+    columns = np.concatenate(columns, axis=-1)
+    objective = MeritObjective(total, (3,), (last, None))
+    expected = merits(total(outputs).ravel(), limits, units).reshape(5, 7)
+    # The smooth step is 1e-3 standard deviations wide.
+    assert_allclose(objective(columns), expected, atol=1e-6)
+    found = np.asarray(objective(to_tensors(columns.astype("float32"))))
+    assert_allclose(found, expected, atol=1e-4)
+    assert objective == MeritObjective(total, (3,), (last, None))
+    assert ops is not None
+
+
+def test_joined_posteriors_repeat_the_draws_of_the_smaller():
+    def line(xp, arguments, X):
+        return arguments[0][:, None] * X[:, 0]
+
+    few, many = (Posterior(line, (np.arange(1.0, n + 1),), "line", n) for n in (2, 3))
+    both = joined([few, many], np.array([7.0]))
+    draws = both([[1.0], [2.0]])
+    assert draws.shape == (3, 2, 3)
+    assert_array_equal(draws[:, 0], [[1, 1, 7], [2, 2, 7], [1, 3, 7]])
+    assert both.key == joined([few, many], np.array([8.0])).key is not None
+
+
+# Searches
+
+
+def evaluated(x):
+    return value(x), {"disc": disc(x)}
+
+
+@pytest.mark.parametrize("estimator", [JointProcess(1.0), Marginal(1.0)], ids=["joint", "means"])
+def test_a_measured_constraint_is_learned_and_kept(estimator):
+    optimizer = search(estimator, "ei", constraints={"disc": JointProcess(1.0)}, n_restarts=30)
+    result = optimizer.maximize(evaluated, 20)
+    assert disc(result.x) <= 0
+    assert result.fun > 0.9 * BEST
+    assert_allclose(optimizer.constraints_["disc"], [disc(x) for x in result.x_iters])
+    inside = np.array([disc(x) <= 0 for x in result.x_iters])
+    assert result.fun == result.values[inside].max() < result.values.max()
+    frame = optimizer.to_frame()
+    assert list(frame) == ["x0", "x1", "value", "disc", "feasible", "status", "message"]
+    assert_array_equal(frame["feasible"], inside)
+
+
+def test_a_constraint_of_the_outputs_needs_no_surrogate_of_its_own():
+    def outputs(x):
+        return np.array([x[0], x[1], disc(x)])
+
+    optimizer = search(
+        OutputwiseRegressor(Marginal(1.0)),
+        "ei",
+        objective=lambda y: -(y[..., 0] + y[..., 1]),
+        constraints={"disc": lambda y: y[..., 2], "half": lambda y: -y[..., 0]},
+        n_restarts=30,
+    )
+    result = optimizer.minimize(outputs, 20)
+    assert disc(result.x) <= 0 <= result.x[0]
+    assert result.fun < -0.9 * BEST
+
+
+@pytest.mark.slow
+def test_compiled_searches_know_constraints():
+    model = JointProcess(1.0, compiled=True)
+    optimizer = search(model, constraints={"disc": model}, n_restarts=30)
+    result = optimizer.maximize(evaluated, 16)
+    assert disc(result.x) <= 0
+    assert result.fun > 0.8 * BEST
+
+
+def test_a_search_finds_into_a_small_feasible_region():
+    def ring(x):
+        return np.hypot(x[0] + 0.8, x[1] - 0.8) - 0.1
+
+    optimizer = search(JointProcess(1.0), constraints={"ring": JointProcess(1.0)}, n_draws=16)
+    result = optimizer.maximize(lambda x: (value(x), {"ring": ring(x)}), 14)
+    assert ring(result.x) <= 0
+    assert len(optimizer.pending_) == 0
+
+
+def test_a_search_without_a_feasible_point_says_so():
+    optimizer = search(JointProcess(), constraints={"never": JointProcess()}, n_initial=4)
+    with pytest.warns(UserWarning, match="No evaluated point satisfies all constraints"):
+        result = optimizer.maximize(lambda x: (value(x), {"never": 1 + x[0] ** 2}), 6)
+    assert abs(result.x[0]) == np.abs(result.x_iters[:, 0]).min()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"one value for each measured constraint, \['disc'\]"),
+        ({"disk": 1.0}, "Got .'disk'"),
+        ({"disc": [1.0, 2.0]}, "one number for each of 1 points"),
+        ({"disc": "low"}, "one number for each of 1 points"),
+    ],
+)
+def test_missing_values_of_constraints_are_named(given, message):
+    optimizer = search(JointProcess(), constraints={"disc": JointProcess()})
+    with pytest.raises(ValueError, match=message):
+        optimizer.tell([0.0, 0.0], 1.0, given)
+    assert len(optimizer.x_) == 0
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ({"a": 3}, "functions of the outputs or regressors"),
+        ({"a": JointProcess}, "functions of the outputs or regressors"),
+        ([abs], "dict of names"),
+        ({1: abs}, "must be strings"),
+    ],
+)
+def test_wrong_constraints_are_refused(constraints, message):
+    with pytest.raises(TypeError, match=message):
+        search(JointProcess(), constraints=constraints)
+
+
+def test_values_that_a_constraint_cannot_take_are_failures():
+    optimizer = search(JointProcess(), constraints={"disc": JointProcess()})
+    optimizer.tell([[0.0, 0.0], [0.1, 0.1]], [1.0, 2.0], {"disc": [np.nan, -1.0]})
+    assert optimizer.messages_ == ("constraint 'disc' is NaN or inf", "")
+    assert np.isnan(optimizer.constraints_["disc"][0])
+    assert optimizer.best_value_ == 2.0
+
+
+def test_constraints_are_saved_by_name(tmp_path):
+    settings = {"constraints": {"disc": JointProcess()}}
+    optimizer = search(JointProcess(), **settings)
+    optimizer.maximize(evaluated, 7)
+    optimizer.save(tmp_path / "search.skuq")
+    with pytest.raises(ValueError, match="disc"):
+        BayesianOptimizer.load(tmp_path / "search.skuq", JointProcess())
+    other = BayesianOptimizer.load(tmp_path / "search.skuq", JointProcess(), **settings)
+    assert_array_equal(other.ask(), optimizer.ask())
+    assert_array_equal(other.constraints_["disc"], optimizer.constraints_["disc"])
+
+
+def test_milp_knows_no_constraints():
+    with pytest.raises(ValueError, match="knows no `constraints`"):
+        search(JointProcess(), "ucb", constraints={"a": abs}, maximizer="milp")
+
+
+# Noise
+
+
+def test_a_noisy_search_reports_the_best_mean(global_random_seed):
+    """Noise of the size of the whole function: the largest result is luck."""
+    lucky, expected = [], []
+    for seed in range(6):
+        rng = np.random.default_rng([global_random_seed, seed])
+
+        def noisy(x, rng=rng):
+            return -(x[0] ** 2) - x[1] ** 2 + rng.normal()
+
+        model = JointProcess(1.0, noise=0.5)
+        optimizer = search(model, "lei", noisy=True, n_initial=12, random_state=seed)
+        result = optimizer.maximize(noisy, 20)
+        lucky.append((result.x_iters[np.argmax(result.values)] ** 2).sum())
+        expected.append((result.x**2).sum())
+        assert result.fun < result.values.max()
+    assert np.mean(expected) < np.mean(lucky)
+
+
+def test_a_noisy_function_may_be_asked_twice_in_one_place():
+    optimizer = search(
+        JointProcess(noise=0.3), "mean", [(0, 1)], integer=[0], noisy=True, n_initial=2
+    )
+    result = optimizer.maximize(lambda x: x[0], 6)
+    assert len(result.values) == 6
+    assert len(np.unique(result.x_iters)) == 2
+
+
+@pytest.mark.parametrize("name", ["noisy", "reseed"])
+def test_flags_are_flags(name):
+    with pytest.raises(TypeError, match=f"`{name}` must be True or False"):
+        search(JointProcess(), **{name: 1})
+
+
+# Seeds and warm starts
+
+
+class Warm(RegressorMixin, BaseEstimator):
+    """Counts its fits, as an estimator with a warm start does."""
+
+    seeds, counts = [], []
+
+    def __init__(self, warm_start=False, random_state=None):
+        self.warm_start, self.random_state = warm_start, random_state
+
+    def fit(self, X, y):
+        self.n_features_in_ = X.shape[1]
+        self.n_fits_ = 1 + (getattr(self, "n_fits_", 0) if self.warm_start else 0)
+        Warm.seeds.append(self.random_state)
+        Warm.counts.append(self.n_fits_)
+        return self
+
+    def predict(self, X, return_std=False):
+        return X[:, 0], 0.1 + X[:, -1] ** 2
+
+
+@pytest.mark.parametrize("reseed", [True, False])
+def test_a_search_may_keep_its_seed(reseed):
+    Warm.seeds.clear()
+    search(Warm(), n_initial=3, reseed=reseed).maximize(value, 7)
+    assert len(Warm.seeds) == 4
+    assert len(set(Warm.seeds)) == (4 if reseed else 1)
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_warm_start_goes_on_from_the_last_fit(warm):
+    Warm.counts.clear()
+    optimizer = search(Warm(warm), n_initial=3, reseed=False)
+    optimizer.maximize(value, 6)
+    first = optimizer.model_
+    optimizer.ask()
+    assert Warm.counts == ([1, 2, 3, 4] if warm else [1] * 4)
+    assert first is not optimizer.model_ and first.n_fits_ == (3 if warm else 1)

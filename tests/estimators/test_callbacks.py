@@ -1,0 +1,121 @@
+"""scikit-learn's callbacks are told of fits, trials and epochs."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB
+from small_models import TinySpace, TooSure
+
+import skuq
+
+callback = pytest.importorskip("sklearn.callback")
+
+X = np.random.default_rng(0).normal(size=(40, 2))
+Y = X[:, 0]
+SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
+
+
+class Recorder:
+    """Writes down what it is told."""
+
+    def __init__(self):
+        self.events, self.fitted = [], []
+
+    def setup(self, estimator, context):
+        self.events.append(("setup", context.task_name))
+
+    def teardown(self, estimator, context):
+        self.events.append(("teardown", context.task_name))
+
+    def on_fit_task_begin(self, estimator, context):
+        self.events.append(("begin", context.task_name, context.task_id))
+
+    def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
+        self.events.append(("end", context.task_name, context.task_id))
+        if fitted_estimator is not None:
+            self.fitted.append((fitted_estimator, X, y))
+
+
+def steps(unit, n):
+    return [(event, unit, k) for k in range(n) for event in ("begin", "end")]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("model", "y", "unit", "n"),
+    [
+        (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
+        (skuq.NOMURegressor(**SMALL, c=1, l_min=0.1, l_max=1, refit=False), Y, "epoch", 3),
+        (skuq.NEONRegressor(steps=3, batch_size=None, random_state=0), Y, "epoch", 3),
+        (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
+        (
+            skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
+            Y > 0,
+            "model",
+            2,
+        ),
+        (
+            skuq.NESRegressor(2, n_members=1, search_space=TinySpace(), epochs=3, random_state=0),
+            Y,
+            "trial",
+            2,
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_callbacks_are_told_of_every_step(model, y, unit, n):
+    recorder = Recorder()
+    assert model.set_callbacks(recorder).fit(X, y) is model
+    assert recorder.events == [
+        ("setup", "fit"),
+        ("begin", "fit", 0),
+        *steps(unit, n),
+        ("end", "fit", 0),
+        ("teardown", "fit"),
+    ]
+    ((fitted, own_X, own_y),) = recorder.fitted
+    assert own_X is X and own_y is y
+    assert_array_equal(fitted.predict(X), model.predict(X))
+
+
+def test_fits_inside_a_fit_count_nothing_of_the_outer_one():
+    recorder = Recorder()
+    inner = skuq.DeepEnsembleRegressor(2, **SMALL)
+    skuq.CalibratedUncertaintyRegressor(inner, cv=2).set_callbacks(recorder).fit(X, Y)
+    assert [event for event in recorder.events if event[1] == "epoch"] == []
+    assert ("end", "fit", 2) in recorder.events
+
+
+def test_scores_are_monitored():
+    monitor = callback.ScoringMonitor(scoring="r2")
+    model = skuq.DeepEnsembleRegressor(2, **SMALL).set_callbacks(monitor).fit(X, Y)
+    (row,) = monitor.get_logs().data
+    assert row["estimator_name"] == "DeepEnsembleRegressor"
+    assert row["r2"] == pytest.approx(model.score(X, Y))
+
+
+def test_callbacks_of_a_grid_search_see_the_fits_inside():
+    monitor = callback.ScoringMonitor(scoring="r2")
+    model = skuq.CalibratedUncertaintyRegressor(TooSure(), cv=2).set_callbacks(monitor)
+    search = GridSearchCV(model, {"method": ["scale", "isotonic"]}, cv=2).fit(X, Y)
+    names = {row["estimator_name"] for row in monitor.get_logs(select="all")[0].data}
+    assert names == {"CalibratedUncertaintyRegressor"}
+    assert search.predict(X).shape == (40,)
+
+
+def test_an_error_ends_the_callbacks():
+    recorder = Recorder()
+    with pytest.raises(ValueError):
+        skuq.DeepEnsembleRegressor(2, **SMALL).set_callbacks(recorder).fit(X, Y[:-1])
+    assert recorder.events[-1] == ("teardown", "fit")
+    assert recorder.fitted == []
+
+
+def test_callbacks_are_not_saved(tmp_path):
+    model = skuq.DeepEnsembleRegressor(2, **SMALL).set_callbacks(Recorder()).fit(X, Y)
+    skuq.save(model, tmp_path / "model.skuq")
+    loaded = skuq.load(tmp_path / "model.skuq")
+    assert not hasattr(loaded, "_skl_callbacks")
+    assert_array_equal(loaded.predict(X), model.predict(X))

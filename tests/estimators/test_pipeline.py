@@ -1,0 +1,159 @@
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectKBest, f_regression
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import BayesianRidge, LinearRegression
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+from small_models import TooSure
+
+import skuq
+from skuq import (
+    CalibratedUncertaintyClassifier,
+    CalibratedUncertaintyRegressor,
+    DeepEnsembleRegressor,
+    UncertaintyPipeline,
+    make_pipeline,
+)
+from skuq.metrics import get_scorer, make_scorers
+
+METHODS = {
+    "predict_distribution",
+    "predict_interval",
+    "predict_quantiles",
+    "predict_uncertainty",
+    "sample_y",
+    "log_prob",
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    return X, X @ [1.0, 2.0, 0.0] + 0.3 * rng.normal(size=80)
+
+
+@pytest.fixture(scope="module")
+def pipeline(rows):
+    return make_pipeline(
+        StandardScaler(),
+        SelectKBest(f_regression, k=2),
+        CalibratedUncertaintyRegressor(TooSure(), cv=3),
+    ).fit(*rows)
+
+
+def test_methods_are_those_of_the_last_step(rows, pipeline):
+    X, y = rows
+    transformed, last = pipeline[:-1].transform(X), pipeline[-1]
+    assert transformed.shape == (80, 2)
+    for coverage in ({}, {"coverage": 0.5}):
+        assert_array_equal(
+            pipeline.predict_interval(X, **coverage), last.predict_interval(transformed, **coverage)
+        )
+    assert_array_equal(
+        pipeline.predict_quantiles(X, [0.2, 0.8]), last.predict_quantiles(transformed, [0.2, 0.8])
+    )
+    assert_array_equal(pipeline.predict_distribution(X).std, last.predict(transformed, True)[1])
+    for own, theirs in zip(pipeline.predict_uncertainty(X), last.predict_uncertainty(transformed)):
+        assert_array_equal(own, theirs)
+    assert_array_equal(
+        pipeline.sample_y(X, 3, random_state=0), last.sample_y(transformed, 3, random_state=0)
+    )
+    assert_array_equal(pipeline.log_prob(X, y), last.log_prob(transformed, y))
+
+
+def test_standard_deviations_come_also_under_metadata_routing(rows, pipeline):
+    X, _ = rows
+    mean, std = pipeline.predict(X, return_std=True)
+    assert_array_equal(mean, pipeline.predict(X))
+    with config_context(enable_metadata_routing=True):
+        for found in (pipeline.predict(X, return_std=True), pipeline.predict(X, True)):
+            assert_array_equal(found, (mean, std))
+        assert_array_equal(pipeline.predict_interval(X).mean(axis=1).shape, mean.shape)
+
+
+def test_only_what_the_last_step_has(rows):
+    X, y = rows
+    line = make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)
+    assert not [name for name in METHODS if hasattr(line, name)]
+    with pytest.raises(AttributeError, match="predict_interval"):
+        line.predict_interval(X)
+    assert not hasattr(line, "predict_proba")
+    unfitted = make_pipeline(StandardScaler(), DeepEnsembleRegressor())
+    assert not [name for name in METHODS if not hasattr(unfitted, name)]
+    with pytest.raises(NotFittedError):
+        unfitted.predict_interval(X)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS | {"predict"}))
+def test_methods_are_documented_with_their_parameters(pipeline, name):
+    own, theirs = getattr(UncertaintyPipeline, name), getattr(DeepEnsembleRegressor, name)
+    assert inspect.getdoc(own) == inspect.getdoc(theirs)
+    assert inspect.signature(own) == inspect.signature(theirs)
+
+
+def test_searches_and_pipelines_are_opened(rows):
+    X, y = rows
+    inner = make_pipeline(PCA(2), CalibratedUncertaintyRegressor(TooSure(), cv=2))
+    grid = {"calibrateduncertaintyregressor__method": ["scale", "isotonic"]}
+    search = GridSearchCV(inner, grid, scoring=get_scorer("neg_crps"), cv=2)
+    model = make_pipeline(StandardScaler(), search)
+    assert not hasattr(model, "predict_interval")  # nobody knows the best estimator yet
+    model.fit(X, y)
+    best = search.best_estimator_
+    scaled = model[0].transform(X)
+    assert_array_equal(model.predict_interval(X), best.predict_interval(scaled))
+    assert_array_equal(model.predict(X, return_std=True), best.predict(scaled, return_std=True))
+    frozen = make_pipeline(FrozenEstimator(model)).fit(X, y)
+    assert_array_equal(frozen.predict_interval(X), model.predict_interval(X))
+
+
+def test_classifiers(rows):
+    X, y = rows
+    model = make_pipeline(StandardScaler(), CalibratedUncertaintyClassifier(GaussianNB(), cv=2))
+    model.fit(X, y > 0)
+    proba, std = model.predict_proba(X, return_std=True)
+    assert_array_equal(proba, model.predict_proba(X))
+    assert std.shape == proba.shape == (80, 2)
+    assert model.predict(X, return_std=True)[1].shape == (80,)
+    assert model.sample_y(X, 2).shape == (80, 2)
+    assert model.predict_uncertainty(X).total.shape == (80,)
+    assert model.log_prob(X, y > 0).shape == (80,)
+    assert not hasattr(model, "predict_interval")
+    theirs = CalibratedClassifierCV(model, cv=2).fit(X, y > 0)
+    assert theirs.predict_proba(X).shape == (80, 2)
+
+
+def test_is_a_pipeline_of_scikit_learn(rows, pipeline):
+    X, y = rows
+    assert isinstance(pipeline, Pipeline)
+    assert isinstance(pipeline[:-1], UncertaintyPipeline)
+    again = clone(pipeline).set_params(selectkbest__k=1).fit(X, y)
+    assert again.predict_interval(X).shape == (80, 2)
+    copy = pickle.loads(pickle.dumps(pipeline))
+    assert_array_equal(copy.predict_interval(X), pipeline.predict_interval(X))
+    scores = cross_validate(pipeline, X, y, cv=2, scoring=make_scorers("neg_nll", "coverage_90"))
+    assert (scores["test_coverage_90"] > 0.7).all() and np.isfinite(scores["test_neg_nll"]).all()
+
+
+def test_is_saved_and_loaded(rows, tmp_path):
+    pytest.importorskip("skops")
+    X, y = rows
+    calibrated = CalibratedUncertaintyRegressor(BayesianRidge(), cv=2)
+    model = UncertaintyPipeline([("scale", StandardScaler()), ("model", calibrated)]).fit(X, y)
+    skuq.save(model, tmp_path / "pipeline.skuq")
+    loaded = skuq.load(tmp_path / "pipeline.skuq")
+    assert type(loaded) is UncertaintyPipeline
+    assert_array_equal(loaded.predict_interval(X), model.predict_interval(X))

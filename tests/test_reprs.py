@@ -1,0 +1,71 @@
+"""Fitted attributes have representations that can be read."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.naive_bayes import GaussianNB
+from small_models import TinySpace, TooSure
+
+import skuq
+from skuq._reprs import record_repr
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+Y = X[:, 0] + 0.1 * RNG.normal(size=60)
+SMALL = {"hidden_units": (8,), "epochs": 3, "random_state": 0}
+FITTED = {
+    "ensemble": (skuq.DeepEnsembleRegressor(2, **SMALL), Y),
+    "classifier": (skuq.DeepEnsembleClassifier(2, **SMALL), Y > 0),
+    "nomu": (skuq.NOMURegressor(**SMALL, refit=False), Y),
+    "neon": (skuq.NEONRegressor(steps=5, random_state=0), Y),
+    "operators": (skuq.OperatorEnsembleRegressor(2, steps=5, random_state=0), Y),
+    "calibrated": (skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal"), Y),
+    "team": (
+        skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
+        Y > 0,
+    ),
+    "search": (
+        skuq.AutoDEUQRegressor(2, search_space=TinySpace(), epochs=3, cv=2, random_state=0),
+        Y,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", FITTED)
+def test_fitted_attributes_are_short(name):
+    model, y = FITTED[name]
+    model.fit(X, y)
+    properties = {n for n in dir(type(model)) if n.endswith("_") and not n.startswith("_")}
+    for attribute in {*vars(model), *properties}:
+        value = getattr(model, attribute, None)
+        if attribute.endswith("_") and not isinstance(value, np.ndarray):
+            assert len(repr(value)) < 1000, f"{attribute}: {value!r}"
+    assert len(repr(model.fitted_)) < 500
+
+
+def test_members_say_what_they_are():
+    model = skuq.DeepEnsembleRegressor(2, **SMALL).fit(X, Y)
+    assert repr(model.members_[0]).startswith("Member(42 weights, best epoch ")
+    assert "members=<tuple of 2 Member>, weights=[0.5, 0.5]" in repr(model.fitted_)
+
+
+def test_records_are_described_by_their_fields():
+    @dataclass
+    class Record:
+        small: np.ndarray
+        large: np.ndarray
+        share: float
+        text: str
+        names: tuple
+        thing: Any
+
+        __repr__ = record_repr
+
+    record = Record(np.arange(2), np.zeros((3, 4)), 1 / 3, "t" * 100, ("a", "b"), object())
+    assert repr(record) == (
+        "Record(small=[0, 1], large=<float64 array (3, 4)>, share=0.3333, text=<str>, "
+        "names=('a', 'b'), thing=<object>)"
+    )

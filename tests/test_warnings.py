@@ -1,0 +1,78 @@
+"""Warnings point at the user's line, through whatever calls lie in between."""
+
+import ast
+import threading
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from test_layout import ROOT
+
+from skuq import DeepEnsembleRegressor
+from skuq._warnings import warn_user
+from skuq.tables import TablePreprocessor
+
+
+def test_all_warnings_go_through_one_function():
+    """Whose line `stacklevel` means depends on who calls: no number is right."""
+    faults = [
+        path.name
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("warnings.warn")
+    ]
+    assert faults == ["_warnings.py"]
+
+
+def files_of(caught, text):
+    return [w.filename for w in caught if text in str(w.message)]
+
+
+def with_gap(X):
+    return np.where(np.arange(X.size).reshape(X.shape) == 3, np.nan, X)
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    return X, X[:, 0]
+
+
+def test_warnings_of_estimators_point_at_the_caller(table):
+    X, y = table
+    model = DeepEnsembleRegressor(1, hidden_units=2, epochs=1, random_state=0).fit(X, y)
+    methods = (model.predict, model.predict_interval, model.predict_uncertainty)
+    pipeline = make_pipeline(FunctionTransformer(), model)
+    for call in (*methods, pipeline.predict):
+        with pytest.warns(UserWarning, match="missing values in columns") as caught:
+            call(with_gap(X))
+        assert files_of(caught, "missing values") == [__file__]
+
+
+def test_warnings_pass_over_scikit_learn(table):
+    X, y = table
+    model = DeepEnsembleRegressor(1, hidden_units=2, epochs=1, random_state=0)
+    huge = np.where(np.arange(X.size).reshape(X.shape) == 3, 1e30, X)
+    with pytest.warns(UserWarning, match="so far from all others") as caught:
+        cross_val_score(model, huge, y, cv=2)
+    assert files_of(caught, "so far from") == [__file__]
+
+
+def test_warnings_without_a_user_point_at_their_origin():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=TablePreprocessor().fit, args=([[1.0, np.nan]],))
+        thread.start()
+        thread.join()
+    (file,) = files_of(caught, "hold missing values only")
+    assert file.endswith("_preprocessing.py")
+
+
+def test_the_category_is_kept():
+    with pytest.warns(DeprecationWarning, match="soon") as caught:
+        warn_user("soon", DeprecationWarning)
+    assert caught[0].filename == __file__
