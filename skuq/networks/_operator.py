@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -219,7 +220,8 @@ class OperatorNetwork:
             after = space.activation(layer.activation)(before)
             return after, slope(space, layer.activation, before) * d_before
 
-        beta, d_beta = u, None
+        beta: Any = u
+        d_beta: Any = None
         for layer in encoder:
             beta, d_beta = apply(layer, beta, d_beta)
         if self._has_frequencies:
@@ -245,7 +247,8 @@ class OperatorNetwork:
         """
         encoder, decoder = self._layers
         weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
-        trace = []  # of each layer: itself, its variables, its input, what its activation sees
+        # Of each layer: itself, its variables, its input, and what its activation sees.
+        trace: list[Any] = []
 
         def apply(layer, value):
             own = [next(weights) for _ in layer.shapes]
@@ -275,7 +278,7 @@ class OperatorNetwork:
             d[:, c] = 1
             d_beta, blocks = np.zeros_like(beta), []
             for k in reversed(range(len(decoder))):
-                d, block = _backward(*trace[len(encoder) + k], d)
+                d, block = _backward(trace[len(encoder) + k], d)
                 blocks.append(block)
                 if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
                     width = d.shape[1] - self._chunk
@@ -287,7 +290,7 @@ class OperatorNetwork:
                 blocks.append((y[:, :, None] * d_phase[:, None, :]).reshape(len(x), -1))
             d = d_beta
             for k in reversed(range(len(encoder))):
-                d, block = _backward(*trace[k], d)
+                d, block = _backward(trace[k], d)
                 blocks.append(block)
             rows.append(np.concatenate(blocks[::-1], axis=1))
         return np.stack(rows, axis=1).reshape(len(x) * self.n_raw, -1)
@@ -303,8 +306,9 @@ def slope(space: Namespace, activation: str, x):
     return space.xp.cast(difference, x.dtype)
 
 
-def _backward(layer, weights, value, before, d):
+def _backward(traced, d):
     """Derivatives by a layer's input and by its variables (N, n), from those by its output."""
+    layer, weights, value, before = traced
     if layer.activation != "linear":
         d = d * slope(ARRAYS, layer.activation, before)
     by_kernel = d * weights[2] if layer.factorized else d
