@@ -47,7 +47,9 @@ def fit_small(**changes):
 
 
 def wave_model(**changes):
-    return OperatorEnsembleRegressor(**{**WAVE_SETTINGS, "n_members": 4, "steps": 400, **changes})
+    return OperatorEnsembleRegressor(
+        **{**WAVE_SETTINGS, "noise": 0.0, "n_members": 4, "steps": 400, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
