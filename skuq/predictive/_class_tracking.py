@@ -1,0 +1,161 @@
+"""Slope and biases of the logits of class probabilities, followed online.
+
+Notation: T rows, C classes, k rates of forgetting, d = 1 + C parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from skuq._registry import saved_as
+
+# Rows after which a truth counts for 1 / e; the last forgets nothing that matters.
+MEMORIES = np.array([10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0])
+_SLOPE_PRECISION = 10.0  # of the prior, in rows: the slope of the logits stays near 1,
+_BIAS_PRECISION = 1.0  # and biases near 0, where few truths speak
+_SHARE = 1e-3  # of the weight that is dealt out anew at each row
+_REMEMBERED = 500  # rows that `ClassDrift` looks back on
+_MOST_BLOCKS = 5000  # updates of one call; more rows are taken several at a time
+_SMALLEST_PROBABILITY = np.finfo(float).eps
+
+
+@dataclass(frozen=True)
+class ClassDrift:
+    """How far the calibration of a classifier is from the rows that came after it.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows that have arrived since the calibration.
+    log_loss : float
+        Mean log loss of the last rows, 500 at most, as they were predicted when they arrived.
+    log_loss_without : float
+        The same for the calibration as it was before the first of them.
+    slope : float
+        Factor of the logits now; 1 while the calibration holds, below 1 where it is too sure.
+    bias : ndarray of shape (n_classes,)
+        Added to the logits now, with mean 0; positive for classes that have become more frequent.
+    """
+
+    n_rows: int
+    log_loss: float
+    log_loss_without: float
+    slope: float
+    bias: np.ndarray
+
+
+@saved_as("predictive.LogitTracker")
+@dataclass(frozen=True, eq=False)
+class LogitTracker:
+    """Logistic regression of the class on the logits, which forgets at several rates.
+
+    Each rate of forgetting follows the slope of the logits and a bias of each class by online
+    Newton steps on the log loss. Probabilities are averaged with the weights that Bayes' rule
+    gives to the rates: these have no parameter, and lose at most log(k) nats to the best rate.
+
+    Attributes
+    ----------
+    parameters : ndarray of shape (k, d)
+        Slope and biases.
+    curvature : ndarray of shape (k, d, d)
+        Discounted sums of the Hessians of the log loss.
+    weights : ndarray of shape (k,)
+    n_rows : int
+        Rows seen.
+    recent : ndarray of shape (r, 2)
+        Log losses of the last rows: without the tracker, and with it as it was.
+
+    References
+    ----------
+    Vovk (1990), "Aggregating strategies"; Herbster and Warmuth (1998), "Tracking the best
+    expert" (weights dealt out anew).
+    """
+
+    parameters: np.ndarray
+    curvature: np.ndarray
+    weights: np.ndarray
+    n_rows: int
+    recent: np.ndarray
+
+    @classmethod
+    def start(cls, n_classes: int) -> LogitTracker:
+        """Make a tracker that has seen nothing: probabilities stay as they are."""
+        k, d = len(MEMORIES), 1 + n_classes
+        parameters = np.tile(np.r_[1.0, np.zeros(n_classes)], (k, 1))
+        return cls(parameters, np.zeros((k, d, d)), np.full(k, 1 / k), 0, np.empty((0, 2)))
+
+    def probabilities(self, proba: np.ndarray) -> np.ndarray:
+        """Map probabilities (T, C) to those that truths were seen to have."""
+        return np.einsum("k,ktc->tc", self.weights, self._each(_logits(proba)))
+
+    def _each(self, logits: np.ndarray) -> np.ndarray:
+        """Probabilities (k, T, C) of each rate."""
+        z = self.parameters[:, :1, None] * logits + self.parameters[:, None, 1:]
+        powers = np.exp(z - z.max(axis=2, keepdims=True))
+        return powers / powers.sum(axis=2, keepdims=True)
+
+    def updated(self, proba: np.ndarray, codes: np.ndarray) -> LogitTracker:
+        """Learn from the classes (T,) of rows with these probabilities, in order of arrival."""
+        logits = _logits(proba)
+        size = -(-len(codes) // _MOST_BLOCKS)
+        tracker = self
+        for start in range(0, len(codes), size):
+            block = slice(start, start + size)
+            tracker = tracker._step(logits[block], codes[block])
+        # As they were predicted, which was before the first of these labels.
+        last = slice(-_REMEMBERED, None)
+        pair = proba[last], self.probabilities(proba[last])
+        at = np.arange(len(codes[last])), codes[last]
+        seen = np.stack([-np.log(np.maximum(p[at], _SMALLEST_PROBABILITY)) for p in pair], axis=1)
+        recent = np.concatenate([self.recent, seen])[-_REMEMBERED:]
+        return replace(tracker, recent=recent, n_rows=self.n_rows + len(codes))
+
+    def _step(self, logits: np.ndarray, codes: np.ndarray) -> LogitTracker:
+        """Learn from some rows (b, C) at once."""
+        b, n_classes = logits.shape
+        proba = self._each(logits)  # (k, b, C)
+        of_class = np.maximum(proba[:, np.arange(b), codes], _SMALLEST_PROBABILITY)
+        gains = np.log(of_class).sum(axis=1)
+        weights = self.weights * np.exp(gains - gains.max())
+        weights /= weights.sum()
+        share = 1 - (1 - _SHARE) ** b
+        # Derivatives of the logits: by the slope these logits, by the biases the identity.
+        jacobian = np.concatenate(
+            [logits[..., None], np.broadcast_to(np.eye(n_classes), (b, n_classes, n_classes))], 2
+        )
+        apart = proba.copy()
+        apart[:, np.arange(b), codes] -= 1
+        gradient = np.einsum("kbc,bcd->kd", apart, jacobian)
+        weighted = proba[..., None] * jacobian  # (k, b, C, d)
+        mean = weighted.sum(axis=2)
+        hessian = np.einsum("kbcd,bce->kde", weighted, jacobian) - np.einsum(
+            "kbd,kbe->kde", mean, mean
+        )
+        kept = (1 - 1 / MEMORIES) ** b
+        precision = np.r_[_SLOPE_PRECISION, np.full(n_classes, _BIAS_PRECISION)]
+        prior = np.r_[1.0, np.zeros(n_classes)]
+        curvature = kept[:, None, None] * self.curvature + hessian
+        gradient = gradient + (1 - kept)[:, None] * precision * (self.parameters - prior)
+        step = np.linalg.solve(curvature + np.diag(precision), gradient[..., None])[..., 0]
+        return replace(
+            self,
+            parameters=self.parameters - step,
+            curvature=curvature,
+            weights=(1 - share) * weights + share / len(MEMORIES),
+        )
+
+    def drift(self) -> ClassDrift:
+        """Report how far the calibration is."""
+        without, with_ = self.recent.mean(axis=0) if len(self.recent) else (np.nan, np.nan)
+        slope, *bias = self.weights @ self.parameters
+        return ClassDrift(
+            self.n_rows, float(with_), float(without), float(slope), np.array(bias) - np.mean(bias)
+        )
+
+
+def _logits(proba: np.ndarray) -> np.ndarray:
+    """Logarithms of probabilities (T, C), with mean 0 over classes."""
+    logs = np.log(np.maximum(proba, _SMALLEST_PROBABILITY))
+    return logs - logs.mean(axis=1, keepdims=True)
