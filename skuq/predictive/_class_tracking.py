@@ -11,11 +11,12 @@ import numpy as np
 
 from skuq._registry import saved_as
 
-# Rows after which a truth counts for 1 / e; the last forgets nothing that matters.
-MEMORIES = np.array([10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0])
+# Rows after which a truth counts for 1 / e. The last does not move: the calibration as it was.
+MEMORIES = np.array([10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0, np.inf])
+_MOVES = np.isfinite(MEMORIES)[:, None]
 _SLOPE_PRECISION = 10.0  # of the prior, in rows: the slope of the logits stays near 1,
 _BIAS_PRECISION = 1.0  # and biases near 0, where few truths speak
-_SHARE = 1e-3  # of the weight that is dealt out anew at each row
+_SHARE = 1e-3  # of the weight that is dealt out anew with each call
 _REMEMBERED = 500  # rows that `ClassDrift` looks back on
 _MOST_BLOCKS = 5000  # updates of one call; more rows are taken several at a time
 _SMALLEST_PROBABILITY = np.finfo(float).eps
@@ -53,7 +54,7 @@ class LogitTracker:
 
     Each rate of forgetting follows the slope of the logits and a bias of each class by online
     Newton steps on the log loss. Probabilities are averaged with the weights that Bayes' rule
-    gives to the rates: these have no parameter, and lose at most log(k) nats to the best rate.
+    gives to the rates, so that there is nothing to tune.
 
     Attributes
     ----------
@@ -97,30 +98,34 @@ class LogitTracker:
         return powers / powers.sum(axis=2, keepdims=True)
 
     def updated(self, proba: np.ndarray, codes: np.ndarray) -> LogitTracker:
-        """Learn from the classes (T,) of rows with these probabilities, in order of arrival."""
-        logits = _logits(proba)
-        size = -(-len(codes) // _MOST_BLOCKS)
-        tracker = self
-        for start in range(0, len(codes), size):
+        """Learn from the classes (T,) of rows with these probabilities, in order of arrival.
+
+        They count as predicted together, before the first of them was known: rates are judged by
+        the probabilities that they gave then.
+        """
+        logits, n = _logits(proba), len(codes)
+        at = np.arange(n), codes
+        before = np.maximum(self._each(logits)[:, *at], _SMALLEST_PROBABILITY)  # (k, T)
+        gains = np.log(before).sum(axis=1)
+        weights = self.weights * np.exp(gains - gains.max())
+        weights = (1 - _SHARE) * weights / weights.sum() + _SHARE / len(MEMORIES)
+        tracker, size = self, -(-n // _MOST_BLOCKS)
+        for start in range(0, n, max(size, 1)):
             block = slice(start, start + size)
             tracker = tracker._step(logits[block], codes[block])
-        # As they were predicted, which was before the first of these labels.
-        last = slice(-_REMEMBERED, None)
-        pair = proba[last], self.probabilities(proba[last])
-        at = np.arange(len(codes[last])), codes[last]
-        seen = np.stack([-np.log(np.maximum(p[at], _SMALLEST_PROBABILITY)) for p in pair], axis=1)
-        recent = np.concatenate([self.recent, seen])[-_REMEMBERED:]
-        return replace(tracker, recent=recent, n_rows=self.n_rows + len(codes))
+        given = np.maximum(proba[at], _SMALLEST_PROBABILITY)
+        losses = -np.log(np.stack([given, self.weights @ before], axis=1))
+        return replace(
+            tracker,
+            weights=weights,
+            recent=np.concatenate([self.recent, losses])[-_REMEMBERED:],
+            n_rows=self.n_rows + n,
+        )
 
     def _step(self, logits: np.ndarray, codes: np.ndarray) -> LogitTracker:
         """Learn from some rows (b, C) at once."""
         b, n_classes = logits.shape
         proba = self._each(logits)  # (k, b, C)
-        of_class = np.maximum(proba[:, np.arange(b), codes], _SMALLEST_PROBABILITY)
-        gains = np.log(of_class).sum(axis=1)
-        weights = self.weights * np.exp(gains - gains.max())
-        weights /= weights.sum()
-        share = 1 - (1 - _SHARE) ** b
         # Derivatives of the logits: by the slope these logits, by the biases the identity.
         jacobian = np.concatenate(
             [logits[..., None], np.broadcast_to(np.eye(n_classes), (b, n_classes, n_classes))], 2
@@ -141,9 +146,8 @@ class LogitTracker:
         step = np.linalg.solve(curvature + np.diag(precision), gradient[..., None])[..., 0]
         return replace(
             self,
-            parameters=self.parameters - step,
+            parameters=self.parameters - _MOVES * step,
             curvature=curvature,
-            weights=(1 - share) * weights + share / len(MEMORIES),
         )
 
     def drift(self) -> ClassDrift:

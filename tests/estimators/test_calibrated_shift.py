@@ -413,6 +413,9 @@ def test_a_target_without_overlap_warns():
     assert_allclose(model.predict_interval(X), before, rtol=0.02)
     with pytest.raises(ValueError, match="needs 10 calibration rows and as many"):
         model.recalibrate(X[:9])
+    model.calibration_rows_ = None
+    with pytest.raises(ValueError, match="fit again"):
+        model.recalibrate(X)
 
 
 def test_the_same_distribution_leaves_the_calibration():
