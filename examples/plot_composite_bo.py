@@ -163,3 +163,5 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     sizes = arguments.calls, arguments.steps, arguments.restarts
     draw(arguments.output, [run(seed, *sizes) for seed in range(arguments.seeds)])
+
+# sphinx_gallery_thumbnail_path = "images/composite_bo.png"

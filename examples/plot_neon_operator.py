@@ -138,3 +138,5 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=6_000, help="of training")
     arguments = parser.parse_args()
     main(arguments.output, arguments.steps)
+
+# sphinx_gallery_thumbnail_path = "images/neon_operator.png"

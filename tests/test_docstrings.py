@@ -32,7 +32,7 @@ GROUPS = {
     "epistemic networks": [skuq.NEONRegressor, skuq.NOMURegressor],
     "NOMU": [skuq.MCDropoutRegressor, skuq.NOMURegressor],
 }
-# What may differ in a group, and why.
+# Parameters whose descriptions may differ within a group, and the reason.
 _OUTPUTS = {
     "network": "outputs are means and standard deviations, or logits",
 }
@@ -86,6 +86,7 @@ DIFFERENT = {
         "batch_size": "pairs or rows",
         "pretrained": "what is trained on top",
         "fitted_": "functions have query points",
+        "schedule": "NOMU's goes by the number of rows",
         "standardize": "functions have query points",
     },
     "NOMU": {
@@ -94,10 +95,11 @@ DIFFERENT = {
         "hidden_units": "NOMU has two networks",
         "l2": "NOMU has two penalties",
         "preprocess": "NOMU draws artificial inputs",
+        "schedule": "NOMU's goes by the number of rows",
         "validation_fraction": "NOMU chooses its readout on these rows",
     },
 }
-# Where the type or default differs, but not the description.
+# Parameters whose type or default differs, but not the description.
 OTHER_TYPES = {
     "CalibratedUncertainty": {"drift_", "estimator_"},
     "neural": {
