@@ -475,6 +475,7 @@ def test_calibration_of_100_000_rows_takes_less_than_a_second():
         assert max(fit, shift, stream) < 2  # one on an idle machine
 
 
+@pytest.mark.slow
 def test_the_epistemic_part_is_scaled():
     X, y = load_iris(return_X_y=True)
     network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=10, random_state=0)
