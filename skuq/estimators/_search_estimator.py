@@ -480,7 +480,7 @@ class SearchEstimator:
             ensemble, `seconds`, `share` of the full training, `n_networks` with repeats,
             `n_weights` of all of them (missing for networks that a pickle has left behind), and the
             decisions of the configuration. A decision with the name of one of these columns has
-            "decision_" before it.
+            ``decision_`` before it.
 
         Raises
         ------
