@@ -29,7 +29,7 @@ FIELD_DRAWS, FIELD_RESTARTS = 64, 100  # where outputs are fields
 
 
 class Part(NamedTuple):
-    """What `--only` chooses."""
+    """Settings of one part of the benchmark, as chosen by `--only`."""
 
     datasets: tuple  # all there are
     usual: tuple  # those run without --functions

@@ -31,8 +31,8 @@ for method in ("scale", "isotonic", "conformal"):
     models[method] = CalibratedUncertaintyRegressor(overconfident, method, cv=folds)
 
 # %%
-# What the test rows say
-# ----------------------
+# Results on the test rows
+# ------------------------
 # The mean is the same in all rows of the table: calibration does not touch it.
 print(f"{'':10s}{'NLL':>8s}{'90 % interval holds':>21s}{'width':>8s}")
 for name, model in models.items():

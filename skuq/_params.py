@@ -1,6 +1,6 @@
-"""scikit-learn's private validation tools, imported nowhere else.
+"""Import scikit-learn's private validation tools, for all of skuq.
 
-They may move or change with any release of scikit-learn; then only this file breaks.
+They may move or change with any release of scikit-learn. Only this file then needs a change.
 """
 
 from sklearn.base import _fit_context as fit_context

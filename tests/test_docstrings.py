@@ -32,7 +32,7 @@ GROUPS = {
     "epistemic networks": [skuq.NEONRegressor, skuq.NOMURegressor],
     "NOMU": [skuq.MCDropoutRegressor, skuq.NOMURegressor],
 }
-# What may differ in a group, and why.
+# Parameters whose descriptions may differ within a group, and the reason.
 _OUTPUTS = {
     "network": "outputs are means and standard deviations, or logits",
 }
@@ -97,7 +97,7 @@ DIFFERENT = {
         "validation_fraction": "NOMU chooses its readout on these rows",
     },
 }
-# Where the type or default differs, but not the description.
+# Parameters whose type or default differs, but not the description.
 OTHER_TYPES = {
     "CalibratedUncertainty": {"drift_", "estimator_"},
     "neural": {

@@ -1,4 +1,4 @@
-"""Other people's tools take our estimators as they are."""
+"""Tools of other libraries accept the estimators unchanged."""
 
 import runpy
 from pathlib import Path
@@ -57,6 +57,7 @@ def test_mapie_conformalises_a_regressor(rows, regressor, score):
     assert (widths.std() > 1e-3) == (score == "std")
 
 
+@pytest.mark.slow
 def test_mapie_cross_conformalises_a_regressor(rows):
     regression = pytest.importorskip("mapie.regression")
     X, y = rows
@@ -100,6 +101,7 @@ def test_scikit_learn_inspects_a_regressor(rows, regressor):
     assert (np.diff(curve) > 0).all()
 
 
+@pytest.mark.slow
 def test_scikit_learn_combines_regressors(rows):
     X, y = rows
     network = DeepEnsembleRegressor(2, **NETWORK)
@@ -112,6 +114,7 @@ def test_scikit_learn_combines_regressors(rows):
         assert combined.fit(X[:200], y[:200]).score(X[200:], y[200:]) > 0.5
 
 
+@pytest.mark.slow
 def test_scikit_learn_draws_curves_of_settings(rows):
     X, y = rows
     network = DeepEnsembleRegressor(2, **NETWORK)

@@ -232,7 +232,7 @@ def _run(code):
     return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
-# What loads no backend. One process runs them in this order.
+# Code that must not load a backend. One process runs it in this order.
 WITHOUT_BACKEND = [
     "import skuq",
     "import skuq.backend; from skuq.backend import BoundedCache",

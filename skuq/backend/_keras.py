@@ -1,7 +1,7 @@
 """Import Keras and TensorFlow without TensorFlow's messages.
 
-TensorFlow writes to the process' descriptor 2 from C++ while it loads, whatever its log
-level. Import `keras` and `ops` from `skuq.backend`, never from `keras` itself.
+While it loads, TensorFlow writes to file descriptor 2 from C++, whatever its log level. Import
+`keras` and `ops` from `skuq.backend`, never from `keras` itself.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ __all__ = ["keras", "ops", "quiet_stderr"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# joblib tells its workers their share of the cores through OpenMP's variable alone. Without
-# this, each of n workers would start as many threads as there are cores.
+# joblib sets its workers' share of the cores only in OpenMP's variable. Without these lines, each
+# worker would start as many threads as there are cores.
 if os.environ.get("OMP_NUM_THREADS", "").isdigit():
     for _pool in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         os.environ.setdefault(_pool, os.environ["OMP_NUM_THREADS"])
@@ -26,7 +26,7 @@ if os.environ.get("OMP_NUM_THREADS", "").isdigit():
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hold back what is written to descriptor 2, and release it if the block raises."""
+    """Hold back output to file descriptor 2, and write it if the block raises an error."""
     stderr = sys.__stderr__
     try:
         descriptor = -1 if stderr is None else stderr.fileno()
@@ -54,7 +54,7 @@ def quiet_stderr() -> Iterator[None]:
 def _share_gpus(tensorflow: Any) -> None:
     """Let several processes share a GPU by allocating its memory on demand."""
     for gpu in tensorflow.config.list_physical_devices("GPU"):
-        with contextlib.suppress(RuntimeError):  # already in use: the user decided
+        with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
             tensorflow.config.experimental.set_memory_growth(gpu, True)
 
 
@@ -66,5 +66,5 @@ with quiet_stderr():
         import tensorflow as _tensorflow
 
         _share_gpus(_tensorflow)
-        _tensorflow.zeros(1)  # the first operation logs too
+        _tensorflow.zeros(1)  # the first operation writes messages, too
         watch_forks()

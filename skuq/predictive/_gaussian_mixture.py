@@ -1,4 +1,4 @@
-"""Mixtures of normals: what an ensemble of networks with Gaussian heads predicts.
+"""Mixtures of normals, as ensembles of networks with Gaussian heads predict them.
 
 Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -30,7 +30,7 @@ class GaussianMixture(Mixture):
     loc, scale : ndarray of shape (K, n) or (K, n, m)
         Means and standard deviations of the members, in units of y; scale > 0.
     weights : ndarray of shape (K,), optional
-        Positive, summing to 1; equal by default.
+        Positive weights of the members, summing to 1; equal by default.
 
     Raises
     ------

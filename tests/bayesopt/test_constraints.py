@@ -115,6 +115,7 @@ def test_a_constraint_of_the_outputs_needs_no_surrogate_of_its_own():
     assert result.fun < -0.9 * BEST
 
 
+@pytest.mark.slow
 def test_compiled_searches_know_constraints():
     model = JointProcess(1.0, compiled=True)
     optimizer = search(model, constraints={"disc": model}, n_restarts=30)

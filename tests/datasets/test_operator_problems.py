@@ -112,7 +112,7 @@ def test_pollutants_by_hand():
     before = problem.query_points[:, 0] <= 30
     assert_array_equal(early[before], late[before])
     first, second = early[~before].reshape(3, 2)[:2]  # places 0 and 1, both 0.5 from the spill
-    own = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # of the first spill
+    own = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # first spill only
     assert_allclose(first - own[0], second - own[1], rtol=1e-10)
 
 

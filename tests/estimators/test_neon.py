@@ -679,6 +679,7 @@ def base_with_a_layer_of_ones_own(d_u, d_y, n_raw):
     return keras.Model([u, y], layers.Dense(n_raw)(Doubled()(value)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [operator_of_keras, base_with_a_layer_of_ones_own])
 def test_base_of_ones_own_learns(build):
     model = small(build_base=build, steps=300, learning_rate=0.02).fit(INPUTS, VALUES)
@@ -701,6 +702,7 @@ def test_base_of_ones_own_learns(build):
 # In company ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pipelines_and_searches():
     pipeline = make_pipeline(StandardScaler(), small())
     search = GridSearchCV(pipeline, {"neonregressor__learning_rate": [1e-3, 1e-2]}, cv=2)
@@ -895,6 +897,7 @@ def _sum(outputs):
     return outputs[..., 0] + outputs[..., 1] + outputs[..., 2] + outputs[..., 3]
 
 
+@pytest.mark.slow
 def test_bounded_values_reach_over_their_whole_range():
     images = 130 + 70 * np.sin(3 * INPUTS + np.arange(4))
     model = small(output_map="bounded", steps=1500, learning_rate=0.02).fit(INPUTS, images)

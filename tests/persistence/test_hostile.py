@@ -1,4 +1,4 @@
-"""Files that were made to do harm, and files that were damaged: refused, with nothing run."""
+"""Malicious and damaged files are refused, and no code in them is run."""
 
 import copy
 import functools
@@ -156,7 +156,7 @@ def _held(value):
 
 
 def _state_of(value):
-    """What is stored for a value, its arrays apart."""
+    """Return the stored form of a value, without its arrays."""
     _, members = unpacked(dumps(skuq.DeepEnsembleRegressor(random_state=value)))
     return json.loads(members["tree.json"])["tree"]["state"]["random_state"]
 

@@ -1,4 +1,4 @@
-"""What all displays promise: one suite, run on each."""
+"""Properties of all displays, tested on each of them."""
 
 import subprocess
 import sys
