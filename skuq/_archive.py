@@ -207,6 +207,7 @@ def _checked_members(data):
 
 
 def _check_info(info):
+    """Check a member's name, kind and compression; raise FileFormatError if it is not allowed."""
     name = info.filename
     allowed = _allowed_methods(name)
     if info.orig_filename != name or not allowed:

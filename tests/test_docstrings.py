@@ -86,6 +86,7 @@ DIFFERENT = {
         "batch_size": "pairs or rows",
         "pretrained": "what is trained on top",
         "fitted_": "functions have query points",
+        "schedule": "NOMU's goes by the number of rows",
         "standardize": "functions have query points",
     },
     "NOMU": {
@@ -94,6 +95,7 @@ DIFFERENT = {
         "hidden_units": "NOMU has two networks",
         "l2": "NOMU has two penalties",
         "preprocess": "NOMU draws artificial inputs",
+        "schedule": "NOMU's goes by the number of rows",
         "validation_fraction": "NOMU chooses its readout on these rows",
     },
 }

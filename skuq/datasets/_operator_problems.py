@@ -17,6 +17,7 @@ from sklearn.utils import check_array
 
 from skuq.datasets._cell_towers import N_ANTENNAS, received_power
 from skuq.datasets._cell_towers import SIDE as _MAP_SIDE
+from skuq.datasets._interferometer import interferograms
 
 OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer", "cell_towers")
 
@@ -113,7 +114,8 @@ def make_operator_problem(name):
       Needs `py-pde`; five seconds or more a function.
     - "interferometer": position of two mirrors. A function is 16 images of 64 x 64 pixels, in
       0 to 255; the objective is the visibility of the light's interference. Queries are
-      (column, row), in 64ths. There is no simulator: :func:`load_interferometer` has runs.
+      (column, row), in 64ths. The simulator has two Gaussian beams, with constants measured on
+      the runs of :func:`load_interferometer`, which are of another one.
 
     - "cell_towers": downtilts, in 0 to 10 degrees, and powers, in 30 to 50 dBm, of 15 antennas.
       A function is the strength of the strongest signal and of the interference by all others on
@@ -322,6 +324,7 @@ def _interferometer():
         _grid(_PIXELS),
         16,
         _visibility,
+        interferograms,
         best_value=1.0,
     )
 

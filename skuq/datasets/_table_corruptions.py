@@ -145,6 +145,7 @@ def _scaling(column, cells, reference, severity, fill, rng):
 
 
 def _missing(column, cells, reference, severity, fill, rng):
+    """Lose a share of the cells, and fill them with the mean, the most frequent value or NaN."""
     cells = cells & (rng.uniform(size=len(column)) < _SHARES[severity - 1])
     if not cells.any():
         return column

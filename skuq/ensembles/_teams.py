@@ -140,6 +140,7 @@ def hard_vote_accuracy(
     side, right = pattern[: len(codes)], pattern[len(codes) :].astype(bool)
 
     def strength(teams: np.ndarray) -> np.ndarray:
+        """Compute the accuracy of the vote of each team, given as positions (n_teams, S)."""
         teams = np.sort(place[teams], axis=1)
         step = max(1, _CHUNK_BYTES // (teams.shape[1] * side[0].nbytes))
         result = np.empty(len(teams))
@@ -186,6 +187,7 @@ def soft_vote_accuracy(
     truth, share = y[contested], weight[contested]
 
     def strength(teams: np.ndarray) -> np.ndarray:
+        """Compute the accuracy of the vote of each team, given as positions (n_teams, S)."""
         step = max(1, _CHUNK_BYTES // max(1, proba[0].nbytes))
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):
@@ -217,6 +219,7 @@ def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Str
     """
 
     def strength(teams: np.ndarray) -> np.ndarray:
+        """Compute minus the loss of each team, given as positions (n_teams, S)."""
         step = max(1, _CHUNK_BYTES // statistics[0][0].nbytes)
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):

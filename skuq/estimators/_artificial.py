@@ -75,6 +75,8 @@ class ArtificialInputs:
         return lambda n, rng: np.resize(points, (n, points.shape[1]))
 
     def _checked(self, sampler):
+        """Make a sampler of the user's function that checks its results, one step at a time."""
+
         def draw(n, rng):
             """Draw each step by itself: a function may return ordered or evenly spread inputs."""
             n_steps = -(-n // self.n_each)
@@ -111,6 +113,7 @@ def _default_box(X, margin):
 
 
 def _check_box(box, X):
+    """Check the user's box, and that it holds at least one row of X."""
     try:
         box = np.asarray(box, dtype="float64")
     except (TypeError, ValueError):

@@ -191,6 +191,7 @@ class _AutoDEUQ(SearchMethod):
         return resolve_search_space(own.search_space, own.n_nodes, own.max_batch_size)
 
     def proposer(self, space, held_out):
+        """Make the proposer of the search strategy, which starts with the initial trials."""
         own, decisions = self.estimator, self.estimator.decisions_
         if isinstance(own.search, str):
             planned = _N_TRIALS if isinstance(own.n_trials, str) else own.n_trials
@@ -233,6 +234,7 @@ class _AutoDEUQ(SearchMethod):
         return [c for k, c in enumerate(checked) if c not in checked[:k]]
 
     def choose(self, candidates):
+        """Select the members by the predictions of all trials on the held-out rows."""
         own = self.estimator
         raw = np.stack(candidates.raw).astype("float64")
         if self.classifies:

@@ -79,6 +79,7 @@ class DeepEnsembleMethod(TrainingMethod):
         return NumberTargets(self.estimator.target_transform, loss=self.loss, n_copies=n_copies)
 
     def check_parameters(self):
+        """Raise ValueError if parameters contradict each other."""
         own = self.estimator
         if own.n_copies > 1 and not self.is_tabular:
             raise ValueError(

@@ -43,6 +43,7 @@ class _HyperDeepEnsemble(TrainingMethod):
     dropout = 0.5  # placeholder; each member's recipe sets its own rate
 
     def train(self, network, head, data, splits, report):
+        """Search settings, select some of them, and train the selected ones with several seeds."""
         own = self.estimator
         check_dropout_layers(network)
         warn_of_few_rows(len(data.x_valid))

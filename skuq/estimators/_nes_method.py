@@ -64,6 +64,7 @@ class NeuralEnsembleSearch(SearchMethod):
             raise ValueError('`evolve_on="shift"` needs `shift_validation`.')
 
     def check_selection(self):
+        """Raise ValueError if `n_members` or `use_best` do not fit the selection."""
         own = self.estimator
         least = 2 if own.selection == "hq" else 1  # HQ makes teams
         if own.n_members < least:
@@ -79,6 +80,7 @@ class NeuralEnsembleSearch(SearchMethod):
     # ----------------------------------------------------------------- search
 
     def inputs(self, X):
+        """Choose how X is converted: as images, as flat rows of images, or as a table."""
         own, n_axes = self.estimator, getattr(X, "ndim", 2)
         holds_images = n_axes == 4 or own.image_shape is not None
         if holds_images and own.preprocess not in ("auto", None):
@@ -129,6 +131,7 @@ class NeuralEnsembleSearch(SearchMethod):
         return pin(decisions, architecture, hyperparameters)
 
     def proposer(self, space, held_out):
+        """Make the proposer of the strategy: random search, or evolution by ensembles."""
         own, pinned = self.estimator, self._pinned()
         both = pinned.architecture + pinned.hyperparameters
         if both.size == 1:
@@ -161,6 +164,7 @@ class NeuralEnsembleSearch(SearchMethod):
     # -------------------------------------------------------------- selection
 
     def choose(self, candidates):
+        """Select the members by the predictions of all trials on the held-out rows."""
         own = self.estimator
         raws, y, weight, groups = candidates[:4]
         if own.selection == "hq":

@@ -17,13 +17,14 @@ from skuq.predictive._tracking import NOMINAL, QuantileTracker
 @saved_as("fitted.AdaptedCalibration")
 @dataclass(frozen=True, eq=False)
 class AdaptedCalibration:
-    """A calibration, and what truths since have shown of it.
+    """Calibration with corrections learnt from later truths.
 
     Attributes
     ----------
     start : Calibration, GroupedCalibration or WeightedCalibration
-        What was learnt in `fit`.
+        Calibration that was learnt in `fit`.
     tracker : QuantileTracker
+        Corrections learnt from later truths.
     """
 
     start: Any
@@ -54,13 +55,14 @@ class AdaptedCalibration:
 @saved_as("fitted.AdaptedClassCalibration")
 @dataclass(frozen=True, eq=False)
 class AdaptedClassCalibration:
-    """A classifier's calibration, and what labels since have shown of it.
+    """Calibration of a classifier with corrections learnt from later labels.
 
     Attributes
     ----------
     start : ClassCalibration
-        What was learnt in `fit`.
+        Calibration that was learnt in `fit`.
     tracker : LogitTracker
+        Corrections learnt from later labels.
     """
 
     start: ClassCalibration

@@ -1,4 +1,4 @@
-"""Weights of calibration rows under covariate shift: how much more often the target has them."""
+"""Weights of calibration rows under covariate shift, by density ratios of the target."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from skuq.predictive._calibration import effective_rows
 from skuq.tables import TablePreprocessor
 
 _FOLDS = 5
-_MOST_ROWS = 10_000  # of each side that a classifier is trained on
-_LARGEST = (10.0, 100.0)  # least and greatest bound of a ratio; between, the root of n
+_MOST_ROWS = 10_000  # rows of each side that a classifier is trained on
+_LARGEST = (10.0, 100.0)  # the bound of ratios is sqrt(n), clipped to this range
 _FEWEST_EFFECTIVE = 30
 _MOST_UNSUPPORTED = 0.1
 _SMALLEST_PROBABILITY = 1e-9
@@ -36,13 +36,13 @@ _SMALLEST_PROBABILITY = 1e-9
 @saved_as("fitted.DensityRatio")
 @dataclass(frozen=True, eq=False)
 class DensityRatio:
-    """Density of a target's rows over that of the calibration rows.
+    """Ratio of the density of a target's rows to that of the calibration rows.
 
     Attributes
     ----------
     classifiers : tuple of classifiers
-        Each tells target rows (class 1) from calibration rows (class 0), and is trained without
-        one fold of both.
+        Each separates target rows (class 1) from calibration rows (class 0), and is trained
+        without one fold of both.
     odds : float
         Number of calibration rows over that of target rows in training.
     largest : float
@@ -50,13 +50,14 @@ class DensityRatio:
     unit : float
         Mean ratio of the calibration rows; weights are in units of it.
     n_effective : float
-        Number of equally weighted rows that tell as much as the weighted calibration rows.
+        Effective number of calibration rows: the number of equally weighted rows with the same
+        information.
     unsupported : float
-        Share of the target's rows whose ratio is above the bound: there are hardly any
-        calibration rows like them.
+        Share of the target's rows with ratios above the bound, for which there are hardly any
+        similar calibration rows.
     auc : float
-        Area under the ROC curve of the classifiers on rows they have not seen: 0.5 where the
-        target cannot be told from the calibration rows, 1 where both have no row in common.
+        Area under the ROC curve of the classifiers on held-out rows: 0.5 if the target cannot be
+        separated from the calibration rows, 1 if they are completely separated.
     """
 
     classifiers: tuple[Any, ...]
@@ -70,13 +71,14 @@ class DensityRatio:
     __repr__ = record_repr
 
     def weights(self, X: Any) -> np.ndarray:
-        """Weights (n,) of new rows, beside those of a mean calibration row."""
+        """Compute weights (n,) of new rows, relative to the mean weight of calibration rows."""
         logs = [_log_odds(classifier, X) for classifier in self.classifiers]
         ratio = self.odds * np.exp(np.mean(logs, axis=0))
         return self._mixed(np.minimum(ratio, self.largest) / self.unit)
 
     def _mixed(self, weights: np.ndarray) -> np.ndarray:
-        # For rows that nothing is like all calibration rows speak alike.
+        # Unsupported target rows have no similar calibration rows, so for their share all
+        # calibration rows have equal weights.
         return self.unsupported + (1 - self.unsupported) * weights
 
 
@@ -86,8 +88,8 @@ def fit_density_ratio(
     """Learn the density ratio of a target, and the weights (n,) of the calibration rows X.
 
     The weights have the mean 1. By default the classifier is a logistic regression of the
-    standardised columns, categories as columns of 0 and 1. A `CalibrationWarning` is given where
-    the two have too little in common.
+    standardised columns, with one-hot encoded categories. A `CalibrationWarning` is given if the
+    target and the calibration rows have too little in common.
     """
     X, X_target = (indexable(rows)[0] for rows in (X, X_target))
     n, n_target = _n_rows(X), _n_rows(X_target)
@@ -143,7 +145,7 @@ def _n_rows(X: Any) -> int:
 
 
 def _stacked(X: Any, other: Any) -> Any:
-    """Rows of both, one kind of table below the other."""
+    """Concatenate the rows of two tables of the same kind."""
     if hasattr(X, "iloc"):
         return pd.concat([X, pd.DataFrame(other, columns=X.columns)], ignore_index=True)
     if sparse.issparse(X):
@@ -156,7 +158,7 @@ def _stacked(X: Any, other: Any) -> Any:
 @saved_as("fitted.WeightedCalibration")
 @dataclass(frozen=True, eq=False)
 class WeightedCalibration:
-    """A calibration learnt from weighted rows, for new rows whose weights are known too.
+    """Calibration learnt from weighted rows, for new rows with known weights.
 
     Attributes
     ----------
@@ -175,7 +177,7 @@ class WeightedCalibration:
 
     @property
     def method(self) -> str:
-        """How rows are calibrated."""
+        """Method of the calibration."""
         method: str = self.calibration.method
         return method
 

@@ -1,4 +1,4 @@
-"""Groups of rows that are calibrated by themselves: by a column, a function or the uncertainty."""
+"""Groups of rows that are calibrated separately: by a column, a function or the uncertainty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skuq._warnings import warn_user
 from skuq.exceptions import CalibrationWarning
 
 UNCERTAINTY = "uncertainty"
-_ROWS_OF_BIN = 50  # fewest, on average, in a bin of the predicted uncertainty
+_ROWS_OF_BIN = 50  # least average number of rows in a bin of the predicted uncertainty
 _MOST_BINS = 10
 
 
@@ -29,9 +29,9 @@ class Grouping:
     by : str, int or callable
         Column of X, function of X that gives labels (n,), or "uncertainty".
     labels : tuple
-        Label of each group; of bins of the uncertainty their numbers.
+        Label of each group; for bins of the uncertainty the number of the bin.
     edges : ndarray of shape (n_groups - 1,)
-        Inner edges of these bins, as logarithms; empty for labels.
+        Inner edges of the bins, as logarithms; empty for labels.
     """
 
     by: Any
@@ -47,14 +47,17 @@ class Grouping:
         Parameters
         ----------
         by : str, int or callable
+            See the class.
         X : array-like of shape (n, n_features)
+            Calibration rows.
         log_uncertainty : ndarray of shape (n,)
+            Logarithm of each row's predicted uncertainty.
 
         Returns
         -------
         grouping : Grouping
         codes : ndarray of int of shape (n,)
-            Position of each row's group; -1 where it has no label.
+            Position of each row's group; -1 for rows without a label.
 
         Raises
         ------
@@ -64,7 +67,7 @@ class Grouping:
         if isinstance(by, str) and by == UNCERTAINTY and not _has_column(X, by):
             n_bins = int(np.clip(len(log_uncertainty) // _ROWS_OF_BIN, 1, _MOST_BINS))
             inner = np.arange(1, n_bins) / n_bins
-            # Where many rows are equally sure there are fewer bins.
+            # If many rows have equal uncertainties, some edges are equal and there are fewer bins.
             edges = np.unique(np.quantile(log_uncertainty, inner, method="higher"))
             edges = edges[edges > log_uncertainty.min()]
             grouping = cls(by, tuple(range(len(edges) + 1)), edges)
@@ -105,7 +108,7 @@ def _has_column(X: Any, name: str) -> bool:
 
 
 def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.ndarray:
-    """Labels (n,) as objects; missing ones are None or NaN."""
+    """Return the labels (n,) as objects; missing labels are None or NaN."""
     if callable(by):
         keys, source = by(X), "The function `groups`"
     else:
@@ -118,6 +121,7 @@ def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.nda
 
 
 def _column(X: Any, column: str | int) -> Any:
+    """Return a column of X, given by name or position."""
     if isinstance(column, str):
         if not _has_column(X, column):
             known = list(X.columns) if hasattr(X, "columns") else f"a {type(X).__name__}"

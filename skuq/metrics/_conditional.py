@@ -1,4 +1,4 @@
-"""Coverage of intervals where it matters: in groups, where predictions are unsure, far from data.
+"""Compute the coverage of intervals in groups, by uncertainty, or by distance from the data.
 
 Notation: n rows, d features.
 """
@@ -22,19 +22,19 @@ def coverage_by_group(y_true, lower, upper, groups):
     Parameters
     ----------
     y_true, lower, upper : array-like of shape (n_samples,)
-        In units of y.
+        Targets and ends of their intervals, in units of y.
     groups : array-like of shape (n_samples,)
         Label of each row's group; numbers, strings or booleans.
 
     Returns
     -------
     labels : ndarray of shape (n_groups,)
-        In order of their first row.
+        Labels of the groups, in the order of their first rows.
     coverage : ndarray of shape (n_groups,)
         Share of the targets of the group inside their intervals, ends included.
     counts : ndarray of int of shape (n_groups,)
-        Rows of the group. By chance alone the coverage has the standard error
-        ``sqrt(p * (1 - p) / counts)`` for a true coverage p.
+        Number of rows of the group. For a true coverage p the standard error of the observed one is
+        ``sqrt(p * (1 - p) / counts)``.
 
     Raises
     ------
@@ -67,12 +67,13 @@ def coverage_curve(y_true, lower, upper, by, *, n_bins=10):
     Parameters
     ----------
     y_true, lower, upper : array-like of shape (n_samples,)
-        In units of y.
+        Targets and ends of their intervals, in units of y.
     by : array-like of shape (n_samples,)
         Number by which rows are put into bins, for example the predicted standard deviation or
         the distance to the nearest training row (`neighbor_distance`).
     n_bins : int, default=10
-        Bins with equally many rows; rows of the same number stay together, so there may be fewer.
+        Number of bins with equal numbers of rows. Rows with equal numbers stay together, so there
+        may be fewer bins.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def coverage_curve(y_true, lower, upper, by, *, n_bins=10):
     coverage : ndarray of shape (n_bins,)
         Share of the targets of the bin inside their intervals, ends included.
     counts : ndarray of int of shape (n_bins,)
-        Rows of the bin.
+        Number of rows of the bin.
 
     Raises
     ------
@@ -121,20 +122,20 @@ def worst_slab_coverage(
     Parameters
     ----------
     y_true, lower, upper : array-like of shape (n_samples,)
-        In units of y.
+        Targets and ends of their intervals, in units of y.
     X : array-like of shape (n_samples, n_features)
         Finite numbers; they are standardised.
     min_share : float, default=0.1
         Least share of rows in a slab, in (0, 1].
     n_directions : int, default=500
-        Directions tried, at random; those of the features themselves are tried too.
+        Number of random directions to try, in addition to those of the features.
     random_state : int, RandomState instance or None, default=None
-        Draws the directions and the halves.
+        Seed of the directions and of the halves.
 
     Returns
     -------
     float
-        Between 0 and 1; best equal to the intervals' nominal coverage.
+        Lowest coverage, between 0 and 1; ideally the nominal coverage of the intervals.
 
     Raises
     ------
@@ -185,12 +186,15 @@ def worst_slab_coverage(
 
 
 def _worst_run(inside: np.ndarray, min_share: float) -> tuple[float, int, int]:
-    """Lowest mean of a run of at least a share of the values, and its first and last position."""
+    """Find the run of at least a share of the values with the lowest mean.
+
+    Return the mean, and the first and last position of the run.
+    """
     n = len(inside)
     shortest = max(int(np.ceil(min_share * n)), 1)
     total = np.concatenate([[0], np.cumsum(inside)])
     best = (np.inf, 0, 0)
-    # A run of twice the length has a half whose mean is no higher.
+    # Longer runs need not be tried: one half of a run of twice the length has no higher mean.
     for length in np.unique(np.linspace(shortest, min(2 * shortest, n), 21).astype(int)):
         means = (total[length:] - total[:-length]) / length
         first = int(np.argmin(means))
@@ -199,16 +203,17 @@ def _worst_run(inside: np.ndarray, min_share: float) -> tuple[float, int, int]:
 
 
 def neighbor_distance(X, X_reference, *, n_neighbors=1):
-    """Compute how far rows are from the nearest rows of a reference.
+    """Compute the distance of rows to the nearest rows of a reference.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
         Finite numbers.
     X_reference : array-like of shape (n_reference, n_features)
-        For example the training rows. Both are scaled by the standard deviations of these.
+        Reference rows, for example the training rows. Both tables are divided by the standard
+        deviations of the reference.
     n_neighbors : int, default=1
-        The distance is that to the nearest row of this rank: 5 for the fifth nearest.
+        Rank of the neighbour whose distance is returned, for example 5 for the fifth nearest.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A test that says whether new rows are like those before: conformal test martingales."""
+"""Test whether new rows are distributed like earlier ones, by conformal test martingales."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _JUMP = 0.01  # share of the wealth that changes its bet at each row
 
 
 def exchangeability_martingale(scores, reference, *, random_state=None):
-    """Bet against the assumption that new rows come from where the reference rows came from.
+    """Bet against the assumption that new rows have the distribution of the reference rows.
 
-    While they do, the wealth of the bets grows past 1 / a with a probability of at most a, however
-    long one watches: a logarithm above log(20), 3.0, says at the 5 % level that these rows are not
-    like those of the reference, and above log(100), 4.6, at the 1 % level.
+    If they have, the wealth of the bets ever exceeds 1 / a with a probability of at most a, however
+    many rows arrive. A logarithm above log(20) = 3.0 therefore rejects the assumption at the 5 %
+    level, one above log(100) = 4.6 at the 1 % level.
 
     Parameters
     ----------
     scores : array-like of shape (n_samples,)
-        A number of each new row, in the order of arrival. Any number will do that may change:
-        the absolute error in predicted standard deviations, the negative log density, and where
-        truths are not known the epistemic standard deviation or `neighbor_distance`.
+        A number for each new row, in the order of arrival, for example the absolute error in
+        predicted standard deviations or the negative log density. If truths are not known, use the
+        epistemic standard deviation or `neighbor_distance`.
     reference : array-like of shape (n_reference,)
-        The same number of calibration rows: rows that the model has not been trained on.
+        The same number for calibration rows, which the model has not been trained on.
     random_state : int, RandomState instance or None, default=None
-        Breaks ties of scores.
+        Seed for breaking ties of scores at random.
 
     Returns
     -------
@@ -43,9 +43,9 @@ def exchangeability_martingale(scores, reference, *, random_state=None):
 
     Notes
     -----
-    The p-value of a row is the share of rows up to it whose score is at least as large. The bets
-    are those of the "simple jumper": wealth is spread over the bets that p-values are small, are
-    uniform, or are large, and a hundredth of it changes its bet at each row.
+    The p-value of a row is the share of rows up to it with a score that is at least as large. The
+    bets are those of the "simple jumper": the wealth is divided among the bets that p-values are
+    small, uniform or large, and a hundredth of it changes its bet at each row.
 
     References
     ----------
@@ -70,7 +70,7 @@ def exchangeability_martingale(scores, reference, *, random_state=None):
         checked.append(values.tolist())
     new, seen = checked[0], sorted(checked[1])
     uniform = check_random_state(random_state).uniform(size=len(new))
-    # Wealth of each bet, divided by the whole, whose logarithm is kept apart.
+    # Wealth of each bet as a share of the whole; the logarithm of the whole is stored separately.
     wealth, log_whole, path = [1 / len(_BETS)] * len(_BETS), 0.0, np.empty(len(new))
     for t, (score, tie) in enumerate(zip(new, uniform.tolist())):
         below, up_to = bisect_left(seen, score), bisect_right(seen, score)
@@ -87,19 +87,19 @@ def exchangeability_martingale(scores, reference, *, random_state=None):
 
 
 def epistemic_score(distribution):
-    """Compute how unsure a model is of itself on each row: high on rows unlike those it has seen.
+    """Compute each row's epistemic uncertainty, high for rows unlike the training rows.
 
     Parameters
     ----------
     distribution : distribution
-        What `predict_distribution` of an estimator gives.
+        Result of an estimator's `predict_distribution`.
 
     Returns
     -------
     ndarray of shape (n_samples,)
-        The logarithm of the epistemic standard deviation, averaged over outputs; of classes the
-        mutual information of class and member, in nats. `ood_auroc_score` says how well it tells
-        rows apart.
+        For regressors the logarithm of the epistemic standard deviation, averaged over outputs. For
+        classifiers the mutual information of class and member, in nats. `ood_auroc_score` measures
+        how well it separates two sets of rows.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def epistemic_score(distribution):
     array([-354.2,    0. ])
     """
     if hasattr(distribution, "epistemic_variance"):
-        smallest = np.finfo(float).tiny  # of members that agree to the last digit
+        smallest = np.finfo(float).tiny  # instead of 0, if members agree to the last digit
         logs = 0.5 * np.log(np.maximum(distribution.epistemic_variance, smallest))
         return logs.reshape(len(logs), -1).mean(axis=1)
     if hasattr(distribution, "uncertainty"):

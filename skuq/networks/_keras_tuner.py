@@ -113,6 +113,7 @@ def space_from_keras_tuner(declared) -> Space:
 
 
 def _from_keras_tuner(hp):
+    """Convert a hyperparameter of Keras-Tuner to a decision."""
     kind = type(hp).__name__
     config = hp.get_config()
     if kind == "Choice":

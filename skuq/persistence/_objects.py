@@ -38,6 +38,7 @@ class Describer:
         return described
 
     def _describe(self, value: Any, where: Any) -> tuple[str, State] | None:
+        """Describe an object by its stored name and state; None if it cannot be saved."""
         if type(value) is MissingPart:
             return _PART, vars(value)
         if (found := encode(value, where)) is not None:
@@ -104,6 +105,7 @@ class Restorer:
             ) from error
 
     def _make(self, name: str, state: State, where: Any) -> Any:
+        """Make the object of a stored name from its state."""
         if name in (_PART, _FOREIGN):
             part = state["name"]
             if type(part) is not str:

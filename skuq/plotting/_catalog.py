@@ -174,12 +174,13 @@ class CatalogDisplay(Display):
         return self
 
     def _draw_parallel(self, ax, given):
+        """Draw the trials as parallel coordinates, at most eight decisions."""
         from matplotlib.collections import LineCollection
         from matplotlib.colors import Normalize
 
         names = list(self.configurations)
         if self.importances is not None:
-            # What a forest that predicts nothing ranks is left in its own order.
+            # The ranks of a forest that predicts nothing are chance: keep the first decisions.
             ranked = names if _is_chance(self.r2) else self.importances.index
             shown = set(ranked[:_MOST_AXES])
             names = [name for name in names if name in shown]
@@ -221,6 +222,7 @@ class CatalogDisplay(Display):
             ax.set_title(title, fontsize="medium")
 
     def _draw_importance(self, ax, given):
+        """Draw the importances as bars with standard errors."""
         self.decisions_ = list(self.importances.index)
         defaults = {"color": BLUE, "alpha": 0.8, "ecolor": "black", "capsize": 2}
         self.bars_ = ax.barh(

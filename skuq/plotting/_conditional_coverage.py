@@ -1,4 +1,4 @@
-"""Coverage of intervals in bins or groups of rows."""
+"""Display of the coverage of intervals in bins or groups of rows."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ from skuq.plotting._predictions import normal_of
 class ConditionalCoverageDisplay(Display):
     """Coverage of intervals in bins of a number, or in groups.
 
-    Intervals that hold their share on average may hold far less where predictions are unsure, in a
-    group, or far from the training rows. Bars are where a right coverage would be by chance.
+    Intervals with the nominal coverage on average may have a much lower one where predictions are
+    uncertain, in a group, or far from the training rows. Bars show the range in which the nominal
+    coverage would be observed by chance.
 
     Parameters
     ----------
     centers : array-like of shape (n_bins,)
-        Numbers of the bins, or labels of groups.
+        Medians of the bins, or labels of the groups.
     held : array-like of shape (n_bins,)
         Share of the targets that are inside their intervals.
     counts : array-like of int of shape (n_bins,)
-        Rows of each bin.
+        Number of rows in each bin.
     coverage : float, default=0.9
         Nominal coverage of the intervals.
     by : str, optional
-        What the bins are of, for the axis.
+        Name of the number or group by which rows are put into bins, for the axis.
     name : str, optional
         Name of the estimator, for the legend.
 
     Attributes
     ----------
     points_ : matplotlib Line2D
+        Observed coverages.
     bars_ : matplotlib LineCollection
-        From the lower to the upper end of what a right coverage gives by chance.
+        Ranges in which the nominal coverage is observed with probability `chance`.
     line_ : matplotlib Line2D
         Nominal coverage.
     ax_, figure_ : matplotlib Axes and Figure
 
     Notes
     -----
-    Each bar is binomial and by itself: of twenty bins one may be outside at 95 %.
+    Each bar is the binomial interval of a single bin. At 95 % one bin of twenty is expected to be
+    outside.
 
     Examples
     --------
@@ -88,12 +91,13 @@ class ConditionalCoverageDisplay(Display):
         bins_of : array-like of shape (n_samples,), optional
             Number by which rows are put into bins.
         groups : array-like of shape (n_samples,), optional
-            Labels of groups, in place of `bins_of`.
+            Labels of groups, instead of `bins_of`.
         coverage : float, default=0.9
             Nominal coverage of the intervals.
         n_bins : int, default=10
-            Bins with equally many rows.
+            Number of bins with equal numbers of rows.
         by, name : str, optional
+            Labels of the horizontal axis and of the legend.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -130,16 +134,16 @@ class ConditionalCoverageDisplay(Display):
         Parameters
         ----------
         estimator : fitted regressor
-            With `predict_interval(X, coverage)`.
+            It must have `predict_interval(X, coverage)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         by : {"std", "distance"} or array-like of shape (n_samples,), default="std"
-            What rows are put into bins by: the predicted standard deviation, the distance to the
-            nearest row of `X_reference`, or a number of each row.
+            Number by which rows are put into bins: the predicted standard deviation, the distance
+            to the nearest row of `X_reference`, or a given number for each row.
         X_reference : array-like of shape (n_reference, n_features), optional
-            For example the training rows.
+            Reference rows for ``by="distance"``, for example the training rows.
         coverage, n_bins, name, ax, **plot_options
-            As in `from_predictions`; the name is that of the class by default.
+            The same as in `from_predictions`; `name` is the estimator's class by default.
 
         Returns
         -------
@@ -178,7 +182,7 @@ class ConditionalCoverageDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default; several displays may share the same.
         chance : float, default=0.95
-            Probability with which a right coverage is inside a bar.
+            Probability with which a bin with the nominal coverage is inside its bar.
         point_kwargs, bar_kwargs, line_kwargs : dict, optional
             Keywords of `Axes.plot`, `Axes.vlines` and `Axes.axhline`.
 
@@ -192,7 +196,7 @@ class ConditionalCoverageDisplay(Display):
         held, counts = np.asarray(self.held, dtype=float), np.asarray(self.counts)
         low, high = np.array(binom.interval(chance, counts, self.coverage)) / counts
         ax = self._open(ax)
-        # Bins are equally far apart: their numbers are the labels.
+        # Bins are equally spaced on the axis, and their medians are the labels.
         at = np.arange(len(held))
         defaults = {
             "color": GREY,

@@ -244,6 +244,7 @@ class MemberDiversityDisplay(Display):
         return self
 
     def _draw_points(self, ax, points, names, given):
+        """Draw the members as points, by group."""
         groups = np.zeros(len(points)) if self.groups is None else np.asarray(self.groups)
         for k, group in enumerate(dict.fromkeys(groups.tolist())):
             defaults = {
@@ -264,6 +265,7 @@ class MemberDiversityDisplay(Display):
         legend(ax)
 
     def _draw_matrix(self, ax, distances, names, given):
+        """Draw the matrix of distances between architectures."""
         self.image_ = ax.imshow(distances, **{"cmap": "cividis", "vmin": 0, **(given or {})})
         self.colorbar_ = ax.figure.colorbar(self.image_, ax=ax)
         self.colorbar_.set_label("distance between architectures")

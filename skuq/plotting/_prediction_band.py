@@ -204,6 +204,7 @@ class PredictionBandDisplay(Display):
         return self
 
     def _draw_points(self, ax, given):
+        """Draw the training points; return None without any."""
         if self.x_train is None or self.y_train is None:
             return None
         x, y = check_rows(x_train=self.x_train, y_train=self.y_train)

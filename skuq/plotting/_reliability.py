@@ -171,6 +171,7 @@ class ReliabilityDisplay(Display):
         return self
 
     def _draw_counts(self, ax, given):
+        """Draw the number of rows in each bin as bars, on axes of their own."""
         self.counts_ax_ = ax.twinx()
         edges, counts = np.asarray(self.edges), np.asarray(self.counts)
         defaults = {

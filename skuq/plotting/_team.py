@@ -197,6 +197,7 @@ class TeamDisplay(Display):
         return self
 
     def _draw_thresholds(self, ax, score, colours, given):
+        """Draw the thresholds of the filters that use this score."""
         lines = []
         for name, of, size, value in self.thresholds:
             if of != score or size not in (None, *colours.sizes):
@@ -212,6 +213,7 @@ class TeamDisplay(Display):
         return lines
 
     def _draw_single(self, ax, given):
+        """Draw the accuracies of the best and of the average single model."""
         if self.accuracies is None:
             return None, None
         values = np.asarray(self.accuracies, dtype=float)
@@ -230,6 +232,7 @@ class TeamDisplay(Display):
         )
 
     def _draw_served(self, ax, scored, score, given):
+        """Draw the star of the team that predicts, if it is among the drawn teams."""
         here = scored[[team == self.selected for team in scored["team"]]]
         if not len(here):
             return None

@@ -1,7 +1,7 @@
-"""Distributions whose normal scores are mapped: calibration that follows a stream of truths.
+"""Distributions with mapped normal scores, for calibration by a stream of truths.
 
-The normal score of y is the standard normal quantile at the level that a distribution has below
-y. Notation: n rows, m outputs (the last axis is absent where y was 1-D), q knots.
+The normal score of y is the standard normal quantile at the value of the distribution's cdf at y.
+Notation: n rows, m outputs (the last axis is absent if y was 1-D), q knots.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from skuq.predictive._continuous import Continuous
 from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
 
-# Scores beyond this are measured in standard deviations: levels so near to 0 and 1 are rounded.
+# Scores beyond this are measured in standard deviations, since levels near 0 and 1 are rounded.
 _LARGEST_SCORE = 6.0
 _EDGE = special.ndtr(-_LARGEST_SCORE)
-_STEEPEST = 0.05  # least slope of a map of scores, so that there is a density
+_STEEPEST = 0.05  # smallest slope of a map of scores, so that the density is finite
 # Nodes of the trapezoidal rule for moments of a function of a standard normal.
 _NODES = np.linspace(-10, 10, 401)
 _NODE_WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
@@ -62,28 +62,28 @@ def increasing(nominal: np.ndarray, tracked: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class AdaptedDistribution(Continuous):
-    """A distribution whose normal scores are mapped to those that truths were seen to have.
+    """Distribution with normal scores mapped to those observed for truths.
 
-    A truth at the level p of this distribution is where the base has the score r(z), with z the
-    standard normal quantile at p. So the map mends a bias (r(0) is not 0), a wrong width (the
+    The quantile of level p is the y at which the base distribution has the score r(z), where z is
+    the standard normal quantile at p. The map r corrects a bias (r(0) is not 0), a wrong width (the
     slope of r is not 1) and skewness.
 
     Parameters
     ----------
     base : distribution
-        With mean, variance parts, cdf, inverse_cdf, log_prob and sample.
+        It must have mean, variance parts, cdf, inverse_cdf, log_prob and sample.
     nominal : ndarray of shape (q,)
         Scores z at the knots of r; increasing.
     tracked : ndarray of shape (q,) or (q, m)
-        Scores r(z). Between knots r is linear, and beyond them it goes on with the mean slope
-        from the middle.
+        Scores r(z). Between knots r is linear; beyond them it continues with the mean slope from
+        the middle.
 
     Notes
     -----
-    The mean of this distribution is not `mean`, which stays the point prediction. `variance` is
-    the mean squared distance from the point prediction, so that a bias makes it larger: exact for
-    normals, and in units of the base's variance for others. Of several outputs each has its own
-    map, and the log density takes them as independent.
+    `mean` is the point prediction of the base, not the mean of this distribution. `variance` is the
+    mean squared distance from the point prediction, so that a bias increases it. It is exact for
+    normals; for others it is the variance of the base times the factor of a normal. Each of several
+    outputs has its own map, and the log density takes the outputs as independent.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class AdaptedDistribution(Continuous):
 
     @property
     def _maps(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Knots (z, r) of each output's map, with one more far beyond either end."""
+        """Knots (z, r) of each output's map, with a further one far beyond either end."""
         middle = len(self.nominal) // 2
         maps = []
         for tracked in self.tracked.reshape(len(self.nominal), -1).T:

@@ -1,4 +1,4 @@
-"""Slope and biases of the logits of class probabilities, followed online.
+"""Track slope and biases of the logits of class probabilities online.
 
 Notation: T rows, C classes, k rates of forgetting, d = 1 + C parameters.
 """
@@ -11,32 +11,36 @@ import numpy as np
 
 from skuq._registry import saved_as
 
-# Rows after which a truth counts for 1 / e; the last forgets nothing that matters.
+# Rows after which the weight of a truth has fallen to 1 / e. The last is nearly infinite.
 MEMORIES = np.array([10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0])
-_SLOPE_PRECISION = 10.0  # of the prior, in rows: the slope of the logits stays near 1,
-_BIAS_PRECISION = 1.0  # and biases near 0, where few truths speak
-_SHARE = 1e-3  # of the weight that is dealt out anew at each row
-_REMEMBERED = 500  # rows that `ClassDrift` looks back on
-_MOST_BLOCKS = 5000  # updates of one call; more rows are taken several at a time
+# Precision of the prior, in rows: with few truths the slope stays near 1 and biases near 0.
+_SLOPE_PRECISION = 10.0
+_BIAS_PRECISION = 1.0
+_SHARE = 1e-3  # share of the weight that is redistributed at each row
+_REMEMBERED = 500  # last rows that `ClassDrift` describes
+_MOST_BLOCKS = 5000  # updates of one call; if there are more rows, an update takes several
 _SMALLEST_PROBABILITY = np.finfo(float).eps
 
 
 @dataclass(frozen=True)
 class ClassDrift:
-    """How far the calibration of a classifier is from the rows that came after it.
+    """Deviation of a classifier's calibration from the rows that arrived after it.
 
     Attributes
     ----------
     n_rows : int
-        Rows that have arrived since the calibration.
+        Number of rows that have arrived since the calibration.
     log_loss : float
-        Mean log loss of the last rows, 500 at most, as they were predicted when they arrived.
+        Mean log loss of the last rows, at most 500, by the probabilities predicted at their
+        arrival.
     log_loss_without : float
-        The same for the calibration as it was before the first of them.
+        The same loss for the original calibration.
     slope : float
-        Factor of the logits now; 1 while the calibration holds, below 1 where it is too sure.
+        Current factor of the logits: 1 while the calibration holds, below 1 if it has become
+        overconfident.
     bias : ndarray of shape (n_classes,)
-        Added to the logits now, with mean 0; positive for classes that have become more frequent.
+        Current addition to the logits, with mean 0; positive for classes that have become more
+        frequent.
     """
 
     n_rows: int
@@ -49,11 +53,11 @@ class ClassDrift:
 @saved_as("predictive.LogitTracker")
 @dataclass(frozen=True, eq=False)
 class LogitTracker:
-    """Logistic regression of the class on the logits, which forgets at several rates.
+    """Logistic regression of the class on the logits, with several rates of forgetting.
 
-    Each rate of forgetting follows the slope of the logits and a bias of each class by online
-    Newton steps on the log loss. Probabilities are averaged with the weights that Bayes' rule
-    gives to the rates: these have no parameter, and lose at most log(k) nats to the best rate.
+    For each rate of forgetting, the slope of the logits and a bias of each class are updated by
+    online Newton steps on the log loss. The probabilities of the rates are averaged with weights by
+    Bayes' rule, which loses at most log(k) nats compared with the best rate.
 
     Attributes
     ----------
@@ -62,15 +66,16 @@ class LogitTracker:
     curvature : ndarray of shape (k, d, d)
         Discounted sums of the Hessians of the log loss.
     weights : ndarray of shape (k,)
+        Weights of the rates of forgetting.
     n_rows : int
-        Rows seen.
+        Number of rows seen.
     recent : ndarray of shape (r, 2)
-        Log losses of the last rows: without the tracker, and with it as it was.
+        Log losses of the last rows: without the tracker, and by the tracker at their arrival.
 
     References
     ----------
     Vovk (1990), "Aggregating strategies"; Herbster and Warmuth (1998), "Tracking the best
-    expert" (weights dealt out anew).
+    expert" (redistributed weights).
     """
 
     parameters: np.ndarray
@@ -81,17 +86,17 @@ class LogitTracker:
 
     @classmethod
     def start(cls, n_classes: int) -> LogitTracker:
-        """Make a tracker that has seen nothing: probabilities stay as they are."""
+        """Make a tracker without rows, which does not change probabilities."""
         k, d = len(MEMORIES), 1 + n_classes
         parameters = np.tile(np.r_[1.0, np.zeros(n_classes)], (k, 1))
         return cls(parameters, np.zeros((k, d, d)), np.full(k, 1 / k), 0, np.empty((0, 2)))
 
     def probabilities(self, proba: np.ndarray) -> np.ndarray:
-        """Map probabilities (T, C) to those that truths were seen to have."""
+        """Correct probabilities (T, C) according to the truths seen so far."""
         return np.einsum("k,ktc->tc", self.weights, self._each(_logits(proba)))
 
     def _each(self, logits: np.ndarray) -> np.ndarray:
-        """Probabilities (k, T, C) of each rate."""
+        """Compute the probabilities (k, T, C) for each rate of forgetting."""
         z = self.parameters[:, :1, None] * logits + self.parameters[:, None, 1:]
         powers = np.exp(z - z.max(axis=2, keepdims=True))
         return powers / powers.sum(axis=2, keepdims=True)
@@ -104,7 +109,7 @@ class LogitTracker:
         for start in range(0, len(codes), size):
             block = slice(start, start + size)
             tracker = tracker._step(logits[block], codes[block])
-        # As they were predicted, which was before the first of these labels.
+        # Use `self`, the tracker before the update, for the probabilities predicted at arrival.
         last = slice(-_REMEMBERED, None)
         pair = proba[last], self.probabilities(proba[last])
         at = np.arange(len(codes[last])), codes[last]
@@ -113,7 +118,7 @@ class LogitTracker:
         return replace(tracker, recent=recent, n_rows=self.n_rows + len(codes))
 
     def _step(self, logits: np.ndarray, codes: np.ndarray) -> LogitTracker:
-        """Learn from some rows (b, C) at once."""
+        """Learn from several rows (b, C) in one Newton step."""
         b, n_classes = logits.shape
         proba = self._each(logits)  # (k, b, C)
         of_class = np.maximum(proba[:, np.arange(b), codes], _SMALLEST_PROBABILITY)
@@ -121,7 +126,8 @@ class LogitTracker:
         weights = self.weights * np.exp(gains - gains.max())
         weights /= weights.sum()
         share = 1 - (1 - _SHARE) ** b
-        # Derivatives of the logits: by the slope these logits, by the biases the identity.
+        # Derivatives of the corrected logits, (b, C, d): the logits by the slope, the identity by
+        # the biases.
         jacobian = np.concatenate(
             [logits[..., None], np.broadcast_to(np.eye(n_classes), (b, n_classes, n_classes))], 2
         )
@@ -147,7 +153,7 @@ class LogitTracker:
         )
 
     def drift(self) -> ClassDrift:
-        """Report how far the calibration is."""
+        """Describe the deviation from the calibration."""
         without, with_ = self.recent.mean(axis=0) if len(self.recent) else (np.nan, np.nan)
         slope, *bias = self.weights @ self.parameters
         return ClassDrift(
@@ -156,6 +162,6 @@ class LogitTracker:
 
 
 def _logits(proba: np.ndarray) -> np.ndarray:
-    """Logarithms of probabilities (T, C), with mean 0 over classes."""
+    """Compute logarithms of probabilities (T, C), with mean 0 over classes."""
     logs = np.log(np.maximum(proba, _SMALLEST_PROBABILITY))
     return logs - logs.mean(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Distributions whose rows come from several records, one a group of rows.
+"""Distributions with separate records for groups of rows.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -19,14 +19,14 @@ from skuq.predictive._uncertainty import Uncertainty
 
 @dataclass(frozen=True, eq=False)
 class GroupedDistribution(Continuous):
-    """Distribution for every row, where each group of rows has a record of its own.
+    """Distribution for every row, with a separate record for each group of rows.
 
     Parameters
     ----------
     parts : tuple of distributions
-        One record a group, all of the same number of outputs.
+        One record for each group, all with the same number of outputs.
     rows : tuple of ndarray of int
-        Rows that each record predicts, in its order. Together they are 0 to n - 1, each once.
+        Positions of the rows of each record. Together they hold 0 to n - 1, each once.
 
     Raises
     ------

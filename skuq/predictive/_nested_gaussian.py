@@ -144,6 +144,7 @@ class NestedGaussianMixture(Mixture):
     def _bracket(
         self, levels: np.ndarray, arrays: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Bracket the quantiles of each row by those of its components."""
         # A mixture's quantile lies between the smallest and the largest quantile of those
         # components that have a positive probability.
         scores = special.ndtri(levels)

@@ -117,6 +117,7 @@ class QuantileMixture(Mixture):
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
+        """Return the arrays that describe the members' quantile functions, with knots first."""
         p = self._pieces
         knots, widths = np.moveaxis(p.knots, 1, 0), np.moveaxis(p.widths, 1, 0)
         return p.centre, knots, widths, p.lower, p.upper
@@ -134,6 +135,7 @@ class QuantileMixture(Mixture):
         return PiecewiseQuantiles(self.levels, *arrays).at_scores(z)
 
     def _roots(self, levels: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Find the quantiles of the mixture, by a root finder between neighbouring knots."""
         # Bracket each root between two neighbours among the knots of all members. There the cdf
         # is a straight line plus some members' exponential tails, so that the root finder
         # converges quickly. In a wider bracket it would meet a corner at each knot.

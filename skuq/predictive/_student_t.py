@@ -129,6 +129,7 @@ class StudentTMixture(Mixture):
         return loc - scale * np.sign(z) * special.stdtrit(df, special.ndtr(-np.abs(z)))
 
     def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield weights and nodes of a quadrature over each member's distribution."""
         loc, scale, df = arrays
         # Integrate over the density: with few degrees of freedom the second moment lies far in
         # the tails, which double exponential nodes reach. Nodes at normal scores would not reach

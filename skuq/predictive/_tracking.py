@@ -1,4 +1,4 @@
-"""Quantiles of a stream of scores, followed online with several step sizes.
+"""Track quantiles of a stream of scores online, with several step sizes.
 
 Notation: T rows, m outputs, q levels, k step sizes.
 """
@@ -15,36 +15,36 @@ from skuq.predictive._adapted import increasing
 
 _TAIL = np.array([0.005, 0.01, 0.025, 0.05])
 LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
-NOMINAL = special.ndtri(LEVELS)  # where these levels are while the calibration holds
+NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
 _DENSITY = np.exp(-0.5 * NOMINAL**2) / np.sqrt(2 * np.pi)
-# A step is so large that an error of a level is halved, about, within that many rows. Further out
-# than 5 %, where a density is small, steps would be larger than what is followed.
+# Within about this many rows the error of a level is halved. The density is bounded from below, as
+# steps beyond the 5 % levels would otherwise be larger than the changes to follow.
 MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
-# Weights of the step sizes at first: most of what is calibrated stays so.
+# Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
 _PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
 _STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
-_HORIZON = 500  # rows on which a step size is to be as good as the best one
-_SHARE = 1 / (2 * _HORIZON)  # of the weight that is dealt out anew at each row
-_REMEMBERED = 500  # rows that `CalibrationDrift` looks back on
-_STEP_ROWS = 24  # most rows that quantiles take one step for
+_HORIZON = 500  # rows over which the weighted steps should be as good as the best step size
+_SHARE = 1 / (2 * _HORIZON)  # share of the weight that is redistributed at each row
+_REMEMBERED = 500  # last rows that `CalibrationDrift` describes
+_STEP_ROWS = 24  # largest number of rows in one step of the quantiles
 
 
 @dataclass(frozen=True)
 class CalibrationDrift:
-    """How far a calibration is from the rows that came after it.
+    """Deviation of a calibration from the rows that arrived after it.
 
     Attributes
     ----------
     n_rows : int
-        Rows that have arrived since the calibration.
+        Number of rows that have arrived since the calibration.
     coverage : float
-        Share of the last rows, 500 at most, in the 90 % interval that they had as they arrived.
+        Share of the last rows, at most 500, inside the 90 % intervals predicted at their arrival.
     coverage_without : float
-        The same for the intervals of the calibration as it was before the first of them.
+        The same share for the intervals of the original calibration.
     shift : float or ndarray of shape (n_outputs,)
-        Median error now, in predicted standard deviations; 0 while the calibration holds.
+        Current median error, in predicted standard deviations; 0 while the calibration holds.
     spread : float or ndarray of shape (n_outputs,)
-        Width of the 90 % interval now, divided by what it was before.
+        Current width of the 90 % interval, divided by its original width.
     """
 
     n_rows: int
@@ -57,25 +57,25 @@ class CalibrationDrift:
 @saved_as("predictive.QuantileTracker")
 @dataclass(frozen=True, eq=False)
 class QuantileTracker:
-    """Quantiles of normal scores of truths, followed as these arrive.
+    """Quantiles of normal scores of truths, updated as truths arrive.
 
-    Each step size follows every quantile by online gradient descent on its pinball loss: after a
-    truth the quantile of level p moves up by a step times p, or down by a step times 1 - p. In
-    the long run a share p of the truths is below it, whatever these are. Step sizes are weighted
-    by their recent losses.
+    Each step size tracks every quantile by online gradient descent on its pinball loss: after a
+    truth the quantile of level p moves up by the step times p, or down by the step times 1 - p. In
+    the long run a share p of the truths is below it, for any sequence of truths. Step sizes are
+    weighted by their recent losses.
 
     Attributes
     ----------
     positions : ndarray of shape (k, q, m)
-        Score at which each step size has each quantile.
+        Current quantiles of each step size.
     weights : ndarray of shape (k, m)
         Weights of the step sizes.
     energy : ndarray of shape (m,)
         Sum over recent rows of the variance of the losses among step sizes.
     n_rows : int
-        Rows seen.
+        Number of rows seen.
     recent : ndarray of shape (r, 2, m)
-        Normal scores of the last rows: without the tracker, and with it as it was.
+        Normal scores of the last rows: without the tracker, and by the tracker at their arrival.
 
     References
     ----------
@@ -93,7 +93,7 @@ class QuantileTracker:
 
     @classmethod
     def start(cls, n_outputs: int = 1) -> QuantileTracker:
-        """Make a tracker that has seen nothing: every quantile is where a calibration has it."""
+        """Make a tracker without rows: all quantiles are those of the calibration."""
         k = len(MEMORIES)
         positions = np.tile(NOMINAL[:, None], (k, 1, n_outputs))
         weights = np.tile(_PRIOR, (1, n_outputs))
@@ -107,8 +107,8 @@ class QuantileTracker:
     def updated(self, scores: np.ndarray) -> QuantileTracker:
         """Learn from the normal scores (T, m) of truths, in the order of their arrival.
 
-        They count as predicted together, before the first of them was known: step sizes are
-        judged by the quantiles that they had then.
+        All rows count as predicted before the first of their truths was known: step sizes are
+        judged by their quantiles before the update.
         """
         losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
         losses -= (self.weights * losses).sum(axis=0)
@@ -134,21 +134,22 @@ class QuantileTracker:
         )
 
     def _losses(self, scores: np.ndarray, output: int) -> np.ndarray:
-        """Sum (k,) of the pinball losses of scores (T,), the mean over levels.
+        """Sum the pinball losses of scores (T,), averaged over levels, for each step size (k,).
 
-        In units of the loss while the calibration holds, so that all levels count alike.
+        The loss of each level is divided by its value while the calibration holds, so that all
+        levels have about equal weights.
         """
         r = self.positions[..., output]
         ordered = np.sort(scores)
         below = np.searchsorted(ordered, r)
         sums = np.concatenate([[0.0], np.cumsum(ordered)])
-        # p * (v - r) for all v, and r - v for those below r.
+        # Pinball loss of v at r: p (v - r) for all v, plus r - v for those below r.
         losses = LEVELS * (sums[-1] - len(scores) * r) + below * r - sums[below]
         mean: np.ndarray = (losses / _DENSITY).mean(axis=1)
         return mean
 
     def _levelled(self, scores: np.ndarray) -> np.ndarray:
-        """Normal scores (T, m) of truths under the quantiles tracked."""
+        """Compute normal scores (T, m) of truths under the tracked quantiles."""
         columns = [
             np.interp(own, knots, NOMINAL, left=-np.inf, right=np.inf)
             for own, knots in zip(scores.T, self.quantiles.T)
@@ -156,7 +157,7 @@ class QuantileTracker:
         return np.stack(columns, axis=1)
 
     def drift(self, shape: tuple[int, ...]) -> CalibrationDrift:
-        """Report how far the calibration is; `shape` is () or (m,)."""
+        """Describe the deviation from the calibration; `shape` is () or (m,)."""
         without, with_ = np.moveaxis(abs(self.recent) <= special.ndtri(0.95), 1, 0)
         found = self.quantiles
         low, middle, high = (

@@ -218,7 +218,7 @@ def _start_worker(parent: int, folder: str) -> None:
     global _folder
     _folder = folder
     # loky would end a process that has grown by 300 MB, which networks soon do, with a warning.
-    # How large it may grow is decided by `MAX_BYTES`.
+    # Instead `MAX_BYTES` limits the size of a process.
     process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
 
     def watch() -> None:

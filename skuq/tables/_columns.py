@@ -162,6 +162,7 @@ class Columns:
         return numbers
 
     def _column_of_numbers(self, k):
+        """Read a column as floats, with NaN for missing values."""
         column = self._column(k)
         self._kind(column, k)  # refuses dates, which could be converted to numbers
         try:

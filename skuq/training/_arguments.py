@@ -88,6 +88,7 @@ def program_key(
 
 
 def _check_dropout(recipe: Recipe, template: Template) -> None:
+    """Raise ValueError if the recipe sets dropout that the network cannot apply."""
     plan = template.plan
     if recipe.dropout is not None and (plan is None or not plan.n_dropouts):
         raise ValueError(

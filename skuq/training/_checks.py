@@ -44,6 +44,7 @@ def build_checked(
 
 
 def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) -> None:
+    """Check shapes, dtypes and layers of a built model; raise SearchSpaceError otherwise."""
     try:
         if not model.built:
             model.build((None, *input_shape))

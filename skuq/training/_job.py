@@ -209,6 +209,7 @@ class TrainingJob:
         return replace(self, **taken)
 
     def _check(self) -> None:
+        """Raise ValueError if the fields of the job contradict each other."""
         n_members = len(self.seeds)
         if not n_members:
             raise ValueError("A training job needs at least one seed.")

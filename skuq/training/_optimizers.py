@@ -56,6 +56,7 @@ def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, momentum: float) ->
 def _rmsprop(
     w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.9, epsilon: float = EPSILON
 ) -> tuple[Any, Slots]:
+    """Apply a step of RMSprop."""
     (v,) = slots  # v <- rho v + (1 - rho) g^2;  w <- w - lr g / sqrt(v + eps)
     v = rho * v + (1 - rho) * ops.square(g)
     return w - lr * g / ops.sqrt(v + epsilon), (v,)
@@ -91,6 +92,7 @@ def _adam(
     beta_2: float = BETA_2,
     epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
+    """Apply a step of Adam."""
     # m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2 (Kingma & Ba 2015, Algorithm 1).
     m, v = slots
     m = m + (1 - _BETA_1) * (g - m)
@@ -109,6 +111,7 @@ def _adamax(
     beta_2: float = BETA_2,
     epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
+    """Apply a step of Adamax."""
     # u is the decayed maximum of |g|, in place of sqrt(v) (Kingma & Ba 2015, Algorithm 2).
     m, u = slots
     m = m + (1 - _BETA_1) * (g - m)
@@ -130,6 +133,7 @@ def _nadam(
     beta_2: float = BETA_2,
     epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
+    """Apply a step of Nadam."""
     # Adam with Nesterov momentum: m_hat looks one step ahead. The momentum of step t is
     # b1 (1 - 0.5 * 0.96^t), and `product` is that of all steps so far (Dozat 2016).
     m, v, product = slots

@@ -202,6 +202,7 @@ class Recipe:
             raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
 
     def _normalise_rate_factors(self) -> None:
+        """Store the factors of layers as a tuple of pairs, which can be hashed."""
         given: Any = self.rate_factors_of_layers
         try:
             items = given.items() if isinstance(given, Mapping) else given

@@ -553,7 +553,7 @@ def test_advice_for_few_rows(tiny_space, rows, cv, advice):
         ({"cv": 61}, "greater than the number of samples"),
         ({"cv": ShuffleSplit(3)}, "exactly one test fold"),
         ({"cv": []}, "`cv` has no folds"),
-        ({"cv": [(np.arange(60), np.arange(60))]}, "has 60 and 60, of which 60 in both"),
+        ({"cv": [(np.arange(60), np.arange(60))]}, "has 60 and 60 rows, of which 60 are in both"),
         ({"cv": [([], np.arange(60))]}, "has 0 and 60"),
         ({"cv": [([60], np.arange(60))]}, "must give positions of 60 rows"),
         ({"cv": [([0.5], np.arange(60))]}, "must give positions of 60 rows"),
