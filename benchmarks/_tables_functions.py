@@ -278,12 +278,15 @@ def searches_in_batches():
 def held_out_functions():
     titles = {
         "neon": "NEON",
+        "neon_epinet": "NEON, trained EpiNet",
         "ensemble": "deep ensemble of 10 base networks",
         "rpn": "the same with randomised priors",
     }
     rows = []
     for method, title in titles.items():
         runs = records("bo", part="operator", method=method)
+        if not runs:
+            continue
         cells = [f"{runs[0]['n_parameters']:.0f}", mean_interval(values(runs, "relative_l2"), 4)]
         cells += [mean_interval(values(runs, "nll")), mean(values(runs, "nll_uncalibrated"))]
         rows.append([title, *cells, mean(values(runs, "c"))])
