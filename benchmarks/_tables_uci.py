@@ -15,6 +15,7 @@ from _tables import (
 )
 from leaderboard import mean_ranks, mean_scores
 from published import TABLE_I
+from shift import pooled_bins
 from tabular import GOALS, LARGE, SMALL, VARIANTS
 
 FIELD = {
@@ -411,3 +412,23 @@ def shift_classes():
     return markdown(
         ["labels arrive", "as it is", "never", "1000 at once", "100 at once", "10 at once"], rows
     )
+
+
+@table
+def shift_groups():
+    """Bins of the predicted standard deviation: the worst distance from 0.90, and the NLL."""
+    rows = []
+    for name in ("concrete", "wine", "kin8nm", "protein"):
+        runs = [r["found"] for r in records("shift", part="groups", name=name)]
+        if not runs:
+            continue
+        row = [f"{name} ({len(runs)})"]
+        for method in ("scale", "isotonic", "conformal"):
+            for groups in ("None", "uncertainty"):
+                key = f"{method}, {groups}"
+                worst, within = pooled_bins(runs, key)
+                rise = np.mean([own[key]["nll"] - own["plain"]["nll"] for own in runs])
+                row.append(f"{worst:.3f}, {within.sum()} of {len(within)}, {rise:+.3f}")
+        rows.append(row)
+    head = [f"{m}{g}" for m in ("scale", "isotonic", "conformal") for g in ("", " in bins")]
+    return markdown(["set (splits)", *head], rows)

@@ -83,11 +83,15 @@ def test_neighbor_distance_by_hand():
 
 
 def test_martingale_by_hand():
-    # The new row is the largest of four: p = u / 4. A third of the wealth is on each bet.
-    path = exchangeability_martingale([9.0], [1.0, 2.0, 3.0], random_state=0)
-    p = np.random.RandomState(0).uniform() / 4
-    expected = np.mean([1 - (p - 0.5), 1, 1 + (p - 0.5)])
-    assert_allclose(path, [np.log(expected)])
+    # Each new row is the largest so far: p = u / 4 and u / 5. A third of the wealth is on each bet,
+    # so that the first row wins nothing, but moves wealth to the bet that was right.
+    path = exchangeability_martingale([9.0, 9.5], [1.0, 2.0, 3.0], random_state=0)
+    first, second = np.random.RandomState(0).uniform(size=2) / [4, 5]
+    wealth = (1 + np.array([-1, 0, 1]) * (first - 0.5)) / 3
+    wealth = 0.99 * wealth + 0.01 / 3
+    expected = np.log(wealth @ (1 + np.array([-1, 0, 1]) * (second - 0.5)))
+    assert expected > 0
+    assert_allclose(path, [0, expected], atol=1e-12)
 
 
 def test_martingale_grows_by_chance_as_rarely_as_it_says():
