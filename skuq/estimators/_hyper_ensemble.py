@@ -274,7 +274,6 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     and Uncertainty Quantification", NeurIPS 2020. Heiss et al., "NOMU", B.1.4, Algorithms
     1 and 2.
 
-
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
@@ -452,7 +451,6 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
     and Uncertainty Quantification", NeurIPS 2020. Heiss et al., "NOMU", B.1.4, Algorithms
     1 and 2.
-
 
     Examples
     --------

@@ -152,7 +152,6 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
     Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
     Uncertainty in Deep Learning", ICML 2016. Heiss et al., "NOMU", B.1.2.
 
-
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
@@ -304,7 +303,6 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     ----------
     Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
     Uncertainty in Deep Learning", ICML 2016. Heiss et al., "NOMU", B.1.2.
-
 
     Examples
     --------

@@ -58,16 +58,16 @@ class TransformedMixture(Mixture):
     factor : float or ndarray of shape (m,), default=1.0
         Positive factor. It is set by `scaled` and rarely given.
 
+    See Also
+    --------
+    GaussianMixture, StudentTMixture, NestedGaussianMixture, QuantileMixture
+
     Notes
     -----
     Members' moments are computed within ten normal scores of their medians, which leaves out a
     probability of 1e-23. They are finite if the inverse transform grows linearly at its ends, as
     the transforms of `skuq.tables` do. With an inverse that grows exponentially, a Student's t has
     no moments, and `mean` and `variance` raise ValueError.
-
-    See Also
-    --------
-    GaussianMixture, StudentTMixture, NestedGaussianMixture, QuantileMixture
 
     Examples
     --------
