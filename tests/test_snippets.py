@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
@@ -45,7 +46,7 @@ SNIPPETS = {path.relative_to(ROOT).as_posix(): snippets(path) for path in PAGES}
 # What would take long, by page: tried as it stands elsewhere, or in the benchmarks.
 SHORTER = {
     "docs/bayesopt.md": {
-        "n_calls=40": "n_calls=4",
+        "n_calls=40": "n_calls=7",
         "n_calls=72": "n_calls=9",
         'NOMURegressor.from_paper("bayesopt", n_features=5)': "NOMURegressor(epochs=5)",
         "NEONRegressor(...)": "NEONRegressor(steps=50)",
@@ -60,7 +61,7 @@ SHORTER = {
     "docs/methods/neon.md": {"random_state=0).fit": "steps=50, random_state=0).fit"}
     | {"(pretrained=model_that_exists)": "(pretrained=model_that_exists, steps=50)"}
     | {"query_points=problem.query_points": "query_points=problem.query_points, steps=50"}
-    | {"n_calls=40": "n_calls=3"},
+    | {"n_calls=40": "n_calls=10"},
     "docs/methods/nes.md": {"n_trials=50, n_members=5": "n_trials=3, n_members=2"}
     | {"NESClassifier(n_trials=50)": "NESClassifier(n_trials=2, epochs=5)"},
     "docs/methods/nomu.md": {
@@ -73,6 +74,7 @@ SHORTER = {
 ELSEWHERE = {
     "LaplaceHead": "would register a class for all tests of the process",
     "SLURMCluster": "needs a SLURM cluster",
+    '"search_space": build': "in tests of persistence, with a space of one's own",
     "NATStopology": "needs the files of NAS-Bench-201",
     "conformalize": "in test_calibrated and test_interoperability, with MAPIE",
 }
@@ -126,6 +128,7 @@ def functions():
         "S": np.sin(U * grid),
         "U_new": U[:3],
         "model_that_exists": model,
+        "forest": model,
     }
 
 
@@ -135,6 +138,10 @@ def searches():
         **numbers(),
         "x": X[:3, :2],
         "y": y[:3],
+        "y2": np.zeros(12),  # twelve outputs at one point
+        "t": np.full(3, 75.0),
+        "temperature": lambda x: 70 + float(x[0]),
+        "GaussianProcessRegressor": GaussianProcessRegressor,
         "bounds": [(-1, 1), (0, 50)],
         "cost": lambda x: float(x @ x),
         "function": lambda x: float(x @ x),
@@ -190,6 +197,7 @@ SETUP = {
     "docs/methods/hq.md": classes,
     "docs/methods/neon.md": functions,
     "docs/methods/nes.md": classes,
+    "docs/methods/nomu.md": functions,
     "docs/methods/tabular.md": tables,
     "docs/saving.md": files,
 }
