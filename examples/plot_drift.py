@@ -81,3 +81,5 @@ right.set(xlabel="day of the second year", ylabel="log10 of the wealth")
 right.set_title("Are these rows like those of the first year?")
 right.legend(loc="upper left")
 figure.savefig("drift.png", dpi=110)
+
+# sphinx_gallery_thumbnail_path = "images/drift.png"

@@ -138,6 +138,7 @@ def test_skpro_wraps_a_regressor(rows):
     assert_allclose(normal.var()["y"], std**2)
 
 
+@pytest.mark.slow
 def test_the_example_with_mapie_holds_its_shares():
     pytest.importorskip("mapie.risk_control")
     found = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "plot_mapie.py"))

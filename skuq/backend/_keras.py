@@ -5,15 +5,17 @@ While it loads, TensorFlow writes to file descriptor 2 from C++, whatever its lo
 """
 
 import contextlib
+import functools
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from skuq.backend._fork import watch_forks
 
-__all__ = ["keras", "ops", "quiet_stderr"]
+__all__ = ["keras", "ops", "quiet_stderr", "wake_xla"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -24,19 +26,25 @@ if os.environ.get("OMP_NUM_THREADS", "").isdigit():
         os.environ.setdefault(_pool, os.environ["OMP_NUM_THREADS"])
 
 
+# If the user has loaded TensorFlow, it logs at its own level.
+_is_loud = "tensorflow" in sys.modules
+_stderr_lock = threading.RLock()  # two threads would restore each other's descriptor
+
+
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
     """Hold back output to file descriptor 2, and write it if the block raises an error."""
     stderr = sys.__stderr__
     try:
         descriptor = -1 if stderr is None else stderr.fileno()
-        saved = os.dup(descriptor)
+        os.fstat(descriptor)
     except (AttributeError, OSError, ValueError):  # not a real stream
         stderr = None
     if stderr is None:  # nothing to redirect
         yield
         return
-    with tempfile.TemporaryFile() as held:
+    with _stderr_lock, tempfile.TemporaryFile() as held:
+        saved = os.dup(descriptor)
         try:
             stderr.flush()
             os.dup2(held.fileno(), descriptor)
@@ -58,6 +66,14 @@ def _share_gpus(tensorflow: Any) -> None:
             tensorflow.config.experimental.set_memory_growth(gpu, True)
 
 
+@functools.cache
+def wake_xla() -> None:
+    """Run XLA's first compilation without its messages, which ignore the log level."""
+    with quiet_stderr():
+        add = _tensorflow.function(lambda x: x + 1.0, jit_compile=True, autograph=False)
+        add(_tensorflow.constant(1.0))
+
+
 with quiet_stderr():
     import keras
     from keras import ops
@@ -68,3 +84,5 @@ with quiet_stderr():
         _share_gpus(_tensorflow)
         _tensorflow.zeros(1)  # the first operation writes messages, too
         watch_forks()
+        if _is_loud:
+            wake_xla()

@@ -5,7 +5,6 @@ Another backend would need another module with these functions.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import joblib
 import numpy as np
 
 from skuq.backend._fork import check_fork
-from skuq.backend._keras import quiet_stderr
+from skuq.backend._keras import wake_xla
 
 # isort: split
 import tensorflow as tf  # after the quiet import of Keras
@@ -53,17 +52,10 @@ def compile_program(
     """
     check_fork()
     if jit:
-        _wake_xla()
+        wake_xla()
     traced = tf.function(program, jit_compile=jit, autograph=False)
     compiled: Callable[..., Any] = traced.get_concrete_function(*example)
     return compiled
-
-
-@functools.cache
-def _wake_xla() -> None:
-    """Run XLA's first compilation without its messages, which ignore the log level."""
-    with quiet_stderr():
-        tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(1.0))
 
 
 def compile_forward(

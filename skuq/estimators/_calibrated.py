@@ -135,6 +135,8 @@ class _CalibratedUncertainty:
         check_is_fitted(self)
         X_target = self.fitted_.inputs.validate(X_target, self)
         rows = self.calibration_rows_
+        if rows is None:
+            raise ValueError("`recalibrate` needs `calibration_rows_`, which are None: fit again.")
         self.density_ratio_, weight = fit_density_ratio(rows.X, X_target, classifier)
         self.calibration_ = self._weighted(self._learn(rows.weighted(weight)), self.density_ratio_)
         vars(self).pop("last_time_", None)
@@ -581,7 +583,8 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
     so that entropies still have parts.
 
     `partial_calibrate` follows a slope of the logits and a bias of each class with online Newton
-    steps, which forget at six rates; probabilities are averaged over these by Bayes' rule.
+    steps, which forget at six rates or not at all; probabilities are averaged over these by
+    Bayes' rule.
 
     References
     ----------

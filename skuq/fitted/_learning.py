@@ -233,7 +233,7 @@ def _learn_output(
             np.concatenate([_errors(method, m, y, own_scale), common]),
             np.concatenate([together, prior]) if len(whole) else together,
             n_rows=n + _PRIOR_ROWS,
-            new_weight=together.mean(),
+            new_weight=weight.mean(),
         )
         learnt.append((float(own_scale), *shape))
     return learnt

@@ -11,12 +11,14 @@ import numpy as np
 
 from skuq._registry import saved_as
 
-# Rows after which the weight of a truth has fallen to 1 / e. The last is nearly infinite.
-MEMORIES = np.array([10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0])
+# Rows after which the weight of a truth has fallen to 1 / e. The last rate does not move: it is the
+# calibration as it was.
+MEMORIES = np.array([10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0, np.inf])
+_MOVES = np.isfinite(MEMORIES)[:, None]
 # Precision of the prior, in rows: with few truths the slope stays near 1 and biases near 0.
 _SLOPE_PRECISION = 10.0
 _BIAS_PRECISION = 1.0
-_SHARE = 1e-3  # share of the weight that is redistributed at each row
+_SHARE = 1e-3  # share of the weight that is redistributed with each call
 _REMEMBERED = 500  # last rows that `ClassDrift` describes
 _MOST_BLOCKS = 5000  # updates of one call; if there are more rows, an update takes several
 _SMALLEST_PROBABILITY = np.finfo(float).eps
@@ -57,7 +59,7 @@ class LogitTracker:
 
     For each rate of forgetting, the slope of the logits and a bias of each class are updated by
     online Newton steps on the log loss. The probabilities of the rates are averaged with weights by
-    Bayes' rule, which loses at most log(k) nats compared with the best rate.
+    Bayes' rule, so that there is nothing to tune.
 
     Attributes
     ----------
@@ -102,32 +104,35 @@ class LogitTracker:
         return powers / powers.sum(axis=2, keepdims=True)
 
     def updated(self, proba: np.ndarray, codes: np.ndarray) -> LogitTracker:
-        """Learn from the classes (T,) of rows with these probabilities, in order of arrival."""
-        logits = _logits(proba)
-        size = -(-len(codes) // _MOST_BLOCKS)
-        tracker = self
-        for start in range(0, len(codes), size):
+        """Learn from the classes (T,) of rows with these probabilities, in order of arrival.
+
+        They count as predicted together, before the first of them was known: rates are judged by
+        the probabilities that they gave then.
+        """
+        logits, n = _logits(proba), len(codes)
+        at = np.arange(n), codes
+        before = np.maximum(self._each(logits)[:, *at], _SMALLEST_PROBABILITY)  # (k, T)
+        gains = np.log(before).sum(axis=1)
+        weights = self.weights * np.exp(gains - gains.max())
+        weights = (1 - _SHARE) * weights / weights.sum() + _SHARE / len(MEMORIES)
+        tracker, size = self, -(-n // _MOST_BLOCKS)
+        for start in range(0, n, max(size, 1)):
             block = slice(start, start + size)
             tracker = tracker._step(logits[block], codes[block])
-        # Use `self`, the tracker before the update, for the probabilities predicted at arrival.
-        last = slice(-_REMEMBERED, None)
-        pair = proba[last], self.probabilities(proba[last])
-        at = np.arange(len(codes[last])), codes[last]
-        seen = np.stack([-np.log(np.maximum(p[at], _SMALLEST_PROBABILITY)) for p in pair], axis=1)
-        recent = np.concatenate([self.recent, seen])[-_REMEMBERED:]
-        return replace(tracker, recent=recent, n_rows=self.n_rows + len(codes))
+        given = np.maximum(proba[at], _SMALLEST_PROBABILITY)
+        losses = -np.log(np.stack([given, self.weights @ before], axis=1))
+        return replace(
+            tracker,
+            weights=weights,
+            recent=np.concatenate([self.recent, losses])[-_REMEMBERED:],
+            n_rows=self.n_rows + n,
+        )
 
     def _step(self, logits: np.ndarray, codes: np.ndarray) -> LogitTracker:
         """Learn from several rows (b, C) in one Newton step."""
         b, n_classes = logits.shape
         proba = self._each(logits)  # (k, b, C)
-        of_class = np.maximum(proba[:, np.arange(b), codes], _SMALLEST_PROBABILITY)
-        gains = np.log(of_class).sum(axis=1)
-        weights = self.weights * np.exp(gains - gains.max())
-        weights /= weights.sum()
-        share = 1 - (1 - _SHARE) ** b
-        # Derivatives of the corrected logits, (b, C, d): the logits by the slope, the identity by
-        # the biases.
+        # Derivatives of the logits: by the slope these logits, by the biases the identity.
         jacobian = np.concatenate(
             [logits[..., None], np.broadcast_to(np.eye(n_classes), (b, n_classes, n_classes))], 2
         )
@@ -147,9 +152,8 @@ class LogitTracker:
         step = np.linalg.solve(curvature + np.diag(precision), gradient[..., None])[..., 0]
         return replace(
             self,
-            parameters=self.parameters - step,
+            parameters=self.parameters - _MOVES * step,
             curvature=curvature,
-            weights=(1 - share) * weights + share / len(MEMORIES),
         )
 
     def drift(self) -> ClassDrift:

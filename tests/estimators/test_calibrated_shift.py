@@ -413,6 +413,9 @@ def test_a_target_without_overlap_warns():
     assert_allclose(model.predict_interval(X), before, rtol=0.02)
     with pytest.raises(ValueError, match="needs 10 calibration rows and as many"):
         model.recalibrate(X[:9])
+    model.calibration_rows_ = None
+    with pytest.raises(ValueError, match="fit again"):
+        model.recalibrate(X)
 
 
 def test_the_same_distribution_leaves_the_calibration():
@@ -472,6 +475,7 @@ def test_calibration_of_100_000_rows_takes_less_than_a_second():
         assert max(fit, shift, stream) < 2  # one on an idle machine
 
 
+@pytest.mark.slow
 def test_the_epistemic_part_is_scaled():
     X, y = load_iris(return_X_y=True)
     network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=10, random_state=0)
