@@ -38,10 +38,10 @@ def paper_interval(mean, half):
 
 
 @table
-def nomu_uci(part):
+def nomu_uci(part, method="nomu"):
     """Means over splits or gaps."""
     tables = {"uci": published.UCI, "uci_gap": published.UCI_GAP}
-    runs, rows = runs_of(part, "nomu"), []
+    runs, rows = runs_of(part, method), []
     for dataset in sorted({dataset for dataset, _ in runs}):
         own = of_dataset(runs, dataset)
         nll = column(own, "nll")

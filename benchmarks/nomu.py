@@ -11,7 +11,8 @@ manifold: the same with normal inputs (Table 11); one feature unless `--function
 sensitivity: the test bed with one feature, for each number of the loss and the readout
 (Table 16). What can train side by side does.
 solar: the irradiance (Table 12); `--picture PATH` draws it.
-uci, uci_gap: Tables 3 and 13. NOMU alone, of 50 units whatever `--hidden` says.
+uci, uci_gap: Tables 3 and 13. NOMU alone, of 50 units whatever `--hidden` says; on the gaps also
+with ``cv="gaps", connect_layers=0``.
 
 `--hidden` are the units of NOMU's three hidden layers. It scales those of the rivals too: 1024 is
 everywhere the paper's size. Each run is kept at once in nomu.json in `--results-dir`, by default
@@ -31,6 +32,7 @@ import numpy as np
 from _nomu_methods import METHODS
 from _nomu_runs import (
     DEFAULT,
+    GAPS,
     PARTS,
     cells,
     datasets_of,
@@ -427,7 +429,7 @@ def main():
     parser.add_argument("--results-dir", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--functions", nargs="+", help="functions or data sets of these names")
-    parser.add_argument("--methods", nargs="+", choices=METHODS)
+    parser.add_argument("--methods", nargs="+", choices=(*METHODS, GAPS))
     parser.add_argument("--runs", type=int, help="seeds, splits or features of each")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=1024)
