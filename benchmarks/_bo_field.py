@@ -3,18 +3,27 @@
     python benchmarks/_bo_field.py METHOD
 
 Each line of the input is a request in JSON: ``{"start": {"bounds", "integer", "categories",
-"seed"}}``, ``{"tell": {"x", "y"}}`` (y is minimised) or ``{"ask": q}``, which is answered by a line
-``{"x": [..]}``. This file imports nothing of skuq.
+"seed"}}``, answered by ``{"versions": {..}}``, ``{"tell": {"x", "y"}}`` (y is minimised) or
+``{"ask": q}``, answered by ``{"x": [..]}``. This file imports nothing of skuq.
 """
 
 import json
 import sys
 import warnings
+from importlib.metadata import version
 
 import numpy as np
 
 #: What each method needs.
 REQUIREMENTS = {"botorch": ["botorch"], "optuna": ["optuna", "torch", "scipy"]}
+#: What both need beside a torch 1.13 of the system, without what they depend on.
+BESIDE_TORCH = [
+    *("botorch==0.9.5", "gpytorch==1.11", "linear_operator==0.5.1", "jaxtyping==0.2.19"),
+    *("typeguard==2.13.3", "pyro-ppl==1.8.6", "pyro-api", "opt_einsum", "multipledispatch"),
+    *("optuna", "alembic", "colorlog", "sqlalchemy", "greenlet", "mako", "tqdm", "packaging"),
+    *("scipy<1.13", "numpy<2", "scikit-learn<1.6", "joblib", "threadpoolctl", "markupsafe"),
+    "pyyaml",
+]
 
 
 class BoTorch:
@@ -131,6 +140,8 @@ def main():
         request = json.loads(line)
         if "start" in request:
             optimiser = METHODS[sys.argv[1]](**request["start"])
+            found = {name: version(name) for name in ("torch", sys.argv[1])}
+            print(json.dumps({"versions": found}), file=answers, flush=True)
         elif "tell" in request:
             optimiser.tell(**request["tell"])
         else:

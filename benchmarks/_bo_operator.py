@@ -9,7 +9,7 @@ from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.datasets import make_operator_problem
 from skuq.predictive._calibration import fit_epistemic_scale
 
-METHODS = ("neon", "ensemble", "rpn")
+METHODS = ("neon", "neon_epinet", "ensemble", "rpn")
 #: Functions to train on, to calibrate on, to test on.
 SIZES = {
     "pollutants_40": (40, 20, 200),
@@ -53,6 +53,9 @@ def unfitted(dataset, method, queries, seed, arguments):
         settings["steps"] = arguments.training_steps
     if method == "neon":
         return NEONRegressor(**settings)
+    settings["noise"] = 0.0
+    if method == "neon_epinet":
+        return NEONRegressor(epistemic="epinet", **settings)
     return OperatorEnsembleRegressor(N_MEMBERS, prior_scale=float(method == "rpn"), **settings)
 
 
@@ -65,6 +68,7 @@ def judge(dataset, method, seed, arguments):
     seconds = time.perf_counter() - started
     error, std = error_and_std(model, *calibration)
     c, _ = fit_epistemic_scale(error, std, None, np.ones(len(error)))
+    at_data = error_and_std(model, *train)[1].mean()
     error, std = error_and_std(model, *test)
     truth = test[1].reshape(len(error), -1)
     return {
@@ -73,6 +77,7 @@ def judge(dataset, method, seed, arguments):
         "nll": normal_nll(error, c * std),
         "nll_uncalibrated": normal_nll(error, std),
         "c": c,
+        "std_ratio": at_data / std.mean(),
         "seconds": seconds,
     }
 
@@ -80,7 +85,7 @@ def judge(dataset, method, seed, arguments):
 def error_and_std(model, U, H):
     """Of every value of each function: (n, q * d_s)."""
     found = model.predict_uncertainty(U)
-    return (H - found.mean).reshape(len(U), -1), found.epistemic.reshape(len(U), -1)
+    return (H - found.mean).reshape(len(U), -1), found.total.reshape(len(U), -1)
 
 
 def normal_nll(error, std):

@@ -174,8 +174,6 @@ def why_not(name):
     """Why a problem cannot be run here; empty if it can."""
     if name == "pde" and not has_brusselator():
         return "py-pde is not there"
-    if name == "optics" and make_operator_problem("interferometer").simulator is None:
-        return "the interferometer has no simulator"
     return ""
 
 

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-#: What each rival needs, and from where.
+#: Packages that each rival needs.
 REQUIREMENTS = {
     "catboost": ["catboost", "scikit-learn"],
     "catboost ensemble": ["catboost", "scikit-learn"],

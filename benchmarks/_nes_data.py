@@ -11,10 +11,10 @@ from skuq.datasets import corrupt_table
 SYNTHETIC = ("pendigits", "letter")  # shifted by `corrupt_table`
 NATURAL = ("electricity", "bank")  # in the order of time: later rows are shifted
 DATASETS = (*SYNTHETIC, *NATURAL)
-# Disjoint, as in the paper: what is chosen on one family is judged on another.
+# The families are disjoint, as in the paper: one to choose on, another to test on.
 VALID_KINDS, TEST_KINDS = ("noise", "missing"), ("scaling", "permutation")
-RECENT = 0.1  # of the training period: its end, to choose on
-VALID = 0.25  # of the training rows
+RECENT = 0.1  # share of the training period, at its end, to choose on
+VALID = 0.25  # share of the training rows
 
 
 class Rows(NamedTuple):

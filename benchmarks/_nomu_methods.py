@@ -1,4 +1,4 @@
-"""What benchmarks/nomu.py trains: NOMU and its rivals as the paper sets them (B.2.2, B.2.6).
+"""The methods of benchmarks/nomu.py: NOMU and its rivals with the paper's settings (B.2.2, B.2.6).
 
 Hyper deep ensembles differ from the paper's in three things: their L2 is not multiplied by
 1 - dropout, they are chosen by squared error, and a member keeps its best epoch on the
@@ -32,7 +32,7 @@ METHODS = (
 )
 PAPER_EPOCHS, PAPER_L2 = {"toy": 1024, "solar": 16384}, {"toy": 1e-8, "solar": 1e-19}
 GP_FLOOR = 1e-3  # least std of a GP; without one, a cubic fitted exactly has any NLL_min
-FLOOR = 1e-6  # of the networks: what float32 can tell apart
+FLOOR = 1e-6  # least std of the networks: about the precision of float32
 
 
 def dense(hidden_units, dropout=0.0):

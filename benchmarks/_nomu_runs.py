@@ -1,4 +1,4 @@
-"""The parts of benchmarks/nomu.py: which runs there are, and what one run gives."""
+"""The parts of benchmarks/nomu.py: the list of runs, and the record of one run."""
 
 import time
 from copy import copy
@@ -34,7 +34,7 @@ GAUSS = {f"gauss{d}d": d for d in DIMENSIONS}
 
 
 class Part(NamedTuple):
-    """What `--only` chooses."""
+    """Settings of one part of the benchmark, as chosen by `--only`."""
 
     settings: str  # for NOMURegressor.from_paper
     datasets: tuple  # all there are
@@ -151,7 +151,7 @@ def variants(data, seed, missing, arguments):
         seconds = (time.perf_counter() - started) / len(models)
         for variant, model in zip(beside, models):
             yield variant, record(model, seconds)
-    for variant in read_otherwise:  # of the same network; nothing to train
+    for variant in read_otherwise:  # variants of the prediction by the same network
         model = copy(models[0])
         for name, value in VARIANTS[variant].items():
             setattr(model, f"{name}_", value)
@@ -164,7 +164,7 @@ def variants(data, seed, missing, arguments):
 
 
 def settings_of(part, method, arguments):
-    """What must be the same for two records to be compared."""
+    """Return the settings that must be equal for two records to be compared."""
     if method == "gp":
         return {}
     settings = {} if part in ("uci", "uci_gap") else {"hidden": arguments.hidden}

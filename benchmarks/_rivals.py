@@ -1,4 +1,4 @@
-"""What benchmarks/engine.py measures against: Keras, PyTorch and scikit-learn, used well.
+"""The rivals of benchmarks/engine.py: Keras, PyTorch and scikit-learn, used well.
 
 The ensemble is everywhere the same: `n_members` networks with one hidden layer of 50 relu
 units and a Gaussian head (softplus and a floor), Adam 0.01 with epsilon 1e-7, batches of
@@ -15,7 +15,7 @@ import warnings
 import numpy as np
 
 HIDDEN, BATCH, LEARNING_RATE, EPSILON = 50, 100, 0.01, 1e-7
-MIN_SCALE = 1e-3  # of skuq.networks.GaussianHead
+MIN_SCALE = 1e-3  # the default of skuq.networks.GaussianHead
 
 
 def median_seconds(call, n_calls):

@@ -1,4 +1,4 @@
-"""What benchmarks/engine.py times: each side a function, run in a process of its own.
+"""The sides that benchmarks/engine.py times: functions, each run in a process of its own.
 
     python benchmarks/_sides.py DIR '{"name": .., ..}'
 
@@ -97,7 +97,7 @@ def resident_bytes():
 
 
 def with_totals(results):
-    """Of trial_speed.py's (validation loss, epochs, seconds) a trial."""
+    """Sum up the (validation loss, epochs, seconds) of trial_speed.py's trials."""
     trials = [
         {"val_loss": loss, "epochs": n, "seconds": s, "seconds_per_epoch": s / n if n else None}
         for loss, n, s in results
@@ -408,7 +408,7 @@ def prediction_paths(data_dir, n_rows):
 
 @side
 def floor(data_dir):
-    """What the machine can do on one thread, at this moment."""
+    """Measure the current speed of the machine on one thread."""
     rng = np.random.default_rng(0)
     a, b = rng.random((2, 512, 512), dtype="float32")
     c, d, out = rng.random((3, 2_000_000))

@@ -1,4 +1,4 @@
-"""What the tables of docs/results.md are made with: stored records, cells, Markdown."""
+"""Helpers for the tables of docs/results.md: stored records, cells, Markdown."""
 
 import json
 from functools import cache
@@ -36,7 +36,7 @@ def number(value, digits=2):
 
 
 def significant(value, digits=3):
-    """With so many significant digits."""
+    """Format a number with `digits` significant digits."""
     if abs(value) >= 10**digits:
         return f"{value:.0f}"
     return f"{value:#.{digits}g}".rstrip(".").replace("e-0", "e-")

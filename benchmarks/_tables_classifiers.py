@@ -48,7 +48,7 @@ def rule_means(runs, rule):
 
 @table
 def hq_rules():
-    """With generalised diversity."""
+    """Compare the rules that choose a team, with generalised diversity."""
     rules = {
         "all teams": "all teams",
         "Q, mean": "gd Q mean",

@@ -52,6 +52,31 @@ def nomu_uci(part):
 
 
 @table
+def nomu_defaults():
+    """Nothing chosen on test points: a mean and a standard deviation as they are predicted."""
+    titles = {
+        "nomu": "defaults",
+        "nomu_noiseless": "`noise=0.0`",
+        "nomu_numbers": "numbers",
+        "gp": "Gaussian process",
+    }
+    rows = []
+    for method, title in titles.items():
+        own = records("nomu_defaults", method=method)
+        if own:
+            nll = values(own, "nll")
+            cells = [number(np.median(nll)), number(nll.max())]
+            cells.append(mean(values(own, "coverage")))
+            for column in ("rmse", "std_at_rows", "std", "seconds"):
+                cells.append(
+                    number(np.median(values(own, column)), 1 if column == "seconds" else 3)
+                )
+            rows.append([title, str(len(own)), *cells])
+    head = ["", "problems", "median NLL", "worst NLL", "coverage of two standard deviations"]
+    return markdown([*head, "RMSE", "std at rows", "std elsewhere", "seconds a fit"], rows)
+
+
+@table
 def nomu_testbed():
     """One factor c for all functions of a row; rivals on the functions that NOMU has run."""
     rows = []
@@ -215,8 +240,9 @@ def step_seconds(runs):
 
 @table
 def searches(part):
-    """Searches of skuq beside those of others."""
-    others = _bo_published.MEDIANS[part]
+    """Searches of skuq beside those of others; of the pollutants from the same designs."""
+    designs = sorted({r["seed"] for r in records("bo", part=part, method="neon_lei")})
+    others = _bo_published.medians(part, designs)
     marks = list(next(iter(others.values()))[1])
     rows = []
     for method, title in SEARCHES[part].items():
@@ -252,12 +278,15 @@ def searches_in_batches():
 def held_out_functions():
     titles = {
         "neon": "NEON",
+        "neon_epinet": "NEON, trained EpiNet",
         "ensemble": "deep ensemble of 10 base networks",
         "rpn": "the same with randomised priors",
     }
     rows = []
     for method, title in titles.items():
         runs = records("bo", part="operator", method=method)
+        if not runs:
+            continue
         cells = [f"{runs[0]['n_parameters']:.0f}", mean_interval(values(runs, "relative_l2"), 4)]
         cells += [mean_interval(values(runs, "nll")), mean(values(runs, "nll_uncalibrated"))]
         rows.append([title, *cells, mean(values(runs, "c"))])

@@ -125,7 +125,7 @@ def engine_trials():
 
 @table
 def engine_machine():
-    """What the processor did beside each row of the table."""
+    """Show the range of the speeds of processor and memory over the rows of the table."""
     floors = [record["machine"]["floor"] for record in stored("engine").values()]
     rows = []
     for title, name in (

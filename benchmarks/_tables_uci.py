@@ -15,6 +15,7 @@ from _tables import (
 )
 from leaderboard import mean_ranks, mean_scores
 from published import TABLE_I
+from shift import pooled_bins
 from tabular import GOALS, LARGE, SMALL, VARIANTS
 
 FIELD = {
@@ -362,3 +363,72 @@ def equal_time(seconds):
 def equal_time_cell(record):
     crps = f" ({significant(record['crps'])})" if "crps" in record else ""
     return number(record["nll"], 3) + crps
+
+
+# Calibration under shift
+
+
+@table
+def shift_stream():
+    """Coverage of 90 % intervals on bike 2012: overall, and in the worst month."""
+    columns = {
+        "hour": "each hour",
+        "day": "each day",
+        "week": "each week",
+        "month": "each month",
+        "target": "inputs alone",
+        "never": "none",
+    }
+    runs = [r["found"] for r in records("shift", part="stream")]
+    rows = []
+    for method in ("scale", "isotonic", "conformal"):
+        row = [method]
+        for column in columns:
+            found = [run[f"{method}, {column}"] for run in runs if f"{method}, {column}" in run]
+            if not found:
+                row.append("")
+                continue
+            worst = np.mean([min(own["months"]) for own in found])
+            cells = mean(values(found, "coverage"), 3), number(worst), mean(values(found, "nll"))
+            row.append("{} ({}), {}".format(*cells))
+        rows.append(row)
+    return markdown(["truths", *columns.values()], rows)
+
+
+@table
+def shift_classes():
+    """Log loss and expected calibration error in time order."""
+    rows = []
+    for record in records("shift", part="classes"):
+        name, found = record["name"], record["found"]
+        plain = found["as it is, never"]
+        for method in ("temperature", "vector"):
+            cells = [
+                f"{own['log_loss']:.3f} ({own['ece']:.3f})"
+                for own in (found[f"{method}, {size}"] for size in ("never", "1000", "100", "10"))
+            ]
+            plain_cell = f"{plain['log_loss']:.3f} ({plain['ece']:.3f})"
+            rows.append([f"{name}, {method}", plain_cell, *cells])
+    return markdown(
+        ["labels arrive", "as it is", "never", "1000 at once", "100 at once", "10 at once"], rows
+    )
+
+
+@table
+def shift_groups():
+    """Bins of the predicted standard deviation: the worst distance from 0.90, and the NLL."""
+    rows = []
+    for name in ("concrete", "wine", "kin8nm", "protein"):
+        runs = [r["found"] for r in records("shift", part="groups", name=name)]
+        if not runs:
+            continue
+        row = [f"{name} ({len(runs)})"]
+        for method in ("scale", "isotonic", "conformal"):
+            for groups in ("None", "uncertainty"):
+                key = f"{method}, {groups}"
+                worst, within = pooled_bins(runs, key)
+                rise = np.mean([own[key]["nll"] - own["plain"]["nll"] for own in runs])
+                row.append(f"{worst:.3f}, {within.sum()} of {len(within)}, {rise:+.3f}")
+        rows.append(row)
+    head = [f"{m}{g}" for m in ("scale", "isotonic", "conformal") for g in ("", " in bins")]
+    return markdown(["set (splits)", *head], rows)

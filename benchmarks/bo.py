@@ -3,11 +3,12 @@
     python benchmarks/bo.py --data-dir DIR [--only pollutants parallel ..] [--runs N]
 
 pollutants: 5 initial points, those of the NEON authors' own runs, and 35 more; the best mean
-squared error found (section 3.1).
+squared error found (section 3.1), beside their runs from the same points.
 parallel: the same with 1, 2 and 3 points at once (section 7, Fig. 10; its interferometer cannot
 be evaluated here). The searches with 1 are those of the part before.
 brusselator: 5 initial points and 30 more (section 3.2). Needs py-pde. Surrogates learn and are
-asked for few cells of the field, values are those of the whole.
+asked for few cells of the field, values are those of the whole. `--functions brusselator_authors`
+begins with the five points that come with the authors' program.
 nomu: functions of five features, 8 initial points and 64 more (NOMU, section 4.2). `--hidden`
 are the units of NOMU's three hidden layers, 1024 in the paper.
 operator: NEON's error and likelihood on functions held out, beside ensembles of its base network
@@ -156,7 +157,7 @@ def seconds_columns(runs):
 
 
 def print_searches(part, records, arguments):
-    dataset = PARTS[part].datasets[0]
+    dataset = datasets_of(part, arguments)[0]
     marks = sorted({*AFTER[part], arguments.steps or AFTER[part][-1]})
     found = found_methods(records, part, dataset, arguments)
     if not found:
@@ -171,7 +172,10 @@ def print_searches(part, records, arguments):
     reference = published.reference_runs(arguments.data_dir)
     if reference is not None:
         of_others = getattr(published, f"{part}_curves")(reference)
+        designs = sorted({seed for runs in found.values() for seed in runs})
         for name, curves in of_others.items():
+            if part == "pollutants":  # those that ours begin with
+                curves = curves[[seed for seed in designs if seed < len(curves)]]
             medians = [median_after(list(curves), n) for n in marks]
             rows.append([name, str(len(curves)), *medians, *[""] * 6])
     heads = ["", "runs", *(f"after {n}" for n in marks), f"range after {marks[-1]}", *SECONDS]
@@ -310,6 +314,7 @@ def parsed():
     if arguments.results_dir is None:
         arguments.results_dir = RESULTS
     needed = set(arguments.only) & {"pollutants", "parallel"}
+    needed |= {"brusselator_authors"} & set(arguments.functions or ())
     if arguments.data_dir is None and needed and arguments.runs != 0:
         parser.error("--data-dir is needed")
     return arguments

@@ -6,10 +6,14 @@ The problems and budgets are those of Li et al. 2023 (arXiv 2305.20028), and the
 NEON paper. Optics, cell towers, pollutants and the partial differential equation are composite:
 NEON learns the function's outputs, the others values.
 
-Rivals run in virtual environments of their own, which the script makes in `--environments`. A
-rival that cannot be installed is recorded as not run, with the reason. Every batch is kept at once
-in bo_suite.json in `--results-dir`: the script may be stopped at any time and goes on there.
-`--runs 0` prints what there is. Seconds of a step are those of fit and proposal.
+Rivals run in virtual environments of their own, which the script makes in `--environments`. Their
+torch is PyPI's, which brings gigabytes of CUDA. `--torch-python /usr/bin/python3` takes that of a
+system: Debian's python3-torch is a CPU build, 1.13, and goes with BoTorch 0.9.5. A rival that
+cannot be installed is recorded as not run, with the reason.
+
+Every batch is kept at once in bo_suite.json in `--results-dir`: the script may be stopped at any
+time and goes on there. `--runs 0` prints what there is. Seconds of a step are those of fit and
+proposal.
 """
 
 import argparse
@@ -22,7 +26,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from _bo_field import REQUIREMENTS
+from _bo_field import BESIDE_TORCH, REQUIREMENTS
 from _bo_loops import matern, rounded
 from _bo_suite_problems import TASKS, design, why_not
 from nomu import RESULTS, is_cell, print_table, read, save
@@ -123,6 +127,7 @@ class Rival:
         categories = list(task.categories)
         start = {"bounds": task.bounds.tolist(), "integer": [], "categories": categories}
         self.send(start=start | {"seed": seed})
+        self.versions = self.answer()["versions"]
 
     def send(self, **request):
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -133,10 +138,13 @@ class Rival:
 
     def ask(self, q):
         self.send(ask=q)
-        answer = self.process.stdout.readline()
-        if not answer:
+        return np.array(self.answer()["x"])
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
             raise RuntimeError("the rival has ended without an answer")
-        return np.array(json.loads(answer)["x"])
+        return json.loads(line)
 
     def close(self):
         self.process.stdin.close()
@@ -146,13 +154,18 @@ class Rival:
 METHODS = ("neon", "nomu", "ensemble", "gp", "random", *REQUIREMENTS)
 
 
-def environment(folder, method):
+def environment(arguments, method):
     """The interpreter of a rival's environment, made at the first use."""
-    home = folder / method
-    python = home / "bin" / "python"
+    system = arguments.torch_python
+    home = arguments.environments / (method if system is None else "beside-torch")
+    python, wanted = home / "bin" / "python", REQUIREMENTS[method]
     if not (home / "ready").exists():
-        venv.create(home, with_pip=True)
-        command = [python, "-m", "pip", "install", "-q", *REQUIREMENTS[method]]
+        if system is None:
+            venv.create(home, with_pip=True)
+        else:
+            subprocess.run([system, "-m", "venv", "--system-site-packages", home], check=True)
+            wanted = ["--no-deps", *BESIDE_TORCH]
+        command = [python, "-m", "pip", "install", "-q", *wanted]
         subprocess.run(command, check=True, capture_output=True, text=True)
         (home / "ready").touch()
     return python
@@ -162,7 +175,7 @@ def optimiser(method, task, seed, arguments):
     if method == "random":
         return Uniform(task, seed)
     if method in REQUIREMENTS:
-        return Rival(environment(arguments.environments, method), method, task, seed)
+        return Rival(environment(arguments, method), method, task, seed)
     return Own(method, task, seed)
 
 
@@ -196,6 +209,7 @@ def run(path, name, method, seed, arguments):
                 "x": x.tolist(),
                 "values": [rounded(value) for _, value in evaluations],
                 "seconds": seconds,
+                "versions": getattr(search, "versions", {}),
             }
             save(path, record)
     finally:
@@ -255,6 +269,7 @@ def parsed():
     cache = Path.home() / ".cache" / "skuq-benchmarks"
     parser.add_argument("--cache-dir", type=Path, default=cache)
     parser.add_argument("--environments", type=Path, default=cache / "environments")
+    parser.add_argument("--torch-python", help="an interpreter that has torch")
     return parser.parse_args()
 
 
@@ -264,7 +279,7 @@ def main():
     methods = [] if arguments.runs == 0 else list(arguments.methods)
     for method in set(methods) & set(REQUIREMENTS):
         try:
-            environment(arguments.environments, method)
+            environment(arguments, method)
         except subprocess.CalledProcessError as error:
             reason = (error.stderr or str(error)).strip().splitlines()[-1]
             note_absent(path, method, reason)

@@ -1,4 +1,4 @@
-"""What survives: kills, resumption, disk and time that a durable search costs, memory.
+"""Durable searches: survival of kills, resumption, and their cost in disk, time and memory.
 
     python benchmarks/durability.py [--only kill workers resume overhead memory]
 

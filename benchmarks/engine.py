@@ -175,7 +175,7 @@ def ten_seeds(run, **settings):
 
 @row(n_trials=30, epochs=8, quick={"n_trials": 3, "epochs": 1})
 def tiers(run, **settings):
-    """Where the numbers of `skuq.training._tiers` come from."""
+    """Measure the numbers of `skuq.training._tiers`."""
     side = run("both_tiers", **settings)
     timed = [t for t in side["trials"] if "xla" in t and "graph" in t]
     saved = np.array([t["graph"] - t["xla"] for t in timed])
@@ -269,7 +269,10 @@ def rows(run, n_rows, **settings):
 
 
 def in_own_process(data_dir, name, *, threads=1, repeats=1, **settings):
-    """What a side reports, and its process' figures; of several runs the median one."""
+    """Run a side in its own process; return its report and the process' figures.
+
+    With several runs, return those of the median run.
+    """
     given = json.dumps({"name": name, **settings})
     command = [sys.executable, str(SIDES), str(data_dir), given]
     environment = {k: v for k, v in os.environ.items() if k not in ONE_THREAD}

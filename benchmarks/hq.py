@@ -49,7 +49,7 @@ from skuq.ensembles import select_forward, select_teams
 from skuq.ensembles._teams import all_teams, hard_vote_accuracy, soft_vote_accuracy
 
 RESULTS = Path(__file__).parent / "results" / "hq.json"
-# Those nearest to the pool of the paper.
+# The available models nearest to the pool of the paper.
 CIFAR10_TEN = ["densenet_BC_100_12", "resnext_29_8x64d", "wrn_28_10", "vgg_15_BN_64"]
 CIFAR10_TEN += [f"resnet_basic_{depth}" for depth in (32, 44, 56, 110)]
 CIFAR10_TEN += ["resnet_preact_bottleneck_164", "wide_resnet_tf"]
@@ -205,9 +205,9 @@ POOLS = {
 
 
 def options(part, order):
-    """What a row's vote may be for (M, N, K), how much each model is for it, and which is right.
+    """Return the options of a vote (M, N, K), the models' support of each, and the right ones.
 
-    For labels an option is "what model k says", the best models first as in `order`.
+    For labels option k is the label that model k predicts, the best models first as in `order`.
     """
     if part.predictions.ndim == 3:
         return part.predictions, np.eye(part.predictions.shape[2], dtype=bool)[part.y]
@@ -217,7 +217,7 @@ def options(part, order):
 
 
 def vote_of_all(part):
-    """As scikit-learn's `VotingClassifier`: the lowest of tied labels wins."""
+    """Vote like scikit-learn's `VotingClassifier`: the lowest of tied labels wins."""
     if part.predictions.ndim == 3:
         winner = part.predictions.mean(axis=0).argmax(axis=1)
     else:
@@ -235,7 +235,7 @@ def greedy(choose, judge, n_members, kind):
         "error": lambda mean: ~right[np.arange(len(right)), mean.argmax(axis=-1)] * 1.0,
         "NLL": lambda mean: -np.log(np.maximum((mean * right).sum(axis=-1), 1e-12)),
     }
-    # Of two labels the better model's always wins, so greedy steps start to pay at three.
+    # With two votes the better model always wins, so a greedy step can only improve at three.
     least = 2 if choose.predictions.ndim == 3 else 3
     chosen = select_forward([votes], losses[kind], n_members, min_members=least)
     result = {}
@@ -415,7 +415,7 @@ def print_rules(title, runs):
 
 
 def rises(means, measure):
-    """Of the lower bound and the share: from Q mean to HQ alpha, from there to HQ alpha+K."""
+    """Return the rises of lower bound and share, from Q mean to HQ alpha and to HQ alpha+K."""
     steps = [means[f"{measure} {rule}"] for rule in ("Q mean", "HQ alpha", "HQ alpha+K")]
     pairs = [(a[c], b[c]) for c in ("low", "share") for a, b in zip(steps, steps[1:])]
     return ["yes" if b > a else "=" if b == a else "no" for a, b in pairs]
@@ -524,7 +524,7 @@ def plot(data_dir, path):
 
 
 def steps(data_dir, parts):
-    """What there is to run: the key of a record, and a function that makes it."""
+    """Yield all runs: the key of a record, and a function that makes it."""
     # Memory first: a new process starts with the peak of this one.
     for case in SPEED_CASES if "speed" in parts else ():
         yield ("speed", list(case)), partial(in_new_process, speed, data_dir, *case)

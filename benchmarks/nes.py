@@ -167,7 +167,7 @@ def scores(y, members, weights):
 
 
 def chosen_scores(likelihood, test_proba, y, n_members, first=None, **how):
-    """Of the ensemble that the first networks' log likelihoods (n_trials, n_valid) choose."""
+    """Score the ensemble chosen by the first networks' log likelihoods (n_trials, n_valid)."""
     chosen = select_by_likelihood(likelihood[:first], n_members, **how)
     return scores(y, test_proba[chosen.indices], chosen.weights)
 
@@ -227,7 +227,7 @@ def shift(searches, sets):
                 how: {str(m): chosen_scores(rows, proba, test.y, m) for m in SIZES}
                 for how, rows in on.items()
             }
-    best_clean = int(clean.mean(axis=1).argmax())  # of NES-RS, which came last
+    best_clean = int(clean.mean(axis=1).argmax())  # trial of NES-RS, the last method above
     for severity, (_, test) in sets.items():
         best = {"clean": best_clean, "shifted": int(shifted[severity].mean(axis=1).argmax())}
         found[str(severity)]["DeepEns (RS)"] = {
@@ -259,7 +259,7 @@ def peers(parts, seed):
 
 
 def settings_of(part, arguments):
-    """What must be the same for two records to be compared."""
+    """Return the settings that must be equal for two records to be compared."""
     settings = {"max_train": arguments.max_train}
     if part != "peers":
         n_trials = arguments.n_large if part == "large" else arguments.n_trials
@@ -373,7 +373,7 @@ def print_tabular(title, records):
 
     pools = [n for n in names if "nll_by_trials" in records[0]["methods"][n]]
     columns = {"": pools}
-    # Where trials have failed the last number is another.
+    # The last number of trials differs if some trials have failed.
     counts = [set(r["methods"][n]["nll_by_trials"]) for n in pools for r in records]
     for k in sorted(set.intersection(*counts), key=int):
         curves = [[r["methods"][n]["nll_by_trials"][k][str(top)] for r in records] for n in pools]
@@ -431,7 +431,7 @@ def print_peers(title, records):
 
 
 def beside_both(record, records):
-    """With the other method of the part "both" of the same cell, if it has been run."""
+    """Add the other method of the part "both" of the same cell, if it has been run."""
     cell = ("both", *(record[k] for k in CELL[1:]))
     more = next((r["methods"] for r in records if is_cell(r, *cell)), {})
     return {**record, "methods": {**more, **record["methods"]}}

@@ -161,7 +161,7 @@ def rank(method, runs, found, score):
 
 
 def worst_rank(method, runs, found, score, datasets):
-    """Of all functions with enough runs."""
+    """Return the worst rank of a method over all functions with enough runs."""
     places = [
         rank(method, of_dataset(runs, d), {m: of_dataset(r, d) for m, r in found.items()}, score)
         for d in datasets

@@ -45,7 +45,7 @@ GOALS = {
     "wine": (0.91, None),
 }
 
-#: What is changed of ``DeepEnsembleRegressor(network="tabular")``, by the variant's name.
+#: Changed parameters of ``DeepEnsembleRegressor(network="tabular")`` by variant.
 VARIANTS = {
     "tabular": {},
     "plain": {"network": None},
@@ -60,7 +60,7 @@ VARIANTS = {
     "32 copies in one network": {"n_members": 1, "n_copies": 32},
 }
 
-#: What was tried on held-out tenths of the training parts; changes of the tabular network.
+#: Changes of the tabular network that were tried on held-out tenths of the training parts.
 TRIED = {
     "the default": {},
     "two layers": {"network_settings": {"n_layers": 2}},
@@ -324,7 +324,7 @@ def print_regression():
 
 
 def print_mean_ranks():
-    """By NLL over the small sets, on the splits that both have."""
+    """Print mean ranks by NLL over the small sets, on the splits that both have."""
     ranks, pairs = [], 0
     for name in SMALL:
         ours, searched = (

@@ -174,3 +174,5 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=3, help="initial designs")
     arguments = parser.parse_args()
     main(arguments.output, arguments.units, arguments.seeds)
+
+# sphinx_gallery_thumbnail_path = "images/bo_nomu.png"

@@ -31,8 +31,8 @@ for method in ("scale", "isotonic", "conformal"):
     models[method] = CalibratedUncertaintyRegressor(overconfident, method, cv=folds)
 
 # %%
-# What the test rows say
-# ----------------------
+# Results on the test rows
+# ------------------------
 # The mean is the same in all rows of the table: calibration does not touch it.
 print(f"{'':10s}{'NLL':>8s}{'90 % interval holds':>21s}{'width':>8s}")
 for name, model in models.items():
@@ -62,3 +62,5 @@ for name in ("as it is", "scale", "isotonic"):
     QuantileCalibrationDisplay.from_estimator(models[name], X_test, y_test, name=name, ax=right)
 right.set_title("Share of rows below each predicted quantile")
 figure.savefig("calibration.png", dpi=110)
+
+# sphinx_gallery_thumbnail_path = "images/calibration.png"

@@ -196,3 +196,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draw every display of skuq.plotting.")
     parser.add_argument("--output-dir", default=".")
     main(parser.parse_args().output_dir)
+
+# sphinx_gallery_thumbnail_path = "images/plotting_regression.png"

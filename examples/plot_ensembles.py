@@ -99,3 +99,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draw the picture of three ensembles.")
     parser.add_argument("--output", default="ensembles.png")
     main(parser.parse_args().output)
+
+# sphinx_gallery_thumbnail_path = "images/ensembles.png"

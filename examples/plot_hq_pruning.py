@@ -107,3 +107,5 @@ if arguments.data_dir:
     rows = [file["models"].tolist().index(name) for name in names]
     draw(file["pred_test"][rows], file["labels_test"], "Ten networks, CIFAR-10, hard votes",
          arguments.output_dir / "hq_cifar10.png")  # fmt: skip
+
+# sphinx_gallery_thumbnail_path = "images/hq_pruning.png"

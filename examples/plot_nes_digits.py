@@ -178,3 +178,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draw neural ensemble search on digits.")
     parser.add_argument("--output", default="nes_digits.png")
     main(parser.parse_args().output)
+
+# sphinx_gallery_thumbnail_path = "images/nes_digits.png"

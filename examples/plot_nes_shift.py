@@ -22,9 +22,9 @@ downloaded from OpenML. Saves a picture; takes one to two minutes.
 # %%
 # The data
 # --------
-# Of Victoria, the neighbour, there are numbers from row 17424 on; what is earlier is left out.
-# Of the 29 weeks two rows in three are for training, and the third shows how good the model
-# is where nothing has changed.
+# The neighbour Victoria has numbers from row 17424 on; earlier rows are left out. Two rows in
+# three of the first 29 weeks are for training, and the third shows how good the model is where
+# nothing has changed.
 import argparse
 import time
 from pathlib import Path
@@ -141,3 +141,5 @@ if __name__ == "__main__":
     parser.add_argument("--output", default="nes_shift.png")
     arguments = parser.parse_args()
     main(arguments.output, arguments.data_dir, arguments.n_trials)
+
+# sphinx_gallery_thumbnail_path = "images/nes_shift.png"

@@ -40,8 +40,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 warnings.simplefilter("ignore", SmallValidationWarning)  # two rows of eight are few, indeed
 
 LINE = np.linspace(-1, 1, 401)[:, None]
-MEAN_WIDTH = 0.6  # of every band, from bound to bound
-SEED = 6  # of the points: no gap is wider than 0.5
+MEAN_WIDTH = 0.6  # mean width of every band, from bound to bound
+SEED = 6  # seed of the points; with it no gap is wider than 0.5
 
 
 def network_of(hidden_units, dropout=0.0):
@@ -169,3 +169,5 @@ if __name__ == "__main__":
     parser.add_argument("--units", type=int, default=128, help="1024 is the paper's size")
     arguments = parser.parse_args()
     main(arguments.output, arguments.units)
+
+# sphinx_gallery_thumbnail_path = "images/nomu_1d.png"

@@ -149,3 +149,5 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=6, help="of the eight points")
     arguments = parser.parse_args()
     main(arguments.output, arguments.units, arguments.seed)
+
+# sphinx_gallery_thumbnail_path = "images/nomu_hyperparameters.png"

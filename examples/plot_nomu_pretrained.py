@@ -108,3 +108,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draw bands around models already trained.")
     parser.add_argument("--output", default="nomu_pretrained.png")
     main(parser.parse_args().output)
+
+# sphinx_gallery_thumbnail_path = "images/nomu_pretrained.png"

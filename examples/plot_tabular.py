@@ -121,7 +121,7 @@ def draw_parts(axis, model):
 
 
 def draw_densities(axis, models, row):
-    """What models say of one flat at the harbour, in bins, and what is true.
+    """Draw the models' densities of one flat at the harbour, in bins, and the true one.
 
     The density of quantiles is one step between each two of each member: it jumps. In bins, as
     a histogram of draws would show it, it does not.
@@ -171,3 +171,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draw a table's uncertainty in four panels.")
     parser.add_argument("--output", default="tabular.png")
     main(parser.parse_args().output)
+
+# sphinx_gallery_thumbnail_path = "images/tabular.png"

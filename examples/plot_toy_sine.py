@@ -102,8 +102,8 @@ def diversity(model):
 
 
 # %%
-# What should come out: aleatoric std near 0.5 on the left and 1.0 on the right, and
-# epistemic std that is small there and large in the gap and outside.
+# Expected are an aleatoric std near 0.5 on the left and 1.0 on the right, and an epistemic
+# std that is small there and large in the gap and outside.
 def in_regions(x, *regions):
     return np.any([(low <= x) & (x <= high) for low, high in regions], axis=0)
 
@@ -178,3 +178,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# sphinx_gallery_thumbnail_path = "images/toy_sine.png"

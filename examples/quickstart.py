@@ -1,5 +1,8 @@
-"""AutoDEUQ on real data in about two minutes: honest uncertainty, and how good it is.
+"""
+Quick start: AutoDEUQ on real data
+==================================
 
+Honest uncertainty in about two minutes, and how good it is, on
 scikit-learn's diabetes data: predict the progression of the disease a year on. Prints a
 table of test scores beside a Gaussian process and a single network, and saves a figure.
 """
@@ -112,3 +115,5 @@ def draw(model, X, y):
 
 if __name__ == "__main__":
     main()
+
+# sphinx_gallery_thumbnail_path = "images/quickstart.png"

@@ -50,7 +50,7 @@ _WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklea
 
 
 def write(path: str | os.PathLike[str], tree: Any, *, kind: str, describe: Any = None) -> None:
-    """Write a tree to a file, whole or not at all; see `to_bytes`."""
+    """Write a tree to a file atomically; see `to_bytes`."""
     atomic_write(path, to_bytes(tree, kind=kind, describe=describe))
 
 
@@ -207,6 +207,7 @@ def _checked_members(data):
 
 
 def _check_info(info):
+    """Check a member's name, kind and compression; raise FileFormatError if it is not allowed."""
     name = info.filename
     allowed = _allowed_methods(name)
     if info.orig_filename != name or not allowed:
@@ -261,7 +262,7 @@ def _raw(view, info, end):
 
 
 def _inflated(raw, info):
-    """Decompress a member, to at most as many bytes as declared."""
+    """Decompress a member of the archive, up to the declared number of bytes."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         data = inflater.decompress(raw, info.file_size + 1)

@@ -1,4 +1,4 @@
-"""Checks of arguments that several packages share."""
+"""Check arguments, for several packages."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ def explain_labels(estimator: Any) -> Iterator[None]:
 
 
 def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:
-    """Validate weights (n,) of rows; None and a number mean equal ones.
+    """Check weights of rows, and return an array (n,); None or a number means equal weights.
 
-    They must be non-negative and not all 0, else ValueError. With `relative` they are divided by
-    the largest; otherwise only huge ones are, whose sums overflow, so that counts stay counts.
+    They must be non-negative and not all 0, otherwise ValueError is raised. With `relative` they
+    are divided by the largest. Without it they stay as they are, so that counts stay counts,
+    unless they are so large that their sums would overflow.
     """
     weight: np.ndarray = check_sample_weight(
         sample_weight, rows, dtype="float64", ensure_non_negative=True
     )
     if not weight.any():
-        raise ValueError("`sample_weight` must be positive for one row at least. All are 0.")
+        raise ValueError("`sample_weight` must be positive for at least one row. All are 0.")
     largest = weight.max()
     return weight / largest if relative or largest >= 1e150 else weight
 
@@ -54,15 +55,15 @@ def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> n
 def check_member_weights(
     weights: Any, n_members: int, *, positive: bool = False, tolerance: float = 1e-6
 ) -> np.ndarray:
-    """Validate weights (K,) of an ensemble's members; equal ones for None.
+    """Check weights of an ensemble's members, and return an array (K,); None means equal weights.
 
-    Raise ValueError if they are not K non-negative numbers, or `positive` ones, that sum to 1
-    within the tolerance.
+    Raise ValueError unless they are K non-negative numbers (positive ones with `positive`) that
+    sum to 1 within the tolerance.
     """
     if weights is None:
         return np.full(n_members, 1 / n_members)
     checked = np.asarray(weights, dtype=float)
-    # Written so that NaN fails.
+    # Positive conditions, so that NaN fails.
     sound = checked > 0 if positive else checked >= 0
     if not (checked.shape == (n_members,) and sound.all() and abs(checked.sum() - 1) <= tolerance):
         raise ValueError(
@@ -75,10 +76,15 @@ def check_member_weights(
 def class_codes(
     labels: Any, classes: np.ndarray, problem: str = "y has labels that were not seen in fit"
 ) -> np.ndarray:
-    """Find labels (n,) or (n, 1) in `classes`; raise ValueError with `problem` for unknown ones."""
-    # Python's equality, since NumPy's searches would take 1 for the class "1".
+    """Convert labels (n,) or (n, 1) to positions in `classes`.
+
+    Raise ValueError with the text `problem` for unknown labels.
+    """
+    # Compare in Python, since NumPy's searches would confuse 1 with the class "1".
     code = {label: k for k, label in enumerate(classes.tolist())}
     labels = np.asarray(labels).ravel().tolist()
     if unknown := set(labels) - code.keys():
-        raise ValueError(f"{problem}: {sorted(unknown, key=repr)}. Known are {classes.tolist()}.")
+        raise ValueError(
+            f"{problem}: {sorted(unknown, key=repr)}. The known labels are {classes.tolist()}."
+        )
     return np.array([code[label] for label in labels], dtype=int)

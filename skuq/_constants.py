@@ -1,4 +1,4 @@
-"""Numbers that several packages need."""
+"""Constants used by several packages."""
 
 import numpy as np
 

@@ -84,7 +84,7 @@ def innermost(estimator: Any, X: Any) -> tuple[Any, Any]:
 def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
     """Predict probabilities (n, C) in the order of `classes`; 0 for those the model has not seen.
 
-    Raise ValueError if what the model predicts are no probabilities.
+    Raise ValueError if the model's predictions are not probabilities.
     """
     proba = np.asarray(model.predict_proba(X), dtype=float)
     known = class_codes(model.classes_, classes)
@@ -97,7 +97,7 @@ def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:
             f"(n_samples, {len(known)}), with sums of 1. Got shape {proba.shape}, numbers from "
             f"{proba.min(initial=np.inf)} to {proba.max(initial=-np.inf)}."
         )
-    if (abs(sums - 1) > 1e-9).any():  # of single precision
+    if (abs(sums - 1) > 1e-9).any():  # probabilities in single precision
         proba = proba / sums[:, None]
     every = np.zeros((len(proba), len(classes)))
     every[:, known] = proba

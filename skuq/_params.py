@@ -1,9 +1,10 @@
-"""scikit-learn's private validation tools, imported nowhere else.
+"""Import scikit-learn's private validation tools, for all of skuq.
 
-They may move or change with any release of scikit-learn; then only this file breaks.
+They may move or change with any release of scikit-learn. Only this file then needs a change.
 """
 
 from sklearn.base import _fit_context as fit_context
+from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Hidden, Interval, Options, StrOptions
 from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
 from sklearn.utils.metaestimators import _safe_split as safe_split
@@ -31,5 +32,6 @@ __all__ = [
     "check_method_params",
     "check_sample_weight",
     "fit_context",
+    "safe_indexing",
     "safe_split",
 ]

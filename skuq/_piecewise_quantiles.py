@@ -12,16 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-_LEAST_WIDTH = 1e-6  # width of a piece, in units of its level's step times the values' range
-_LEAST_RANGE = 1e-9  # range of the values, in units of their size: far above rounding
-_TAIL_NODES, _PIECE_NODES, _LEAST_NODES = 16, 64, 4  # for a tail, all pieces, each piece
-_TINY = 1e-100  # range that stands for values that are all 0; its square is not 0
+_LEAST_WIDTH = 1e-6  # smallest width of a piece, relative to its step in level times the range
+_LEAST_RANGE = 1e-9  # smallest range of the values relative to their size: far above rounding
+# Quadrature nodes of a tail, of all pieces together, and the fewest of one piece.
+_TAIL_NODES, _PIECE_NODES, _LEAST_NODES = 16, 64, 4
+_TINY = 1e-100  # smallest range, for values that are all 0; its square does not underflow
 
 
 def check_quantile_levels(levels) -> np.ndarray:
-    """Validate levels of quantiles (q,): two or more, strictly increasing inside (0, 1)."""
+    """Check levels of quantiles (q,): two or more, strictly increasing inside (0, 1)."""
     checked = np.asarray(levels, dtype=float)
-    # Written so that NaN fails.
+    # Positive conditions, so that NaN fails.
     sound = checked.ndim == 1 and len(checked) > 1
     if not (sound and (np.diff(checked) > 0).all() and checked[0] > 0 and checked[-1] < 1):
         raise ValueError(
@@ -36,12 +37,13 @@ class PiecewiseQuantiles:
 
     Between levels the density is constant. Below the first and above the last level it falls
     exponentially from the density of the outermost piece. The scale of the lower tail is
-    ``t_1 * (v_2 - v_1) / (t_2 - t_1)``, that of the upper tail accordingly. Made by
-    `from_values`.
+    ``t_1 * (v_2 - v_1) / (t_2 - t_1)``, and that of the upper tail accordingly. `from_values`
+    makes it.
 
     Parameters
     ----------
     levels : ndarray of shape (q,)
+        Levels of the quantiles.
     centre : ndarray of shape (...)
         Value at the middle level.
     knots : ndarray of shape (q, ...)
@@ -63,14 +65,15 @@ class PiecewiseQuantiles:
     def from_values(cls, levels: np.ndarray, values: np.ndarray) -> PiecewiseQuantiles:
         """Make distributions from values (q, ...) at levels (q,).
 
-        Values must not decrease along the first axis. Pieces are widened to 1e-6 times their step
-        in level times the range of the values, so that the density is at most 1e6 divided by that
-        range. This keeps the middle value and moves the others by at most 1e-6 of the range. The
-        range counts as at least 1e-9 of the largest absolute value, so that even values that are
-        all equal have a finite density.
+        Values must not decrease along the first axis. Pieces are widened to at least 1e-6 times
+        their step in level times the range of the values, so that the density is at most 1e6
+        divided by that range. The middle value stays, and the others change by at most 1e-6 of
+        the range. The range counts as at least 1e-9 of the largest absolute value, so that equal
+        values have a finite density, too.
         """
         middle, steps = len(levels) // 2, np.diff(levels)
         size = np.maximum(abs(values[0]), abs(values[-1]))
+        # The range (...), the widths (q - 1, ...), and their sums outwards from the middle value.
         reach = np.maximum(values[-1] - values[0], _LEAST_RANGE * size + _TINY)
         widths = np.maximum(np.diff(values, axis=0), _LEAST_WIDTH * reach * _first(steps, values))
         below = -np.cumsum(widths[:middle][::-1], axis=0)[::-1]
@@ -85,7 +88,10 @@ class PiecewiseQuantiles:
         )
 
     def _parts(self):
-        """Get probability, mean minus `centre` and variance of lower tail, pieces, upper tail."""
+        """Compute probability, mean minus `centre` and variance of the q + 1 parts.
+
+        The parts are the lower tail, the pieces and the upper tail.
+        """
         probability = np.diff(self.levels, prepend=0.0, append=1.0)  # (q + 1,)
         mean = np.concatenate(
             [
@@ -95,6 +101,7 @@ class PiecewiseQuantiles:
             ]
         )
         variance = np.concatenate(
+            # Exponential tails have variance scale^2, and uniform pieces width^2 / 12.
             [(self.lower**2)[None], self.widths**2 / 12, (self.upper**2)[None]]
         )
         return probability, mean, variance
@@ -108,14 +115,15 @@ class PiecewiseQuantiles:
     @property
     def variance(self) -> np.ndarray:
         """Variances, of shape (...)."""
+        # Law of total variance over the pieces and the two tails.
         probability, mean, variance = self._parts()
-        apart = mean - np.tensordot(probability, mean, axes=1)
-        return np.tensordot(probability, variance + apart**2, axes=1)
+        distance = mean - np.tensordot(probability, mean, axes=1)
+        return np.tensordot(probability, variance + distance**2, axes=1)
 
     def nodes(self) -> Iterator[tuple[float, np.ndarray]]:
-        """Iterate over weights, which sum to 1, and values (...) of a rule for expectations.
+        """Iterate over weights, which sum to 1, and nodes (...) of a rule for expectations.
 
-        Each piece and tail has a Gaussian rule of its own, as the density jumps between them.
+        Each piece and tail has a Gaussian rule of its own, because the density jumps between them.
         """
         t, probability = special.roots_laguerre(_TAIL_NODES)
         for z, weight in zip(t, probability):
@@ -133,6 +141,7 @@ class PiecewiseQuantiles:
         below = self.levels[0] * np.exp(np.minimum(z - self.knots[0], 0) / self.lower)
         above = (1 - self.levels[-1]) * -np.expm1(np.minimum(self.knots[-1] - z, 0) / self.upper)
         total = below + above
+        # Each piece adds its step in level times the share of it that lies below y.
         for step, knot, width in zip(np.diff(self.levels), self.knots, self.widths):
             total += step * np.clip((z - knot) / width, 0, 1)
         return np.minimum(total, 1.0)
@@ -140,7 +149,8 @@ class PiecewiseQuantiles:
     def log_density(self, y) -> np.ndarray:
         """Compute the log density at y, which broadcasts against (...)."""
         z = np.asarray(y - self.centre)
-        piece = (z >= self.knots).sum(axis=0)  # 0 below the first knot, q from the last on
+        piece = (z >= self.knots).sum(axis=0)  # 0 below the first knot, q above the last
+        # Log densities of the pieces, with those of the outermost pieces for the tails, too.
         heights = np.log(_first(np.diff(self.levels), self.widths)) - np.log(self.widths)
         heights = np.concatenate([heights[:1], heights, heights[-1:]])
         heights = np.broadcast_to(heights, (len(heights), *piece.shape))
@@ -157,6 +167,7 @@ class PiecewiseQuantiles:
         return self._quantile(special.ndtr(z), special.log_ndtr(z), special.log_ndtr(-z))
 
     def _quantile(self, levels, log_below, log_above):
+        """Compute quantiles from levels, and the logs of the levels and of their complements."""
         first, last = np.log(self.levels[0]), np.log1p(-self.levels[-1])
         below = self.lower * np.minimum(log_below - first, 0)
         above = self.upper * np.minimum(log_above - last, 0)

@@ -1,4 +1,4 @@
-"""Progress of long computations: a bar on a terminal, lines elsewhere, nothing in workers."""
+"""Show the progress of long computations: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _logger = logging.getLogger("skuq")
 
 _LONG = 20.0  # seconds: by default a shorter computation shows no bar
 _FIRST_ESTIMATE = 2.0  # seconds after which a computation's time is estimated
-_N_LINES = 20  # lines of a computation of many steps, at most
-_LINE_EVERY = 60.0  # seconds after which such a computation writes a line anyway
+_N_LINES = 20  # about the number of lines of a computation with many steps
+_LINE_EVERY = 60.0  # seconds after which such a computation writes a further line
 
 
-# What is told of the steps of a computation: ``listener(unit, n)``.
+# Function that is called after steps of a computation: ``listener(unit, n)``.
 _LISTENER: ContextVar[Callable[[str, int], None] | None] = ContextVar("listener", default=None)
 
 
 @contextlib.contextmanager
 def listening(listener: Callable[[str, int], None] | None) -> Iterator[None]:
-    """Tell a listener of the steps that are counted meanwhile."""
+    """Call a listener for all steps that are counted inside the context."""
     token = _LISTENER.set(listener)
     try:
         yield
@@ -41,26 +41,27 @@ def listening(listener: Callable[[str, int], None] | None) -> Iterator[None]:
 class Progress:
     """Progress of one computation, which counts its steps.
 
-    A context manager. With ``verbose=None`` there is a bar on a terminal or in a notebook, as soon
-    as the computation is expected to take above 20 seconds, and elsewhere lines in the log "skuq"
-    at level INFO; in workers there is nothing. With 1 there is a bar at once, or lines on stderr
-    where that is no terminal, each step once. With 0 there is nothing.
+    It is a context manager. With ``verbose=None`` it shows a bar on a terminal or in a notebook, as
+    soon as the computation is expected to take more than 20 seconds; elsewhere it writes lines to
+    the log "skuq" at level INFO, and in workers nothing. With ``verbose=1`` it shows a bar at once,
+    or prints lines to stderr if that is not a terminal. With ``verbose=0`` it shows nothing.
 
     Parameters
     ----------
     name : str
         Name of the computation.
     unit : str
-        What a step is.
+        Name of one step, such as "trial" or "epoch".
     total : int, optional
         Number of steps; None if it is not known yet.
     verbose : int or None, default=None
+        Kind of display, as described above.
     initial : int, default=0
-        Steps that were done before.
+        Number of steps that were done before.
     seconds_left : callable, optional
-        Time that the computation may still take, in seconds.
+        Function that returns the time that the computation may still take, in seconds.
     every_step : bool, default=True
-        Whether each step is worth a line; otherwise there are about twenty.
+        Whether each step writes a line. Otherwise there are about twenty lines.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Progress:
         if self._display == "bar":
             if self._verbose:
                 self._open_bar()
-            else:  # also where the first step takes long
+            else:  # a timer, since the first step may take long
                 self._timer = threading.Timer(_LONG, self._open_bar)
                 self._timer.daemon = True
                 self._timer.start()
@@ -102,7 +103,7 @@ class Progress:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
-            self._display = None  # a timer that has just gone off opens nothing
+            self._display = None  # a timer that fires now opens no bar
             if self._bar is not None:
                 self._bar.close()
 
@@ -119,10 +120,11 @@ class Progress:
         Parameters
         ----------
         n : int, default=1
+            Number of steps.
         message : str, default=""
-            Says what happened, in lines.
+            Description of the step, for lines.
         **shown
-            Values, which stay until they are replaced.
+            Values to show by their names. They stay until they are replaced.
         """
         with self._lock:
             self.n_done += n
@@ -139,6 +141,7 @@ class Progress:
     # Bars
 
     def _update_bar(self) -> None:
+        """Show steps and values on the bar; open it once the computation is expected to be long."""
         if self._bar is None:
             if self._seconds_expected() <= _LONG:
                 return
@@ -152,6 +155,7 @@ class Progress:
             self._bar.refresh()
 
     def _open_bar(self) -> None:
+        """Open the bar as if it had been there from the start."""
         with self._lock:
             if self._bar is not None or self._display != "bar":
                 return
@@ -166,14 +170,14 @@ class Progress:
             self._bar.set_postfix(self._shown)
 
     def _seconds_expected(self) -> float:
-        """Estimate the time of the whole computation; 0 while it is too early to tell."""
+        """Estimate the time of the whole computation, in seconds; 0 while it is too early."""
         elapsed = time.time() - self._started
         if elapsed < _FIRST_ESTIMATE:
             return 0.0
         return elapsed + self._seconds_left()
 
     def _seconds_left(self) -> float:
-        """Estimate the time that is left; infinite if nothing is known about it."""
+        """Estimate the remaining time in seconds; infinite if nothing is known about it."""
         estimate = math.inf
         n_done = self.n_done - self._initial
         if self._total is not None and n_done > 0:
@@ -181,7 +185,7 @@ class Progress:
         return estimate if self._limit is None else min(estimate, max(self._limit(), 0.0))
 
     def _limited(self) -> str:
-        """Say how long the computation may still take; empty without a limit."""
+        """Return the time that the computation may still take as text; empty without a limit."""
         seconds = math.inf if self._limit is None else self._limit()
         return tqdm.format_interval(max(seconds, 0)) if math.isfinite(seconds) else ""
 
@@ -195,6 +199,7 @@ class Progress:
         return late or share * _N_LINES >= self._n_lines + 1
 
     def _write_line(self, message: str) -> None:
+        """Write a line with steps, values, the remaining time and a message."""
         self._last_line = time.time()
         self._n_lines = max(
             self._n_lines + 1, int(_N_LINES * self.n_done / self._total) if self._total else 0
@@ -224,7 +229,7 @@ def _choose_display(verbose: int | None) -> str | None:
 
 
 def _is_watched() -> bool:
-    """Whether somebody sees a bar: on a terminal or in a notebook."""
+    """Whether a bar would be seen: on a terminal or in a notebook."""
     if any(base.__module__ == "tqdm.notebook" for base in tqdm.__mro__):
         return True
     return sys.stderr is not None and sys.stderr.isatty()

@@ -1,7 +1,7 @@
-"""Which classes may be saved to files, and made of them again.
+"""Registry of the classes that may be saved to files and loaded from them.
 
-A class is registered by a decorator where it is defined. Files hold only its registered name, and
-no other class is ever made of a file.
+A decorator registers a class where it is defined. Files hold only its registered name, and no
+other class is ever instantiated when a file is loaded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _place(cls: type) -> str:
 
 
 def find_class(name: str) -> SavedClass | None:
-    """Find the registered class of a stored name; None if there is none."""
+    """Find the class that is registered under a stored name; None if there is none."""
     if name not in _BY_NAME:
         _import_owner(name)
     return _BY_NAME.get(name)
@@ -93,7 +93,7 @@ def _public_names(module: Any) -> Sequence[str]:
 
 
 def find_name(cls: type) -> SavedClass | None:
-    """Find how a class is registered; None if it is not."""
+    """Find the registration of a class; None if it is not registered."""
     return _BY_CLASS.get(cls)
 
 
@@ -101,9 +101,9 @@ _USERS_PARTS: set[type] = set()
 
 
 def users_part(cls: _Class) -> _Class:
-    """Mark a class whose objects are made of the user's functions (class decorator).
+    """Mark a class whose objects hold the user's functions (class decorator).
 
-    Files name such an object and do not hold it; the user gives it again on loading.
+    Files store the name of such an object, not its content; the user gives it again on loading.
     """
     _USERS_PARTS.add(cls)
     return cls

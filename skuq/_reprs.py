@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-_MOST_CHARACTERS = 60  # of one value
+_MOST_CHARACTERS = 60  # length of one value's text
 
 
 def record_repr(record: Any) -> str:
@@ -20,7 +20,7 @@ def record_repr(record: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Describe one value: small ones as they are, others by their kind and size."""
+    """Describe one value: small values in full, others by their type and size."""
     if isinstance(value, np.ndarray):
         if value.size <= 5:
             return np.array2string(value, precision=4, separator=", ")

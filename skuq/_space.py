@@ -59,6 +59,7 @@ class Categorical:
         return value in self.choices
 
     def encode(self, values) -> np.ndarray:
+        """Encode values as one-hot rows, or by one column of positions for many choices."""
         position = {choice: i for i, choice in enumerate(self.choices)}
         codes = np.array([position[value] for value in values])
         if len(self.choices) > _MAX_ONE_HOT:

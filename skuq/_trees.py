@@ -89,6 +89,7 @@ class TreeEncoder:
             self._open.discard(id(value))
 
     def _contents(self, value, where):
+        """Encode a list, tuple, dict or described object."""
         kind = type(value)
         if kind is list or kind is tuple:
             items = [self.encode(item, _Place(where, i)) for i, item in enumerate(value)]
@@ -107,6 +108,7 @@ class TreeEncoder:
         return {"@": "object", "name": name, "state": self.encode(state, where)}
 
     def _dict(self, value, where, attribute):
+        """Encode a dict; keys that are not plain strings make it a list of pairs."""
         if all(type(key) is str for key in value) and "@" not in value:
             return {
                 key: self.encode(item, _Place(where, key, attribute)) for key, item in value.items()
@@ -215,6 +217,7 @@ class TreeDecoder:
         return tuple(self._list(value["items"], where, depth))
 
     def _dict(self, value, where, depth):
+        """Decode a dict that was encoded as a list of pairs."""
         if type(value["items"]) is not list:
             raise FileFormatError(f"{where} has no list of items")
         decoded = {}
@@ -288,6 +291,7 @@ class TreeDecoder:
         return self.objects[index]
 
     def _object_array_of(self, stored, where):
+        """Decode an array of plain scalars from its shape and items."""
         if type(stored) is not list or [type(part) for part in stored] != [list, list]:
             raise FileFormatError(f"{where} is no array of objects")
         shape, items = stored

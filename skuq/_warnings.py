@@ -32,7 +32,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 def _level_of_user() -> int:
     """Return the `stacklevel` of the user's line for `warn_user`."""
     level = 1
-    frame: FrameType | None = sys._getframe(1)  # that of `warn_user`
+    frame: FrameType | None = sys._getframe(1)  # the frame of `warn_user`
     while frame is not None:
         if _package(frame) not in _PASSED_OVER:
             return level

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
+    "CalibrationWarning",
     "CatalogLockedError",
     "CatalogMismatchError",
     "FileFormatError",
@@ -40,6 +41,10 @@ class SearchFailedError(RuntimeError):
 
 class SlotsLostError(ConnectionError):
     """The cluster on which trials run is lost, so that running trials will never finish."""
+
+
+class CalibrationWarning(UserWarning):
+    """A calibration rests on too few rows, or on rows unlike those predicted."""
 
 
 class SmallValidationWarning(UserWarning):

@@ -46,7 +46,7 @@ def global_random_seed(request):
 
 @pytest.fixture(scope="session")
 def wave():
-    """120 noisy rows of a smooth function of two inputs."""
+    """Make 120 noisy rows of a smooth function of two inputs."""
     rng = np.random.RandomState(0)
     X = rng.uniform(-1, 1, (120, 2))
     return X, 3 * np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=120) + 10

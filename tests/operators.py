@@ -59,7 +59,7 @@ def single(posterior):
 
 
 def assert_exact_gradients(posterior, X):
-    """Of the sum of all draws by both inputs, compiled, against differences in float64."""
+    """Compare compiled gradients of the sum of all draws with finite differences in float64."""
 
     def program(arguments, x):
         def total(x):

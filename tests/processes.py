@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def run_python(code, input=None, **environment):
-    """What the code prints, as a completed process; an error if it fails."""
+    """Run code in a new Python process; return the completed process, or raise if it fails."""
     path = {"PYTHONPATH": str(Path(__file__).parents[1])}
     return subprocess.run(
         [sys.executable, "-c", code],

@@ -1,4 +1,4 @@
-"""The page on the architecture names what there is."""
+"""The page on the architecture names the existing packages and modules."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Plain trees as checked files: what comes back, and what is refused."""
+"""Plain trees as checked files: round trips and refused files."""
 
 import io
 import json

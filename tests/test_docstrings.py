@@ -32,7 +32,7 @@ GROUPS = {
     "epistemic networks": [skuq.NEONRegressor, skuq.NOMURegressor],
     "NOMU": [skuq.MCDropoutRegressor, skuq.NOMURegressor],
 }
-# What may differ in a group, and why.
+# Parameters whose descriptions may differ within a group, and the reason.
 _OUTPUTS = {
     "network": "outputs are means and standard deviations, or logits",
 }
@@ -46,7 +46,10 @@ DIFFERENT = {
         "selection_loss": "losses of distributions or of probabilities",
     },
     "NES": _SELECTION,
-    "CalibratedUncertainty": {"estimator": "what predicts is another method"},
+    "CalibratedUncertainty": {
+        "estimator": "what predicts is another method",
+        "method": "densities or probabilities",
+    },
     "DeepEnsemble": {**_OUTPUTS, "validation_fraction": "classes are stratified"},
     "HyperDeepEnsemble": _OUTPUTS,
     "MCDropout": _OUTPUTS,
@@ -81,8 +84,10 @@ DIFFERENT = {
     },
     "epistemic networks": {
         "batch_size": "pairs or rows",
+        "noise": "functions are left out to learn it",
         "pretrained": "what is trained on top",
         "fitted_": "functions have query points",
+        "schedule": "NOMU's goes by the number of rows",
         "standardize": "functions have query points",
     },
     "NOMU": {
@@ -91,12 +96,13 @@ DIFFERENT = {
         "hidden_units": "NOMU has two networks",
         "l2": "NOMU has two penalties",
         "preprocess": "NOMU draws artificial inputs",
+        "schedule": "NOMU's goes by the number of rows",
         "validation_fraction": "NOMU chooses its readout on these rows",
     },
 }
-# Where the type or default differs, but not the description.
+# Parameters whose type or default differs, but not the description.
 OTHER_TYPES = {
-    "CalibratedUncertainty": {"estimator_"},
+    "CalibratedUncertainty": {"drift_", "estimator_"},
     "neural": {
         # Deep ensembles have a setting "auto" for each kind of network.
         "batch_size",

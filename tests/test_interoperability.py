@@ -1,4 +1,7 @@
-"""Other people's tools take our estimators as they are."""
+"""Tools of other libraries accept the estimators unchanged."""
+
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -54,6 +57,7 @@ def test_mapie_conformalises_a_regressor(rows, regressor, score):
     assert (widths.std() > 1e-3) == (score == "std")
 
 
+@pytest.mark.slow
 def test_mapie_cross_conformalises_a_regressor(rows):
     regression = pytest.importorskip("mapie.regression")
     X, y = rows
@@ -97,6 +101,7 @@ def test_scikit_learn_inspects_a_regressor(rows, regressor):
     assert (np.diff(curve) > 0).all()
 
 
+@pytest.mark.slow
 def test_scikit_learn_combines_regressors(rows):
     X, y = rows
     network = DeepEnsembleRegressor(2, **NETWORK)
@@ -109,6 +114,7 @@ def test_scikit_learn_combines_regressors(rows):
         assert combined.fit(X[:200], y[:200]).score(X[200:], y[200:]) > 0.5
 
 
+@pytest.mark.slow
 def test_scikit_learn_draws_curves_of_settings(rows):
     X, y = rows
     network = DeepEnsembleRegressor(2, **NETWORK)
@@ -130,3 +136,13 @@ def test_skpro_wraps_a_regressor(rows):
     mean, std = network.fit(X[:150], y[:150]["y"]).predict(X[150:], return_std=True)
     assert_allclose(normal.mean()["y"], mean)
     assert_allclose(normal.var()["y"], std**2)
+
+
+@pytest.mark.slow
+def test_the_example_with_mapie_holds_its_shares():
+    pytest.importorskip("mapie.risk_control")
+    found = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "plot_mapie.py"))
+    for name, (coverage, width) in found["found"].items():
+        assert 0.84 < coverage < 0.97, name  # 300 rows to calibrate on, as many to judge on
+        assert 0.5 < width < 3, name
+    assert found["held"] > 0.85 and found["precision"] > 0.78

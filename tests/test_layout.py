@@ -15,6 +15,7 @@ called. The tests below count that as an import of the file that defines `train_
 import ast
 import functools
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).parents[1] / "skuq"
@@ -232,7 +234,7 @@ def _run(code):
     return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
-# What loads no backend. One process runs them in this order.
+# Code that must not load a backend. One process runs it in this order.
 WITHOUT_BACKEND = [
     "import skuq",
     "import skuq.backend; from skuq.backend import BoundedCache",
@@ -279,3 +281,16 @@ def test_backend_loads_quietly():
         "ops.sum(np.ones(3))"
     )
     assert _run(code).stderr == ""
+
+
+@pytest.mark.slow
+def test_what_follows_a_loud_import_of_keras_is_quiet():
+    code = (
+        "import sys, keras; print('loaded', file=sys.stderr, flush=True); import numpy as np; "
+        "from skuq import DeepEnsembleRegressor; X = np.arange(40.0)[:, None]; "
+        "DeepEnsembleRegressor(2, hidden_units=3, epochs=1, random_state=0).fit(X, X[:, 0])"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert run.stderr.endswith("loaded\n")

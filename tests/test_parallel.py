@@ -1,4 +1,4 @@
-"""Workers times threads: no more than the cores, and no deadlock, however it is nested."""
+"""Nested parallel work uses at most all cores and does not deadlock."""
 
 import os
 import threading
@@ -64,6 +64,7 @@ def test_searches_inside_a_search(tiny_space, table):
     assert np.isfinite(search.fit(*table).best_score_)
 
 
+@pytest.mark.slow
 def test_threads_fit_and_predict_at_the_same_time(table):
     X, y = table
     models = [clone(MODEL), clone(MODEL).set_params(random_state=1), MCDropoutRegressor(

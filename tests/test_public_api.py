@@ -1,4 +1,4 @@
-"""What a user can reach, and that it is documented."""
+"""The public names, and their documentation."""
 
 import importlib
 import inspect

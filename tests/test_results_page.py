@@ -1,4 +1,4 @@
-"""docs/results.md says what the benchmarks have stored."""
+"""The tables in docs/results.md agree with the stored results of the benchmarks."""
 
 import re
 

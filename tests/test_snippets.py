@@ -45,8 +45,6 @@ SNIPPETS = {path.relative_to(ROOT).as_posix(): snippets(path) for path in PAGES}
 
 # What would take long, by page: tried as it stands elsewhere, or in the benchmarks.
 SHORTER = {
-    "README.md": {"steps=2000": "steps=50", "n_calls=20": "n_calls=10", "n_trials=40": "n_trials=3"}
-    | {"n_trials=60": "n_trials=4", "n_trials=6,": "n_trials=3,"},
     "docs/bayesopt.md": {
         "n_calls=40": "n_calls=7",
         "n_calls=72": "n_calls=9",
@@ -74,6 +72,7 @@ SHORTER = {
 }
 # What cannot run here, by a piece of it.
 ELSEWHERE = {
+    "LaplaceHead": "would register a class for all tests of the process",
     "SLURMCluster": "needs a SLURM cluster",
     '"search_space": build': "in tests of persistence, with a space of one's own",
     "NATStopology": "needs the files of NAS-Bench-201",

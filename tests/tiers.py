@@ -1,4 +1,4 @@
-"""Which tests the quick suite has: see ``pytest -m slow`` in the README."""
+"""Choice of the tests in the quick suite; see ``pytest -m slow`` in the README."""
 
 import pytest
 

@@ -8,7 +8,7 @@ __all__ = ["make_data", "split_table"]
 
 
 def split_table(n_train, *parts):
-    """The first rows of ``x, y, weight`` to train on, the others to validate on."""
+    """Use the first rows of ``x, y, weight`` for training and the others for validation."""
     return TrainingData(*(a[:n_train] for a in parts), *(a[n_train:] for a in parts))
 
 

@@ -1,7 +1,7 @@
-"""The numerical backend: Keras, compiled TensorFlow programs, and the libraries built on them.
+"""The numerical backend: Keras, compiled TensorFlow programs, and libraries built on them.
 
-Importing this package loads none of them; they load when one of its names is first used.
-No other module of skuq imports a backend by its own name.
+Importing this package loads none of them; they are loaded when one of its names is first used.
+No other module of skuq imports a backend directly.
 """
 
 from typing import Any

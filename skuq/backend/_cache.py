@@ -1,4 +1,4 @@
-"""A bounded cache for compiled programs, shared by all threads of a process."""
+"""Cache compiled programs, for all threads of a process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-# A dropped program is part of reference cycles, and Python collects those too seldom: a graph
-# is a few objects to Python and megabytes to the backend.
+# Dropped programs are part of reference cycles, which Python collects too seldom: a graph is only
+# a few objects in Python, but megabytes in the backend.
 _DROPPED_PER_COLLECTION = 8
 
 
@@ -22,9 +22,10 @@ class BoundedCache:
     Parameters
     ----------
     max_size : int
+        Maximum number of values.
     collects : bool, default=True
-        Whether the garbage collector runs after every few values dropped, which takes some
-        tenths of a second. It is for compiled programs.
+        Run the garbage collector after every few values dropped, which takes some tenths of a
+        second. Compiled programs need it.
     """
 
     def __init__(self, max_size: int, *, collects: bool = True) -> None:
@@ -36,8 +37,8 @@ class BoundedCache:
         self._lock = threading.RLock()
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Get the value of `key`, made by ``make()`` if there is none."""
-        # Make under the lock: Keras' naming scopes are not safe for two threads at once.
+        """Return the value of `key`; make it by ``make()`` if there is none."""
+        # Call `make` under the lock, because Keras' naming scopes are not thread-safe.
         with self._lock:
             if key not in self._values:
                 self._values[key] = make()

@@ -1,42 +1,50 @@
 """Import Keras and TensorFlow without TensorFlow's messages.
 
-TensorFlow writes to the process' descriptor 2 from C++ while it loads, whatever its log
-level. Import `keras` and `ops` from `skuq.backend`, never from `keras` itself.
+While it loads, TensorFlow writes to file descriptor 2 from C++, whatever its log level. Import
+`keras` and `ops` from `skuq.backend`, never from `keras` itself.
 """
 
 import contextlib
+import functools
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from skuq.backend._fork import watch_forks
 
-__all__ = ["keras", "ops", "quiet_stderr"]
+__all__ = ["keras", "ops", "quiet_stderr", "wake_xla"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# joblib tells its workers their share of the cores through OpenMP's variable alone. Without
-# this, each of n workers would start as many threads as there are cores.
+# joblib sets its workers' share of the cores only in OpenMP's variable. Without these lines, each
+# worker would start as many threads as there are cores.
 if os.environ.get("OMP_NUM_THREADS", "").isdigit():
     for _pool in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         os.environ.setdefault(_pool, os.environ["OMP_NUM_THREADS"])
 
 
+# If the user has loaded TensorFlow, it logs at its own level.
+_is_loud = "tensorflow" in sys.modules
+_stderr_lock = threading.RLock()  # two threads would restore each other's descriptor
+
+
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hold back what is written to descriptor 2, and release it if the block raises."""
+    """Hold back output to file descriptor 2, and write it if the block raises an error."""
     stderr = sys.__stderr__
     try:
         descriptor = -1 if stderr is None else stderr.fileno()
-        saved = os.dup(descriptor)
+        os.fstat(descriptor)
     except (AttributeError, OSError, ValueError):  # not a real stream
         stderr = None
     if stderr is None:  # nothing to redirect
         yield
         return
-    with tempfile.TemporaryFile() as held:
+    with _stderr_lock, tempfile.TemporaryFile() as held:
+        saved = os.dup(descriptor)
         try:
             stderr.flush()
             os.dup2(held.fileno(), descriptor)
@@ -54,8 +62,16 @@ def quiet_stderr() -> Iterator[None]:
 def _share_gpus(tensorflow: Any) -> None:
     """Let several processes share a GPU by allocating its memory on demand."""
     for gpu in tensorflow.config.list_physical_devices("GPU"):
-        with contextlib.suppress(RuntimeError):  # already in use: the user decided
+        with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
             tensorflow.config.experimental.set_memory_growth(gpu, True)
+
+
+@functools.cache
+def wake_xla() -> None:
+    """Run XLA's first compilation without its messages, which ignore the log level."""
+    with quiet_stderr():
+        add = _tensorflow.function(lambda x: x + 1.0, jit_compile=True, autograph=False)
+        add(_tensorflow.constant(1.0))
 
 
 with quiet_stderr():
@@ -66,5 +82,7 @@ with quiet_stderr():
         import tensorflow as _tensorflow
 
         _share_gpus(_tensorflow)
-        _tensorflow.zeros(1)  # the first operation logs too
+        _tensorflow.zeros(1)  # the first operation writes messages, too
         watch_forks()
+        if _is_loud:
+            wake_xla()

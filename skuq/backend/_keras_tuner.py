@@ -1,4 +1,4 @@
-"""Keras-Tuner, imported after the quiet import of Keras and TensorFlow."""
+"""Import Keras-Tuner after the quiet import of Keras and TensorFlow."""
 
 from skuq.backend import _keras  # noqa: F401
 

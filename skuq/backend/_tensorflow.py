@@ -1,11 +1,10 @@
-"""All direct uses of TensorFlow: gradients, compilation, conversion from and to tensors.
+"""Wrap all direct uses of TensorFlow: gradients, compilation, conversion from and to tensors.
 
-Another backend would be another module with these functions.
+Another backend would need another module with these functions.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,14 +13,14 @@ import joblib
 import numpy as np
 
 from skuq.backend._fork import check_fork
-from skuq.backend._keras import quiet_stderr
+from skuq.backend._keras import wake_xla
 
 # isort: split
 import tensorflow as tf  # after the quiet import of Keras
 
 
 class Backend(NamedTuple):
-    """Operations that `keras.ops` lacks, or has only in a slow form."""
+    """Operations that `keras.ops` does not have, or has only in a slow form."""
 
     value_and_gradient: Callable[..., Any]  # (function, tree) -> (value, auxiliary, gradient)
     gather: Callable[..., Any]  # (table, row numbers >= 0) -> rows
@@ -37,7 +36,7 @@ def _value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, A
 
 
 def _gather(table: Any, numbers: Any) -> Any:
-    """Take rows of a table; unlike `keras.ops.take`, without a test for negative numbers."""
+    """Take rows of a table, without the check for negative numbers of `keras.ops.take`."""
     return tf.gather(table, numbers)
 
 
@@ -47,23 +46,16 @@ BACKEND = Backend(_value_and_gradient, _gather)
 def compile_program(
     program: Callable[..., Any], example: Sequence[Any], *, jit: bool
 ) -> Callable[..., Any]:
-    """Compile a program for the shapes of `example`: by XLA if `jit`, else to a plain graph.
+    """Compile a program for the shapes of `example`, by XLA if `jit`, otherwise to a plain graph.
 
-    The program is traced once, here. Calling it with other shapes is an error.
+    The program is traced only here. Calling it with other shapes is an error.
     """
     check_fork()
     if jit:
-        _wake_xla()
+        wake_xla()
     traced = tf.function(program, jit_compile=jit, autograph=False)
     compiled: Callable[..., Any] = traced.get_concrete_function(*example)
     return compiled
-
-
-@functools.cache
-def _wake_xla() -> None:
-    """Run XLA's first compilation quietly: it logs to descriptor 2 whatever the log level."""
-    with quiet_stderr():
-        tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(1.0))
 
 
 def compile_forward(
@@ -85,10 +77,10 @@ def compile_forward(
 
 
 def n_programs_at_once() -> int:
-    """Count the programs that gain from running at the same time: one a core, one on a GPU."""
+    """Count the programs that should run at the same time: one for each core, or one on a GPU."""
     if tf.config.list_physical_devices("GPU"):
         return 1
-    limit = os.environ.get("TF_NUM_INTRAOP_THREADS", "")  # of a worker process
+    limit = os.environ.get("TF_NUM_INTRAOP_THREADS", "")  # set in worker processes
     n_cores: int = joblib.cpu_count()
     return min(n_cores, int(limit)) if limit.isdecimal() and int(limit) else n_cores
 

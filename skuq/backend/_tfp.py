@@ -1,7 +1,7 @@
-"""The distributions of TensorFlow Probability.
+"""Import the distributions of TensorFlow Probability.
 
-TensorFlow Probability asks for `tf-keras`, the old Keras. Importing Keras first keeps the
-process on the new one.
+TensorFlow Probability requires `tf-keras`, the old Keras. Importing Keras first makes sure that
+the process uses the new Keras.
 """
 
 from skuq.backend import _keras  # noqa: F401

@@ -271,7 +271,10 @@ class Step:
             random_state=self._seed("maximize"),
         )
         x = self.domain.decode(x)
-        return self._climb(x, beta, given) if q == 1 and self.domain.is_discrete else x
+        for j in range(q if self.domain.is_discrete else 0):
+            others = np.vstack([given, np.delete(x, j, axis=0)])
+            x[j] = self._climb(x[j], self.results.X[best], beta, others)
+        return x
 
     def _fantasies(self, beside=None):
         """Points whose values each draw takes for known; none without joint draws."""
@@ -314,19 +317,29 @@ class Step:
             chosen = np.vstack([chosen, left[np.argmax(values)]])
         return chosen
 
-    def _climb(self, x, beta, given):
-        """Move to better neighbours, as rounding has moved x away from the maximum."""
-        rng, value = self._rng("climb"), self._values_with(given, x, beta)[0]
-        for _ in range(_MOST_MOVES):
-            near = self.domain.neighbours(x[0], self.domain.n_columns, rng)
-            near = near[self._free(near, given)]
-            if not len(near):
-                break
-            values = self._values_with(given, near, beta)
-            if not np.max(values) > value:
-                break
-            x, value = near[[np.argmax(values)]], np.max(values)
-        return x
+    def _climb(self, x, known, beta, given):
+        """Move to better neighbours, as rounding has moved x (d,) away from the maximum.
+
+        It climbs from x and from the best known points (k, d), whose neighbours may be better than
+        what the maximum of the relaxed box is rounded to. Without a free point x is kept.
+        """
+        rng, best = self._rng("climb"), (-np.inf, x)
+        for start in (x, *known):
+            point, value = start, -np.inf
+            if self._free(start[None], given)[0]:
+                value = self._values_with(given, start[None], beta)[0]
+            for _ in range(_MOST_MOVES):
+                near = self.domain.neighbours(point, self.domain.n_columns, rng)
+                near = near[self._free(near, given)]
+                if not len(near):
+                    break
+                values = self._values_with(given, near, beta)
+                if not np.max(values) > value:
+                    break
+                point, value = near[np.argmax(values)], np.max(values)
+            if value > best[0]:
+                best = value, point
+        return best[1]
 
     def _repair(self, x, beta):
         """Replace each point that is known, has failed or is too near to another of the batch.

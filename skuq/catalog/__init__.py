@@ -1,4 +1,4 @@
-"""The results of a search: trial records, trained members, and the catalog of them."""
+"""Results of a search: trial records, trained members, and the catalog that holds them."""
 
 import lazy_loader
 

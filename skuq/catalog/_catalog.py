@@ -1,4 +1,4 @@
-"""The catalog of a search: all its trials in the order of proposal."""
+"""Catalog of a search: all of its trials in the order of proposal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from skuq.catalog._search_files import read_records
 
 @saved_as("catalog.Catalog", kind="catalog")
 class Catalog(Sequence[TrialRecord]):
-    """A sequence of `TrialRecord`, sorted by trial number.
+    """A sequence of the trials of a search, sorted by trial number.
 
     Parameters
     ----------
     records : iterable of TrialRecord
+        The trials, in any order.
     held_out : HeldOut, optional
-        The validation rows that every member has predicted.
+        Validation rows that every member has predicted.
     """
 
     def __init__(self, records: Iterable[TrialRecord], held_out: HeldOut | None = None):
@@ -44,12 +45,12 @@ class Catalog(Sequence[TrialRecord]):
         Raises
         ------
         FileNotFoundError
-            If there is no search.
+            If the folder holds no search.
         ValueError
-            If there are several.
+            If the folder holds several searches.
         FileFormatError
-            If the description of the search is broken, or a trial's file holds something else.
-            Damaged files of trials are skipped with a warning.
+            If the description of the search is broken, or the file of a trial does not hold a
+            trial. Damaged files of trials are skipped with a warning.
         """
         return cls(*read_records(path))
 
@@ -74,7 +75,7 @@ class Catalog(Sequence[TrialRecord]):
         return np.flatnonzero([record.completed for record in self.records])
 
     def member(self, index: int) -> Member | FoldedMember:
-        """Get the member of one trial; with cross-validation it has several `networks`.
+        """Return the member of one trial; with cross-validation it has several `networks`.
 
         Raises
         ------
@@ -109,7 +110,7 @@ class Catalog(Sequence[TrialRecord]):
         return pd.DataFrame(rows)
 
     def keep_arrays_of(self, indices: npt.ArrayLike) -> Catalog:
-        """Copy the catalog, keeping weights and held-out predictions of these trials only."""
+        """Copy the catalog, with weights and held-out predictions of these trials only."""
         kept = set(np.asarray(indices).tolist())
         records = [
             record

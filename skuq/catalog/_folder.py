@@ -1,4 +1,4 @@
-"""A search on disk: a folder of its own, with a file for each finished trial."""
+"""Store a search on disk: a folder with a file for each finished trial."""
 
 from __future__ import annotations
 
@@ -33,43 +33,47 @@ _LOCK, _HOLDER = "lock", "lock-holder.json"
 
 
 class CatalogFolder:
-    """The trials of one search, each on disk as soon as it has finished; a context manager.
+    """Store of one search's trials, which are on disk as soon as they have finished.
+
+    It is a context manager, which locks the folder.
 
     Parameters
     ----------
     catalog_dir : str or path
-        Folder that gets one folder for each search, named after the search's fingerprint. Or the
+        Folder that gets one folder for each search, named after the search's fingerprint, or the
         folder of one search.
     parts : dict of str to str, int, float, bool, None, list or dict
-        What makes it the same search: data and settings, by name. Searches with equal parts share
-        a folder.
+        Data and settings that identify the search, by name. Searches with equal parts share a
+        folder.
 
     Attributes
     ----------
     path : Path
-        The folder of the search.
+        Folder of the search.
     records : list of TrialRecord
-        In the order in which they finished.
+        Trials, in the order in which they finished.
     entropy : int or None
-        Origin of the random numbers of the search in the folder; None for a new one.
+        Origin of the random numbers of the search in the folder; None for a new search.
 
     Raises
     ------
     CatalogMismatchError
         If `catalog_dir` is the folder of another search; the message names the parts that differ.
     CatalogLockedError
-        If another process, or thread, is at this search.
+        If another process or thread is running this search.
     FileFormatError
-        If the description of the search is broken, or a trial's file holds something else. Damaged
-        files of trials are renamed with a warning.
+        If the description of the search is broken, or the file of a trial does not hold a trial.
+        Damaged files of trials are renamed, with a warning.
     """
 
     def __init__(self, catalog_dir: str | os.PathLike[str], parts: dict[str, Any]):
         if not os.fspath(catalog_dir):
-            raise ValueError('`catalog_dir` is empty. Give the name of a folder, "." for this one.')
+            raise ValueError(
+                '`catalog_dir` must be the name of a folder. Got "". Use "." for the current one.'
+            )
         folder = Path(catalog_dir).expanduser().resolve()
         self.path = folder if has_search(folder) else folder / _fingerprint(parts)
-        self._parts = json.loads(json.dumps(parts))  # in the form in which it is read again
+        self._parts = json.loads(json.dumps(parts))  # the form in which parts are read from disk
         self._lock = FileLock(self.path / _LOCK)
 
     @property
@@ -95,31 +99,33 @@ class CatalogFolder:
         return False
 
     def _acquire(self) -> None:
+        """Lock the folder, or raise CatalogLockedError."""
         holder = self.path / _HOLDER
         try:
-            # The system frees the lock of a process that has ended, however it did.
+            # The operating system frees the lock of a process that has ended in any way.
             self._lock.acquire(timeout=0)
         except Timeout:
             raise CatalogLockedError(
-                f"Another process or thread is at the search in {self.path} "
-                f"({_read_text(holder) or 'it does not say which'}). Wait for it, or give another "
+                f"Another process or thread is running the search in {self.path} "
+                f"({_read_text(holder) or 'unknown process'}). Wait for it, or use another "
                 "`catalog_dir`."
             ) from None
 
     def _read(self) -> None:
+        """Read the description and the trials of a search that is already in the folder."""
         self.records: list[TrialRecord] = []
         self._search: SearchDescription | None = None
         self._n_finished = 0
         for left_over in self.path.glob(".*.tmp"):
-            left_over.unlink()  # of a process that was killed while it wrote
+            left_over.unlink()  # left by a process that was killed while it wrote
         if not has_search(self.path):
             return
         search = read_search(self.path)
         if differences := _differences(search.parts, self._parts):
             raise CatalogMismatchError(
-                f"{self.path} holds another search. What differs:\n"
+                f"{self.path} holds another search. Differences:\n"
                 + "\n".join(differences)
-                + "\nGive the folder above it as `catalog_dir`, and this one gets its own."
+                + "\nUse the parent folder as `catalog_dir`: this search then gets its own folder."
             )
         read = read_trials(self.path, search, move_broken=True)
         self._search = search
@@ -129,26 +135,29 @@ class CatalogFolder:
     def begin(
         self, entropy: int, space: dict[str, str], held_out: HeldOut, estimator: bytes | None
     ) -> None:
-        """Describe the search, before its first trial.
+        """Write the description of the search, before its first trial.
 
         Parameters
         ----------
         entropy : int
-            Origin of all its random numbers.
+            Origin of all random numbers of the search.
         space : dict
-            The decisions, by name; those of an earlier search must be the same.
+            Decisions by name, which must be those of existing trials.
         held_out : HeldOut
+            Rows that every trial predicts.
         estimator : bytes or None
-            The saved estimator without its trials, so that the folder alone is enough to load it.
+            The saved estimator without its trials, so that it can be loaded from the folder.
 
         Raises
         ------
         CatalogMismatchError
-            If existing trials have decided something else.
+            If existing trials have other decisions.
         """
         if self._search is None:
-            for stray in trial_files(self.path):  # of a search that has lost its description
-                warn_user(f"{move_aside(stray, '.stray')} is of no known search.")
+            for stray in trial_files(self.path):  # trials of a search without a description
+                warn_user(
+                    f"{move_aside(stray, '.stray')} belongs to no known search and was renamed."
+                )
             self._search = SearchDescription(
                 secrets.token_hex(16), self._parts, entropy, space, held_out
             )
@@ -156,9 +165,9 @@ class CatalogFolder:
             write_search(self.path, self._search)
         elif differences := _differences(self._search.space, space):
             raise CatalogMismatchError(
-                f"The trials in {self.path} are of another search space. What differs:\n"
+                f"The trials in {self.path} are from another search space. Differences:\n"
                 + "\n".join(differences)
-                + "\nGive another `catalog_dir`, or delete this folder."
+                + "\nUse another `catalog_dir`, or delete this folder."
             )
         else:  # budget and selection may have changed
             write_estimator(self.path, estimator)
@@ -169,7 +178,7 @@ class CatalogFolder:
         Raises
         ------
         UnsavableError
-            If its network has layers that could not be loaded again.
+            If the trial's network has layers that could not be loaded again.
         """
         if self._search is None:
             raise RuntimeError("`begin` must be called before the first trial is added.")
@@ -179,24 +188,26 @@ class CatalogFolder:
 
 
 def _fingerprint(parts: dict[str, Any]) -> str:
+    """Compute the name of a search's folder from its parts."""
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Describe each part that differs in one line."""
+    """Describe each difference between two searches in one line."""
     names = sorted({*there, *here})
     return [f"  {_difference(n, there, here)}" for n in names if there.get(n) != here.get(n)]
 
 
 def _difference(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
     values = [parts.get(name) for parts in (there, here)]
-    if "sha256:" in json.dumps(values):  # digests of data say nothing to people
+    if "sha256:" in json.dumps(values):  # digests of data would not help a reader
         return f"{name}: other values"
     return f"{name}: {values[0]!r} there, {values[1]!r} here"
 
 
 def _read_text(path: Path) -> str:
+    """Read a file, or return an empty string if that is impossible."""
     try:
         return path.read_text()
     except OSError:

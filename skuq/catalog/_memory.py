@@ -1,4 +1,4 @@
-"""The trials of a search in memory, for a later `fit` that continues it."""
+"""Keep the trials of a search in memory, for a later `fit` that continues it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from skuq.exceptions import CatalogMismatchError
 
 
 class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
-    """The counterpart of a `CatalogFolder` for the lifetime of the process.
+    """Store of a search's trials in memory, with the interface of `CatalogFolder`.
 
     `objects` are settings that are objects or functions. A folder compares their representations;
-    here they must be the same objects.
+    here they must be identical objects.
     """
 
     path = None
@@ -35,19 +35,19 @@ class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
     def begin(
         self, entropy: int, space: dict[str, str], held_out: HeldOut, estimator: bytes | None
     ) -> None:
-        """Describe the search.
+        """Set the description of the search.
 
-        Raises CatalogMismatchError if its decisions are not those of existing trials.
+        Raises CatalogMismatchError if its decisions differ from those of existing trials.
         """
         if self._space is not None and self._space != space:
             names = sorted({*self._space, *space})
             changed = [name for name in names if self._space.get(name) != space.get(name)]
             raise CatalogMismatchError(
-                f"The trials in memory are of another search space: {changed} differ. Set "
-                "warm_start=False for a new search."
+                f"The trials in memory are from another search space: {changed} differ. Set "
+                "warm_start=False to start a new search."
             )
         self.entropy, self._space = entropy, space
 
     def add(self, record: TrialRecord) -> None:
-        """Keep a trial."""
+        """Add a trial."""
         self.records.append(record)

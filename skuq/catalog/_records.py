@@ -1,4 +1,4 @@
-"""Records of a search: its trials, the members they trained, the rows that judge them."""
+"""Records of a search: trials, the members that they trained, and the held-out rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from skuq.networks._safe import check_member
 @saved_as("catalog.Member", check=check_member)
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A trained network as data: what rebuilds it, and how it was trained.
+    """A trained network as data: configuration, weights and history of the training.
 
     Attributes
     ----------
     network : str
         Configuration of the Keras model, as JSON.
     weights : ndarray of shape (n_weights,), float32, or None
-        Trainable weights of the kept epoch, flattened in Keras' order and joined. None if they
-        were dropped to keep a file small.
+        Trainable weights of the kept epoch, flattened and concatenated in Keras' order. None if
+        they were dropped to keep a file small.
     state : tuple of ndarray
         Non-trainable variables of the kept epoch, in Keras' order.
     history : dict of str to ndarray of shape (n_epochs,)
@@ -32,13 +32,13 @@ class Member:
     best_epoch : int
         Number of the epoch whose weights were kept, from 0.
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None
-        Raw outputs on the validation rows, followed by those on shifted rows if there are any.
+        Raw outputs on the validation rows, followed by those on shifted rows, if there are any.
     seed : int
         Seed of initial weights and batch order.
     seconds : float
         Duration of training.
     tier : str
-        How the training program was compiled, "xla" or "graph".
+        Compilation of the training program, "xla" or "graph".
     """
 
     network: str
@@ -73,7 +73,7 @@ class Member:
 
     @property
     def score(self) -> float:
-        """Loss of the kept epoch, on validation rows if there are any. Smaller is better."""
+        """Loss of the best epoch, on validation rows if there are any. Smaller is better."""
         watched = self.history["val_loss"]
         if np.isnan(watched).all():
             watched = self.history["loss"]
@@ -93,20 +93,20 @@ class Member:
 class FoldedMember:
     """The networks of one trial with cross-validation, one for each fold.
 
-    Together they are one candidate of the search. Its prediction is their mixture.
+    Together they are one candidate of the search, which predicts their mixture.
 
     Attributes
     ----------
     networks : tuple of Member
-        One for each fold. Their `held_out` is None: predictions are kept in `held_out` below.
+        One for each fold. Their `held_out` is None, since predictions are in `held_out` below.
     held_out : ndarray of shape (n_held_out, n_raw), float32, or None
         Out-of-fold raw outputs on all rows, followed by the moments of the networks' mixture on
         shifted rows.
     score : float
-        Loss of `held_out` by the head's `scores`, averaged over rows by weight. Smaller is better.
+        Weighted mean over rows of the head's `scores` of `held_out`. Smaller is better.
     center, variance : ndarray of shape (n_rows, n_outputs), float32, or None
-        With normals as predictions: the mean of the mixture of all networks on all rows, and its
-        variance, in which the noise is that of the networks that have not seen the row.
+        For normal predictions: mean and variance of the mixture of all networks, on all rows. The
+        noise in the variance is predicted by the networks that were not trained on the row.
     """
 
     networks: tuple[Member, ...]
@@ -154,10 +154,12 @@ class TrialRecord:
     configuration : dict
         ``{decision name: value}``.
     seed : int
+        Seed of the trial.
     status : {"completed", "discarded", "failed"}
-        A discarded trial was stopped early, because its scores were behind those of others.
+        A discarded trial was stopped early, because its scores were worse than those of others.
     score : float
-        Value that the search minimises; NaN if the trial failed. The last one of a discarded trial.
+        Value that the search minimises. It is NaN if the trial failed, and the last score of a
+        discarded trial.
     seconds : float
         Time from submission to result.
     message : str
@@ -184,28 +186,28 @@ class TrialRecord:
 
     @property
     def completed(self) -> bool:
-        """Whether the trial gave a member."""
+        """Whether the trial has a member."""
         return self.status == "completed"
 
     @property
     def failed(self) -> bool:
-        """Whether the trial gave no score either."""
+        """Whether the trial has neither a member nor a score."""
         return self.status == "failed"
 
 
 @dataclass(frozen=True)
 class TrialBudget:
-    """How far a trial may go.
+    """Limits of one trial: stages at which it can be discarded, and its time.
 
     Attributes
     ----------
     stages : tuple of (float, float)
-        Shares of the training, ascending, each with the largest score that a trial may have then.
-        One with a larger score is discarded.
+        Increasing shares of the training, each with the largest score with which a trial
+        continues. A trial with a larger score is discarded.
     seconds : float
-        Time after which the training ends, wherever it is.
+        Time after which the training ends, however far it is.
     shorten : bool
-        Whether the training is planned with fewer epochs where all of them would take longer.
+        Plan the training with fewer epochs if all of them would take longer than `seconds`.
     """
 
     stages: tuple[tuple[float, float], ...] = ()
@@ -215,13 +217,14 @@ class TrialBudget:
 
 @dataclass(frozen=True, eq=False)
 class TrialOutcome:
-    """Result of a trial that had a budget: what its record will hold.
+    """Result of a trial with a budget, from which its record is made.
 
     Attributes
     ----------
     result : Member, FoldedMember or None
         None if the trial was discarded.
     score : float
+        Value that the search minimises.
     stage_scores : tuple of float
         Scores at the stages that the trial reached.
     share : float
@@ -237,20 +240,21 @@ class TrialOutcome:
 @saved_as("catalog.HeldOut")
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """The rows that members are selected on, in units of the standardised y.
+    """Held-out rows on which members are selected.
 
-    With cross-validation these are all rows, as each has an out-of-fold prediction.
+    With cross-validation these are all rows, since each has an out-of-fold prediction.
 
     Attributes
     ----------
     rows : ndarray of shape (n_valid,) or None
         Positions of the rows among those given to `fit`; None for separate validation data.
     y : ndarray of shape (n_valid, n_outputs)
+        Standardised targets.
     weight : ndarray of shape (n_valid,)
         Sample weights with mean 1.
     shifted : tuple of HeldOut
-        Further rows, each from another distribution. Members' predictions on them follow those on
-        the rows above, in this order.
+        Further sets of rows, each from another distribution. Members' predictions on them follow
+        those on the rows above, in this order.
     """
 
     rows: np.ndarray | None
@@ -260,7 +264,7 @@ class HeldOut:
 
     @property
     def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
-        """Position of the predictions, y and weights of the rows and of each shifted set."""
+        """Position of predictions, y and weights, for these rows and for each shifted set."""
         parts, start = [], 0
         for part in (self, *self.shifted):
             parts.append((slice(start, start + len(part.y)), part.y, part.weight))

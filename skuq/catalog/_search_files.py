@@ -1,6 +1,6 @@
-"""The files of a search's folder: its description, its estimator, and one for each trial.
+"""Read and write the files of a search: its description, its estimator, and its trials.
 
-Nothing in a file is trusted: what is read is checked before it is used.
+Files are not trusted: everything that is read is checked before it is used.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
 from skuq.exceptions import FileFormatError, FileVersionError, UnsavableError
 from skuq.networks._safe import check_member
 
-_SEARCH = "search.skuq"  # written last: where it is, all else is there too
+_SEARCH = "search.skuq"  # written last: if it exists, the other files exist, too
 _ESTIMATOR = "estimator.skuq"
 
 
 class SearchDescription(NamedTuple):
-    """What a folder says about its search.
+    """Description of a search, as stored in its folder.
 
     Attributes
     ----------
     id : str
-        Random; each trial's file repeats it.
+        Random name of the search, which is repeated in each trial's file.
     parts : dict
-        What makes it the same search: data and settings by name.
+        Data and settings that identify the search, by name.
     entropy : int
-        Origin of all its random numbers.
+        Origin of all random numbers of the search.
     space : dict
-        The decisions by name.
+        Decisions by name.
     held_out : HeldOut
+        Rows that every trial predicts.
     """
 
     id: str
@@ -54,26 +55,28 @@ def find_search(path: str | PathLike[str]) -> Path:
     Raises
     ------
     FileNotFoundError, NotADirectoryError
-        If there is none.
+        If there is no search.
     ValueError
-        If there are several.
+        If there are several searches.
     """
     path = Path(path).expanduser().resolve()
     if path.is_file():
-        raise NotADirectoryError(f"{path} is a file. What skuq.save has written, skuq.load reads.")
+        raise NotADirectoryError(
+            f"{path} is a file, not the folder of a search. Use skuq.load for files of skuq.save."
+        )
     found = [path] if has_search(path) else sorted(p.parent for p in path.glob(f"*/{_SEARCH}"))
     if not found:
         raise FileNotFoundError(
-            f"{path} holds no search: neither it nor a folder in it has a file {_SEARCH!r}."
+            f"{path} holds no search: neither the folder nor one inside it has a file {_SEARCH!r}."
         )
     if len(found) > 1:
         listed = "\n".join(f"  {p} ({len(trial_files(p))} trials)" for p in found)
-        raise ValueError(f"{path} holds {len(found)} searches. Give one of them:\n{listed}")
+        raise ValueError(f"{path} holds {len(found)} searches. Use one of these folders:\n{listed}")
     return found[0]
 
 
 def has_search(folder: Path) -> bool:
-    """Whether a folder is that of a search."""
+    """Tell whether a folder is the folder of a search."""
     return (folder / _SEARCH).is_file()
 
 
@@ -83,7 +86,7 @@ def trial_files(folder: Path) -> list[Path]:
 
 
 def move_aside(file: Path, suffix: str) -> Path:
-    """Rename a file to one with this suffix that does not exist yet."""
+    """Rename a file to an unused name with this suffix, and return the new path."""
     names = (file.with_suffix(f"{suffix}{k or ''}") for k in itertools.count())
     aside = next(name for name in names if not name.exists())
     return file.rename(aside)
@@ -99,7 +102,7 @@ def write_search(folder: Path, search: SearchDescription) -> None:
 
 
 def write_estimator(folder: Path, estimator: bytes | None) -> None:
-    """Write the estimator of a search, or remove it."""
+    """Write the estimator of a search, or remove its file if it is None."""
     if estimator is None:
         (folder / _ESTIMATOR).unlink(missing_ok=True)
     else:
@@ -118,7 +121,9 @@ def write_trial(folder: Path, record: TrialRecord, search_id: str, n_finished: i
             for network in _networks(tree["result"]):
                 check_member(network, f"Trial {record.trial_number}")
         except FileFormatError as error:
-            raise UnsavableError(f"{error}. With `catalog_dir=None` it can be used.") from error
+            raise UnsavableError(
+                f"{error}. Set `catalog_dir=None` to use such a network."
+            ) from error
     tree |= {"finished": n_finished, "search": search_id}
     _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
 
@@ -128,7 +133,7 @@ def _trial_name(trial_number: int) -> str:
 
 
 def _encode_result(member: Member | FoldedMember) -> dict[str, Any]:
-    """Get the fields of a member, and with cross-validation those of each network."""
+    """Convert a member, and with cross-validation each of its networks, to a dict of fields."""
     tree = {field.name: getattr(member, field.name) for field in fields(member)}
     if isinstance(member, FoldedMember):
         tree["networks"] = [_encode_result(network) for network in member.networks]
@@ -136,7 +141,7 @@ def _encode_result(member: Member | FoldedMember) -> dict[str, Any]:
 
 
 def _networks(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Get the networks of an encoded result."""
+    """Return the networks of an encoded result."""
     networks: list[dict[str, Any]] = result.get("networks", [result])
     return networks
 
@@ -168,16 +173,18 @@ def read_estimator(path: str | PathLike[str]) -> bytes:
     file = find_search(path) / _ESTIMATOR
     if not file.is_file():
         raise FileNotFoundError(
-            f"There is no {file}: the estimator could not be saved, of which `fit` has warned. Fit "
-            "again with the same data, or look at `Catalog.load`."
+            f"There is no file {file}, because the estimator could not be saved; `fit` has warned "
+            "about it. Fit again with the same data, or read the trials by `Catalog.load`."
         )
     return file.read_bytes()
 
 
+# Errors that a file with unexpected content can cause.
 _UNUSABLE = AttributeError, IndexError, KeyError, TypeError, ValueError
 
 
 def _require(condition: bool, otherwise: str) -> None:
+    """Raise ValueError with the message `otherwise` unless the condition holds."""
     if not condition:
         raise ValueError(otherwise)
 
@@ -211,9 +218,9 @@ def _decode_held_out(tree: dict[str, Any]) -> HeldOut:
 def read_trials(
     folder: Path, search: SearchDescription, *, move_broken: bool = False
 ) -> list[tuple[int, TrialRecord]]:
-    """Read all trials in the order in which they finished, each with how many had finished before.
+    """Read all trials in the order in which they finished, each with its place in this order.
 
-    Damaged files are skipped with a warning. With `move_broken` they also get another name, so that
+    Damaged files are skipped with a warning. With `move_broken` they are also renamed, so that
     their trials are run again.
     """
     read = []
@@ -236,10 +243,10 @@ def read_trials(
 def _decode_trial(
     tree: dict[str, Any], file: Path, search: SearchDescription
 ) -> tuple[int, TrialRecord]:
-    """Make the record of a trial, and say when it finished.
+    """Make the record of a trial, and return it with its place in the order of finishing.
 
-    An undamaged file with something else in it is an error: somebody may have put it there, or a
-    layer's class may only have to be registered.
+    An undamaged file with unexpected content is an error: it may have been put there by mistake,
+    or a layer's class may have to be registered first.
     """
     try:
         _require(tree.pop("search") == search.id, "it is of another search")
@@ -262,6 +269,7 @@ def _decode_trial(
 
 
 def _check_record(record: TrialRecord, file: Path) -> None:
+    """Raise ValueError if fields of a record have wrong types or contradict each other."""
     number = record.trial_number
     _require(type(number) is int and file.name == _trial_name(number), "its number is another")
     _require(type(record.configuration) is dict, "its configuration is no dict")
@@ -281,7 +289,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMember:
-    """Make the member of a trial."""
+    """Make the member of a trial, and check its arrays."""
     member: Member | FoldedMember
     if "networks" not in tree:
         member = _decode_member(tree)

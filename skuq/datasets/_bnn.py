@@ -17,7 +17,7 @@ _BATCH_ROWS = 1024  # the widest layer of a batch takes 8 MB
 
 @dataclass(frozen=True, eq=False)
 class BNNFunction:
-    """A fixed ReLU network as a noiseless function; made by :func:`make_bnn_function`.
+    """Fixed ReLU network as a noiseless function, made by :func:`make_bnn_function`.
 
     Calling it with X of shape (n_samples, n_features) gives an array of shape (n_samples,),
     in float64 but computed in float32: right to about six digits.
@@ -65,7 +65,7 @@ class BNNFunction:
 def make_bnn_function(
     n_features=1, *, hidden_units=_HIDDEN_UNITS, prior_std=None, random_state=None
 ):
-    """A draw from a Bayesian ReLU network with independent N(0, prior_std^2) parameters.
+    """Draw a function from a Bayesian ReLU network with independent N(0, prior_std^2) parameters.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def _usual_std(n_features: int, hidden_units: tuple[int, ...]) -> float:
 
 
 def _wide_variance(prior_std: float, n_features: int, hidden_units: tuple[int, ...]) -> float:
-    """Variance of f(x), x uniform on [-1, 1]^d, averaged over draws of f.
+    """Compute the variance of f(x) for x uniform on [-1, 1]^d, averaged over draws of f.
 
     E_f Var_x f = E_x k(x, x) - E_{x,x'} k(x, x'), with k the second moments of f: exact with
     one hidden layer, the limit of wide layers with more. The inputs are 8192 fixed pairs.
@@ -154,7 +154,7 @@ def _wide_variance(prior_std: float, n_features: int, hidden_units: tuple[int, .
 
 
 def _relu_moment(k_one, k_other, k_both):
-    """E[max(u, 0) max(v, 0)] of centred normals with these variances and covariance."""
+    """Compute E[max(u, 0) max(v, 0)] of centred normals with given variances and covariance."""
     norm = np.sqrt(k_one * k_other)
     angle = np.arccos(np.clip(k_both / norm, -1, 1))
     return norm / (2 * np.pi) * (np.sin(angle) + (np.pi - angle) * np.cos(angle))

@@ -28,7 +28,7 @@ _N_WAVES, _SEED = 256, 0
 
 @functools.cache
 def _links() -> tuple[np.ndarray, np.ndarray]:
-    """Losses (15, q) without the upright pattern, and angles below the horizon (15, q)."""
+    """Compute losses (15, q) without the vertical pattern, and angles below the horizon (15, q)."""
     numbers = (np.arange(SIDE) + 0.5) / SIDE * _EXTENT
     cells = np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
     offsets = cells - _EXTENT * np.repeat(_SITES, 3, axis=0)[:, None]  # (15, q, 2)
@@ -44,7 +44,7 @@ def _links() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shadow(cells: np.ndarray, site: int) -> np.ndarray:
-    """Shadowing (q,) of a site: a smooth normal field, by random waves."""
+    """Compute the shadowing (q,) of a site: a smooth normal field, by random waves."""
     rng = np.random.default_rng([_SEED, site])
     waves = rng.standard_normal((2, _N_WAVES)) / _CORRELATION
     phases = rng.uniform(0, 2 * np.pi, _N_WAVES)

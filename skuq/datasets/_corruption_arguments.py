@@ -20,7 +20,7 @@ def check_severity(severity: Any) -> int:
 def resolve_kinds(
     kind, known: Sequence[str], families: Mapping[str, Sequence[str]]
 ) -> tuple[str, ...]:
-    """Names of the corruptions that `kind` stands for: a family, several names or one name."""
+    """Return the names of the corruptions in `kind`: a family, several names or one name."""
     if isinstance(kind, str):
         names = tuple(families.get(kind, (kind,)))
     else:

@@ -1,4 +1,4 @@
-"""Test functions without noise, scaled to [-1, 1] in and out, and few points drawn from them.
+"""Noiseless test functions with inputs and outputs scaled to [-1, 1], and small data sets of them.
 
 X : (n_samples, n_features), in the units of the formula inside `_Problem`, scaled elsewhere.
 """
@@ -44,25 +44,27 @@ FUNCTIONS_ND = ("levy", "rosenbrock", "g_function", "perm")
 
 @dataclass(frozen=True)
 class _Problem:
-    """A formula, and where in its box it is least and greatest."""
+    """A formula, its box, and the points of the box where it is least and greatest."""
 
     formula: Callable[[np.ndarray], np.ndarray]
-    """X in its own units, of shape (n_samples, n_features), to (n_samples,)."""
+    """Function from X of shape (n_samples, n_features), in its own units, to (n_samples,)."""
     box: Callable[[int], tuple]
-    """Number of features to the lower and the upper ends, as arrays or numbers for all."""
+    """Function from the number of features to the lower and the upper ends of the box."""
     lowest: Callable[[int], object]
-    """Number of features to a point where the formula is least."""
+    """Function from the number of features to a point where the formula is least."""
     highest: Callable[[int], object]
+    """Function from the number of features to a point where the formula is greatest."""
     n_features: range
+    """Numbers of features for which the formula exists."""
     top: float | None = None
-    """What 1 stands for, if not the value at `highest`."""
+    """Value that is scaled to 1. None takes the value at `highest`."""
 
 
 @dataclass(frozen=True)
 class SyntheticFunction:
-    """A noiseless function from [-1, 1]^d to [-1, 1]; made by :func:`make_function`.
+    """Noiseless function from [-1, 1]^d to [-1, 1], made by :func:`make_function`.
 
-    Calling it with X of shape (n_samples, n_features) gives an array of shape (n_samples,).
+    A call with X of shape (n_samples, n_features) returns an array of shape (n_samples,).
     Points outside the box are evaluated by the same formula.
 
     Parameters
@@ -70,6 +72,7 @@ class SyntheticFunction:
     name : str
         One of `FUNCTIONS_1D`, `FUNCTIONS_2D` and `FUNCTIONS_ND`.
     n_features : int
+        Dimension d.
 
     Attributes
     ----------
@@ -78,12 +81,12 @@ class SyntheticFunction:
     minimum : float
         The least value on the box, -1.
     minimizer : ndarray of shape (n_features,)
-        A point of the box where it is reached; there may be others.
+        A point of the box with this value; there may be others.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or the function does not exist with so many features.
+        If the name is unknown, or the function does not exist in this dimension.
     """
 
     name: str
@@ -133,34 +136,34 @@ class SyntheticFunction:
 
     @cached_property
     def _range(self) -> tuple[float, float]:
-        """Values that -1 and 1 stand for."""
+        """Values of the formula that are scaled to -1 and 1."""
         problem = _PROBLEMS[self.name]
         low, high = problem.formula(np.stack([self._at("lowest"), self._at("highest")]))
         return low, high if problem.top is None else problem.top
 
 
 def make_function(name, n_features=None):
-    """A noiseless test function from [-1, 1]^d to [-1, 1].
+    """Make a noiseless test function from [-1, 1]^d to [-1, 1].
 
     Parameters
     ----------
     name : str
         One of `FUNCTIONS_1D`, `FUNCTIONS_2D` and `FUNCTIONS_ND`.
     n_features : int, default=None
-        Dimension d. None takes 1 for those of `FUNCTIONS_1D` and 2 for the others; 'levy',
-        which is in both lists, needs a number. Those of `FUNCTIONS_ND` exist in every
-        dimension from 2, 'perm' up to 79, where float64 ends.
+        Dimension d. None takes 1 for the names in `FUNCTIONS_1D` and 2 for the others; 'levy',
+        which is in both lists, needs a number. The names in `FUNCTIONS_ND` exist in every
+        dimension from 2; 'perm' only up to 79, as its values overflow float64 above.
 
     Returns
     -------
     function : SyntheticFunction
-        Called with X of shape (n_samples, d), gives y of shape (n_samples,). It knows its
-        `bounds`, its `minimum` and a `minimizer`.
+        A call with X of shape (n_samples, d) returns y of shape (n_samples,). The attributes
+        `bounds`, `minimum` and `minimizer` describe the optimisation problem.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or the function does not exist with so many features.
+        If the name is unknown, or the function does not exist in this dimension.
 
     Notes
     -----
@@ -169,15 +172,16 @@ def make_function(name, n_features=None):
     [-10, 10], Bukin 6 [-15, -5] x [-3, 3], Rosenbrock [-5, 10], Beale [-4.5, 4.5],
     three-hump camel [-5, 5], Perm (d, beta = 0.5) [-d, d], Branin [-5, 10] x [0, 15] and
     Styblinski-Tang [-5, 5]. Each is scaled by its exact least and greatest value, with two
-    things to know:
+    exceptions:
 
     - Goldstein-Price is scaled with the greatest value 10^6, as in the paper. The true one is
       1 015 690, so that the scaled function reaches 1.031 near the edge x_2 = 1.
-    - The G-function has a_i = (i - 2)/2 and hence negative values. The library's own programs
-      have (i - 1)/2; the paper's regrets of random search belong to the former.
+    - The G-function has a_i = (i - 2)/2 and therefore negative values. The library's own
+      programs have a_i = (i - 1)/2, but the paper's regrets of random search agree with the
+      former.
 
-    Two formulas leave the box only with a convention or a gap: 'sine3' holds its root at 0
-    below -1, and 'sine1' has a pole at 1.2.
+    Two formulas are special outside the box: 'sine3' takes its square root as 0 below -1, and
+    'sine1' has a pole at 1.2.
 
     References
     ----------
@@ -277,6 +281,7 @@ def _find(name) -> _Problem:
 
 
 def _quote(names) -> str:
+    """Return the names in quotes, separated by commas."""
     return ", ".join(map(repr, names))
 
 
@@ -292,14 +297,14 @@ def _any_from(least: int) -> range:
 
 
 def _line(formula, lowest, highest, box=(-1.0, 1.0)) -> _Problem:
-    """A function of one feature, whose formula takes x of shape (n_samples,)."""
+    """Make a problem of one feature from a formula of x of shape (n_samples,)."""
     return _Problem(
         lambda X: formula(X[:, 0]), lambda d: box, lambda d: lowest, lambda d: highest, range(1, 2)
     )
 
 
 def _plane(formula, lowest, highest, box, top=None) -> _Problem:
-    """A function of two features, whose formula takes two arrays of shape (n_samples,)."""
+    """Make a problem of two features from a formula of two arrays of shape (n_samples,)."""
     return _Problem(
         lambda X: formula(X[:, 0], X[:, 1]),
         lambda d: box,
@@ -382,8 +387,8 @@ def _perm(X, beta=0.5):
 
 _STYBLINSKI_LOWEST = -2.903534027771177  # 4 x^3 - 32 x + 5 = 0
 
-# Where each is least is known from the library unless a line says otherwise; where it is
-# greatest was found by hand at a corner, or numerically, and the tests search for higher values.
+# The points of least values are those of the library unless a line says otherwise. The points of
+# greatest values were found by hand at a corner, or numerically; tests search for higher values.
 _PROBLEMS = {
     "abs": _line(lambda x: np.abs(x - 0.4), 0.4, -1),
     "step": _line(lambda x: np.where(x < 0, 1.0, 0.0), 0, -1),

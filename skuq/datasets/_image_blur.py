@@ -1,4 +1,4 @@
-"""Blurs: fine detail is lost. Notation as in `_image_noise`."""
+"""Blurs of images, which lose fine detail. See `_image_noise` for the notation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skuq.datasets._image_fields import resample, scaled, uniforms
 
 
 def gaussian_blur(images, rngs, severity):
-    """Gaussian filter."""
+    """Apply a Gaussian filter; `sigma` is in pixels of a 32-pixel image."""
     return _gaussian(images, (0.4, 0.6, 0.7, 0.8, 1.0)[severity - 1])
 
 
@@ -19,10 +19,10 @@ def _gaussian(images: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def defocus_blur(images, rngs, severity):
-    """Mean over a disk with a soft edge, as behind a lens out of focus."""
+    """Average over a disk with a soft edge, as a lens out of focus does."""
     radius, edge = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))[severity - 1]
     radius, edge, reach = (scaled(v, images, shrink=False) for v in (radius, edge, 1.0))
-    reach = int(np.ceil(reach))  # of the soft edge
+    reach = int(np.ceil(reach))  # pixels of the soft edge outside the disk
     half = int(np.ceil(radius)) + reach
     offsets = np.arange(-half, half + 1)
     disk = (np.hypot(offsets[:, None], offsets) <= radius).astype(float)
@@ -31,7 +31,7 @@ def defocus_blur(images, rngs, severity):
 
 
 def glass_blur(images, rngs, severity):
-    """Blurs, gives each pixel the value of one above or left of it or its own, and blurs again."""
+    """Blur, replace each pixel by a random near one above or to the left, and blur again."""
     sigma, rounds = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[severity - 1]
     n, h, w, _ = images.shape
     reach = max(1, round(scaled(1, images, shrink=False)))
@@ -39,24 +39,24 @@ def glass_blur(images, rngs, severity):
     row, column = np.mgrid[:h, :w]
     images = _gaussian(images, sigma)
     for _ in range(rounds):
-        # One way only, as in the original.
+        # Values come from above and left only, as in the original code.
         up, left = np.stack([rng.randint(-reach, 1, (2, h, w)) for rng in rngs], axis=1)
         images = images[each, (row + up).clip(0, h - 1), (column + left).clip(0, w - 1)]
     return _gaussian(images, sigma)
 
 
 def motion_blur(images, rngs, severity):
-    """Smears along a line within 45 degrees of the horizontal."""
+    """Blur along a line within 45 degrees of the horizontal."""
     reach, sigma = ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))[severity - 1]
     return blur_along(images, uniforms(rngs, -45, 45), reach, sigma)
 
 
 def blur_along(images: np.ndarray, degrees: np.ndarray, reach: float, sigma: float) -> np.ndarray:
-    """Half a Gaussian of `sigma` along a line that starts in each pixel, `reach` long.
+    """Blur along a line of length `reach` from each pixel, with half a Gaussian as weights.
 
-    The line has its own angle for each image; `reach` and `sigma` are pixels of a 32-pixel
-    image. It is followed in quarter pixels, each shared by the four pixels around it, so
-    that motions shorter than a pixel count.
+    The line has its own angle for each image; `reach` and `sigma` are in pixels of a 32-pixel
+    image. Points on the line are a quarter of a pixel apart and interpolated linearly between
+    the four pixels around them, so that motions shorter than a pixel have an effect.
     """
     reach, sigma = scaled(reach, images), scaled(sigma, images)
     steps = np.arange(0, reach + 0.125, 0.25)
@@ -77,16 +77,16 @@ def blur_along(images: np.ndarray, degrees: np.ndarray, reach: float, sigma: flo
 
 
 def zoom_blur(images, rngs, severity):
-    """Mean of the image and of enlargements up to so many per cent."""
+    """Average the image and its enlargements by up to 25 per cent, in steps of one."""
     largest = (6, 11, 15, 20, 25)[severity - 1]
-    total = 2 * images  # itself, and enlarged by 0 per cent
+    total = 2 * images  # the image itself, and its enlargement by 0 per cent
     for percent in range(1, largest + 1):
         total += zoom_in(images, 1 + percent / 100)
     return total / (largest + 2)
 
 
 def zoom_in(images: np.ndarray, factor: float) -> np.ndarray:
-    """The middle of images (n, h, w, c), enlarged to their size."""
+    """Enlarge the middle of images (n, h, w, c) to their size."""
 
     def interpolation(n: int) -> np.ndarray:  # linear, (n, n)
         centre, pixels = (n - 1) / 2, np.arange(n)

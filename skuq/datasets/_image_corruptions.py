@@ -42,7 +42,7 @@ _BLOCK = 1000  # images at a time: bounds the memory that float64 copies take
 def corrupt_images(
     X, kind="validation", severity=3, *, image_shape=None, value_range=None, random_state=None
 ):
-    """Corrupt each image, to see predictions under dataset shift.
+    """Corrupt each image, to study predictions under dataset shift.
 
     The 19 corruptions of Hendrycks and Dietterich, with the constants of CIFAR-10-C, in the two
     disjoint families of neural ensemble search: choose ensembles on images of the family
@@ -51,39 +51,41 @@ def corrupt_images(
     Parameters
     ----------
     X : array-like of shape (n, h, w, c), (n, h, w) or (n, h * w * c)
-        Images, the last form with `image_shape`. One or three channels are meant; other
-        numbers of channels are treated as grey images.
+        Images; flat rows need `image_shape`. Images with three channels are in colour; with
+        any other number of channels each channel is a grey image.
     kind : str or sequence of str, default="validation"
         Name of a corruption, or several, of which each image gets one at random;
         ``"validation"`` and ``"test"`` mean `VALIDATION_CORRUPTIONS` and `TEST_CORRUPTIONS`.
     severity : int, default=3
-        From 1, mild, to 5; 0 returns a copy.
+        Severity from 1 (mild) to 5 (strong); 0 returns a copy.
     image_shape : tuple (h, w) or (h, w, c), default=None
-        Shape of one image; needed where X has two dimensions.
+        Shape of one image; needed if X has two dimensions.
     value_range : tuple (low, high), default=None
-        Black and white. By default (0, 255) for integers; for floats (0, 1) if all of X is
-        within it, else the smallest and the largest value of X. Pass it for standardised
-        images, or results depend on which images are corrupted together.
+        Values of black and white. By default (0, 255) for integers; for floats (0, 1) if all
+        of X is within it, else the smallest and the largest value of X. Give it for
+        standardised images, otherwise the results depend on which images are corrupted
+        together.
     random_state : int, RandomState instance or None, default=None
-        Draws a seed for each image in turn: later images do not change earlier ones' result.
+        Generator that draws a seed for each image in turn, so that additional images do not
+        change the results of earlier ones.
 
     Returns
     -------
     X_corrupted : ndarray of the shape and dtype of X
-        Within the range of values; rounded for integers.
+        Images within `value_range`; integers are rounded.
 
     Raises
     ------
     ValueError
-        If an argument is none of the above, or X has values that are not finite numbers or
-        lie outside `value_range`.
+        If an argument has another value, or X has values that are not finite or lie outside
+        `value_range`.
     ImportError
-        If "jpeg_compression" misses Pillow, or "saturate" of colour images scikit-image:
-        the extra ``skuq[images]`` has both.
+        If Pillow is not installed ("jpeg_compression"), or scikit-image ("saturate" of colour
+        images). The extra ``skuq[images]`` installs both.
 
     See Also
     --------
-    corrupt_table : The like for tables.
+    corrupt_table : Corruptions of tables.
 
     Notes
     -----
@@ -122,7 +124,7 @@ def corrupt_images(
 
 
 def _check_pixels(X) -> np.ndarray:
-    """Images as an array of finite numbers."""
+    """Check images, and return them as an array of finite numbers."""
     X = check_array(X, dtype="numeric", ensure_2d=False, allow_nd=True, input_name="X")
     if X.dtype.kind not in "iuf":
         raise ValueError(f"X must be numbers. Got dtype {X.dtype}.")
@@ -156,7 +158,7 @@ def _corrupt(images, names, severity, seeds) -> None:
 
 
 def _image_shape(X, image_shape) -> tuple[int, int, int]:
-    """Shape (h, w, c) of the images in X."""
+    """Return the shape (h, w, c) of the images in X."""
     given = None if image_shape is None else tuple(image_shape)
     if given is not None and (
         len(given) not in (2, 3) or any(not isinstance(v, Integral) or v < 1 for v in given)
@@ -183,7 +185,7 @@ def _image_shape(X, image_shape) -> tuple[int, int, int]:
 
 
 def _value_range(X, value_range) -> tuple[float, float]:
-    """Values of black and white, checked against X."""
+    """Return the values of black and white; check that X lies between them."""
     smallest, largest = X.min(), X.max()
     if value_range is not None:
         low, high = value_range

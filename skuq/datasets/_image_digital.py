@@ -1,4 +1,4 @@
-"""Corruptions by digital processing. Notation as in `_image_noise`."""
+"""Corruptions of images by digital processing. See `_image_noise` for the notation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MISSING = '{} needs {}. Install it with `pip install "skuq[images]"`.'
 
 
 def contrast(images, rngs, severity):
-    """Brings values closer to the mean of their image and channel."""
+    """Bring values closer to the mean of their image and channel."""
     kept = (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1]
     mean = images.mean(axis=(1, 2), keepdims=True)
     return mean + kept * (images - mean)
 
 
 def saturate(images, rngs, severity):
-    """Scales and shifts the saturation of HSV; without colour, the intensity."""
+    """Scale and shift the saturation in HSV, or the intensity of images without colour."""
     if images.shape[-1] != 3:
         # The first two severities of colour take most of it away: nothing to imitate.
         scale, shift = ((1.1, 0), (1.25, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))[severity - 1]
@@ -36,8 +36,8 @@ def saturate(images, rngs, severity):
 
 
 def elastic_transform(images, rngs, severity):
-    """Moves pixels: a random affine map, then small smooth displacements."""
-    # Of 32-pixel images: displacement before it is smoothed, smoothing, affine jitter.
+    """Move pixels by a random affine map and small smooth displacements."""
+    # In pixels of a 32-pixel image: displacement before smoothing, smoothing, affine jitter.
     amplitude, smoothing, jitter = (
         (0.0, 0.0, 2.56),
         (1.6, 6.4, 2.24),
@@ -65,16 +65,19 @@ def elastic_transform(images, rngs, severity):
 
 
 def _affine(moves: np.ndarray, h: int, w: int, places: np.ndarray) -> np.ndarray:
-    """Places (n, m, 2) after the affine maps that move three corners of a square so."""
+    """Apply an affine map per image to places (n, m, 2).
+
+    `moves` (n, 3, 2) are the displacements of three corners of a centred square.
+    """
     third = min(h, w) / 3
     corners = np.array([(1, 1), (1, -1), (-1, -1)]) * third + np.array([h, w]) / 2
     corners = np.column_stack([corners, np.ones(3)])
-    maps = np.linalg.solve(corners, moves)  # (n, 3, 2), of homogeneous coordinates
+    maps = np.linalg.solve(corners, moves)  # (n, 3, 2), for homogeneous coordinates
     return places + places @ maps[:, :2] + maps[:, 2:]
 
 
 def pixelate(images, rngs, severity):
-    """Means over coarse pixels."""
+    """Replace pixels by means over coarser ones."""
     kept = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1] / scaled(1, images, shrink=False)
 
     def means_and_back(n: int) -> np.ndarray:  # by area, then the nearest, (n, n)
@@ -86,7 +89,7 @@ def pixelate(images, rngs, severity):
 
 
 def jpeg_compression(images, rngs, severity):
-    """Through a JPEG file and back."""
+    """Compress each image as JPEG, and decompress it."""
     try:
         from PIL import Image
     except ImportError as error:

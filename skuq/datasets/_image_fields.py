@@ -18,29 +18,29 @@ _CIFAR_WIDTH = 32
 
 
 def scaled(length: float, images: np.ndarray, *, shrink: bool = True) -> float:
-    """Pixels of a 32-pixel image in pixels of these images (n, h, w, ..).
+    """Convert a length in pixels of a 32-pixel image to pixels of images (n, h, w, ..).
 
-    With ``shrink=False`` never fewer than given: blurs are about a pixel wide, and a
-    fraction of one leaves a small image as it was.
+    With ``shrink=False`` the length is never reduced: blurs are about a pixel wide, and a fraction
+    of a pixel would not change a small image.
     """
     ratio = min(images.shape[1:3]) / _CIFAR_WIDTH
     return length * (ratio if shrink else max(ratio, 1.0))
 
 
 def normals(rngs: Rngs, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard normals, (n, *shape)."""
+    """Draw standard normals of shape (n, *shape), with one generator per image."""
     return np.stack([rng.standard_normal(shape) for rng in rngs])
 
 
 def uniforms(rngs: Rngs, low: float, high: float, shape: tuple[int, ...] = ()) -> np.ndarray:
-    """Uniform numbers in [low, high), (n, *shape)."""
+    """Draw uniform numbers in [low, high) of shape (n, *shape), with one generator per image."""
     return np.stack([rng.uniform(low, high, shape) for rng in rngs])
 
 
 def smooth_normals(
     rngs: Rngs, shape: tuple[int, int], sigma: float, like_sigma: float
 ) -> np.ndarray:
-    """White noise after a Gaussian blur of `sigma` pixels, (n, h, w).
+    """Draw white noise (n, h, w), blurred by a Gaussian of `sigma` pixels.
 
     Its standard deviation is the one that a blur of `like_sigma` leaves, so that the
     same thresholds and amplitudes suit a texture drawn coarser or finer.
@@ -50,14 +50,14 @@ def smooth_normals(
 
 
 def _blurred_std(sigma: float) -> float:
-    """Standard deviation of white noise in the plane after a Gaussian blur."""
+    """Compute the standard deviation of white noise in the plane after a Gaussian blur."""
     point = np.zeros(2 * int(4 * sigma + 1) + 1)
     point[len(point) // 2] = 1
     return float(np.sum(gaussian_filter(point, sigma, mode="constant") ** 2))
 
 
 def plasma(rngs: Rngs, shape: tuple[int, int], decay: float) -> np.ndarray:
-    """Cloudy fractal noise from 0 to 1, (n, h, w).
+    """Draw cloudy fractal noise (n, h, w) from 0 to 1.
 
     Its amplitude falls by the factor `decay` with each halving of the wave length, as in
     the diamond-square algorithm: a spectrum of amplitudes f**-(1 + log2(decay)).
@@ -72,14 +72,14 @@ def plasma(rngs: Rngs, shape: tuple[int, int], decay: float) -> np.ndarray:
 
 
 def luminance(colour: np.ndarray) -> np.ndarray:
-    """Brightness as the eye sees it (ITU-R 601), (..., 1); of channels other than RGB, the mean."""
+    """Compute the luminance (..., 1) of RGB by ITU-R 601; of other channels, their mean."""
     if colour.shape[-1] == 3:
         return (colour @ [0.299, 0.587, 0.114])[..., None]
     return colour.mean(axis=-1, keepdims=True)
 
 
 def area_means(n: int, n_coarse: int) -> np.ndarray:
-    """The matrix (n_coarse, n) of means of n pixels over coarser ones."""
+    """Make the matrix (n_coarse, n) that averages n pixels over coarser ones."""
     edges = np.linspace(0, n, n_coarse + 1)[:, None]
     fine = np.arange(n)
     overlap = np.minimum(edges[1:], fine + 1) - np.maximum(edges[:-1], fine)
@@ -87,7 +87,7 @@ def area_means(n: int, n_coarse: int) -> np.ndarray:
 
 
 def resample(images: np.ndarray, weights: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Images whose rows, then columns, of n pixels are mixed by the matrix weights(n)."""
+    """Multiply the rows, then the columns, of images by the matrix ``weights(n)`` of n pixels."""
     for axis in (1, 2):
         lines = np.moveaxis(images, axis, -1) @ weights(images.shape[axis]).T
         images = np.moveaxis(lines, -1, axis)

@@ -1,4 +1,4 @@
-"""Weather, and what it leaves on the lens. Notation as in `_image_noise`."""
+"""Corruptions of images by weather and drops on the lens. See `_image_noise` for the notation."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MUD = np.array([63, 42, 20]) / 255
 
 
 def _colour_layer(layer: np.ndarray, colour: np.ndarray, n_channels: int) -> np.ndarray:
-    """A layer (n, h, w) in that colour, (n, h, w, c): grey unless there are three channels."""
+    """Colour a layer (n, h, w) to (n, h, w, c); it is grey unless there are three channels."""
     return layer[..., None] * (colour if n_channels == 3 else luminance(colour))
 
 
 def snow(images, rngs, severity):
-    """Streaks of flakes, and a whiter scene."""
+    """Add streaks of flakes, and whiten the scene."""
     mean, std, size, threshold, reach, sigma, kept = (
         (0.10, 0.2, 1.00, 0.60, 8, 3, 0.95),
         (0.10, 0.2, 1.00, 0.50, 10, 4, 0.90),
@@ -44,7 +44,7 @@ def snow(images, rngs, severity):
 
 
 def frost(images, rngs, severity):
-    """Ice on the window: crystals along the ridges of fractal noise, over a haze."""
+    """Add ice on the window: crystals along the ridges of fractal noise, over a haze."""
     kept, added = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
     shape = images.shape[1:3]
     haze = plasma(rngs, shape, decay=2.5)
@@ -54,7 +54,7 @@ def frost(images, rngs, severity):
 
 
 def fog(images, rngs, severity):
-    """Clouds of fractal noise, at the price of contrast."""
+    """Add clouds of fractal noise, and reduce the contrast."""
     added, decay = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1.0, 2), (1.5, 1.75))[severity - 1]
     clouds = plasma(rngs, images.shape[1:3], decay)[..., None]
     brightest = images.max(axis=(1, 2, 3), keepdims=True)
@@ -62,7 +62,7 @@ def fog(images, rngs, severity):
 
 
 def brightness(images, rngs, severity):
-    """Adds to the value of HSV, the largest channel, hue and saturation kept."""
+    """Add to the value in HSV (the largest channel); keep hue and saturation."""
     added = (0.05, 0.10, 0.15, 0.20, 0.30)[severity - 1]
     value = images.max(axis=-1, keepdims=True)
     brighter = np.minimum(value + added, 1)
@@ -72,7 +72,7 @@ def brightness(images, rngs, severity):
 
 
 def spatter(images, rngs, severity):
-    """Drops on the lens: clear water up to severity 3, then mud."""
+    """Add drops on the lens: clear water up to severity 3, then mud."""
     # The mean, standard deviation and blur of noise, the level where drops begin, and
     # how bright the water or how blurred the edge of the mud is.
     mean, std, smoothing, level, last = (
@@ -100,7 +100,10 @@ def spatter(images, rngs, severity):
 
 
 def _shine(drop: np.ndarray, scale: float) -> np.ndarray:
-    """Light from the upper left on drops as high as they are far from their edge, (h, w)."""
+    """Compute the light (h, w) from the upper left on drops.
+
+    The height of a drop is the distance from its edge.
+    """
     height = distance_transform_edt(drop)
     emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
     light = np.maximum(correlate(height, emboss, mode="nearest"), 0)

@@ -17,6 +17,7 @@ from sklearn.utils import check_array
 
 from skuq.datasets._cell_towers import N_ANTENNAS, received_power
 from skuq.datasets._cell_towers import SIDE as _MAP_SIDE
+from skuq.datasets._interferometer import interferograms
 
 OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer", "cell_towers")
 
@@ -25,36 +26,37 @@ OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer", "cell_towers
 class OperatorProblem:
     """An expensive function-valued map and a cheap objective of its values.
 
-    Made by :func:`make_operator_problem`. Calling it with U of shape (n, d) evaluates the
-    map and gives outputs of shape (n, q), or (n, q, d_s) with several components.
+    It is made by :func:`make_operator_problem`. A call with U of shape (n, d) evaluates the map
+    and returns outputs of shape (n, q), or (n, q, d_s) with several components.
 
     Parameters
     ----------
     name : str
+        Name of the problem.
     bounds : ndarray of shape (d, 2)
         Lowest and highest inputs.
     query_points : ndarray of shape (q, d_y)
-        Where functions are known.
+        Points at which the functions are known.
     n_outputs : int
-        d_s, the components of a function.
+        Number of components of a function, d_s.
     objective : callable
         ``objective(outputs) -> values``, to be maximised: (.., q) or (.., q, d_s) to (..,).
-        Takes float64 arrays, or tensors of Keras' backend, through which gradients flow.
+        It takes float64 arrays, or tensors of Keras' backend, through which gradients flow.
     simulator : callable or None
-        Function that a call evaluates; None where there are only stored data.
+        Function that a call evaluates. None if there are only stored data.
     best_value : float or None
-        The largest value that the objective can have; None if not known.
+        The largest possible value of the objective. None if it is not known.
     best_input : ndarray of shape (d,) or None
-        Where it is reached.
+        An input with this value.
 
     Raises
     ------
     ImportError
-        When called, if the simulator needs a library that is not there.
+        If it is called and the simulator needs a library that is not installed.
     NotImplementedError
-        When called, if there are only stored data.
+        If it is called and there are only stored data.
     ValueError
-        When called, if U has another number of columns.
+        If it is called with another number of columns.
     """
 
     name: str
@@ -112,7 +114,8 @@ def make_operator_problem(name):
       Needs `py-pde`; five seconds or more a function.
     - "interferometer": position of two mirrors. A function is 16 images of 64 x 64 pixels, in
       0 to 255; the objective is the visibility of the light's interference. Queries are
-      (column, row), in 64ths. There is no simulator: :func:`load_interferometer` has runs.
+      (column, row), in 64ths. The simulator has two Gaussian beams, with constants measured on
+      the runs of :func:`load_interferometer`, which are of another one.
 
     - "cell_towers": downtilts, in 0 to 10 degrees, and powers, in 30 to 50 dBm, of 15 antennas.
       A function is the strength of the strongest signal and of the interference by all others on
@@ -142,7 +145,7 @@ def make_operator_problem(name):
     return _made(name)
 
 
-@functools.cache  # one objective for all, so that programs compiled with it are found again
+@functools.cache  # one objective for all, so that programs compiled with it are reused
 def _made(name):
     problem = _MAKERS[name]()
     for array in (problem.bounds, problem.query_points, problem.best_input):
@@ -152,9 +155,9 @@ def _made(name):
 
 
 def _namespace(outputs, shape):
-    """NumPy or Keras' operations, and outputs of so many last axes as floats.
+    """Choose NumPy for arrays and Keras' operations for tensors; check the last axes.
 
-    Tensors come from those who have loaded the backend: nothing is loaded for arrays.
+    Return the module and the outputs, arrays as float64. For arrays no backend is loaded.
     """
     if not hasattr(outputs, "shape"):
         outputs = np.asarray(outputs)
@@ -171,7 +174,7 @@ def _namespace(outputs, shape):
 
 
 def _like(constant, outputs):
-    """A constant array in the precision of the outputs."""
+    """Convert a constant array to the precision of the outputs."""
     return constant.astype(getattr(outputs.dtype, "name", outputs.dtype))
 
 
@@ -182,7 +185,7 @@ _TRUE_SPILLS = np.array([10, 0.07, 1.505, 30.1525])
 
 
 def _spilt(U):
-    """Concentrations (n, 12) of two spills: the second one is later, and elsewhere."""
+    """Compute the concentrations (n, 12) of two spills; the second is later, at `place`."""
     mass, diffusion, place, tau = U.T[:, :, None]
     t, x = _TIMES_AND_PLACES.T
 
@@ -223,10 +226,10 @@ _NOISE, _NOISE_SEED = 0.1, 10
 
 
 def _simulate_reaction(U):
-    """Concentrations (n, 4096, 2) at the end, of py-pde's explicit Euler steps.
+    """Solve with py-pde's explicit Euler steps; return the final concentrations (n, 4096, 2).
 
-    Its NumPy backend: Numba would compile every input's equation anew, which takes twice as
-    long as the steps do.
+    It uses the NumPy backend. Numba would compile the equation of every input, which takes
+    twice as long as the steps.
     """
     try:
         import pde
@@ -238,7 +241,8 @@ def _simulate_reaction(U):
     grid = pde.UnitGrid([_SIDE, _SIDE])
     fields = []
     for a, b, d0, d1 in U.tolist():
-        # The paper prints a - (1 - b) u; the reaction, and what its authors solved, has 1 + b.
+        # The paper prints a - (1 - b) u. The Brusselator has a - (1 + b) u, which is also what the
+        # authors solved.
         equation = pde.PDE(
             {
                 "u": f"{d0} * laplace(u) + {a} - (1 + {b}) * u + u**2 * v",
@@ -254,7 +258,7 @@ def _simulate_reaction(U):
 
 
 def _border_weights():
-    """1 on the two outermost rows and columns, 0.1 inside: (4096, 1)."""
+    """Return weights (4096, 1): 1 on the two outermost rows and columns, 0.1 inside."""
     weights = np.ones((_SIDE, _SIDE))
     weights[2:-2, 2:-2] = 0.1
     return weights.reshape(-1, 1)
@@ -269,7 +273,7 @@ def _minus_weighted_variance(outputs):
 
 
 def _grid(numbers):
-    """(column, row) of every cell, row by row: (4096, 2)."""
+    """Return (column, row) of every cell, row by row, of shape (4096, 2)."""
     return np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
 
 
@@ -287,15 +291,18 @@ def _brusselator():
 # Interferometer (appendix 6.3)
 
 _PIXELS = np.arange(_SIDE) / _SIDE
-_WIDTH = 0.95  # of the weights; printed as 1, but the stored runs have this one
+_WIDTH = 0.95  # width of the weights; the paper prints 1, but the stored runs have 0.95
 _WHITE = 255.0
-# Of an image that is nearly black (a real one has some 20 000): where draws are darker than
-# that, visibility would have no bound.
+# Light of an image that is nearly black (a real one has about 20 000). Predicted images may be
+# darker; without this bound their visibility would not be bounded.
 _LEAST_LIGHT = 100.0
 
 
 def _visibility(outputs):
-    """(max - min) / (max + min) of the 16 images' light, both smooth; see appendix 6.3."""
+    """Compute (max - min) / (max + min) of the 16 images' light, with smooth max and min.
+
+    See appendix 6.3.
+    """
     xp, outputs = _namespace(outputs, (_SIDE**2, 16))
     centred = np.square(_grid(_PIXELS) - 0.5).sum(axis=1)
     weights = np.exp(-centred / _WIDTH**2)[None]  # (1, 4096)
@@ -317,6 +324,7 @@ def _interferometer():
         _grid(_PIXELS),
         16,
         _visibility,
+        interferograms,
         best_value=1.0,
     )
 

@@ -69,7 +69,7 @@ def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
 
 
 def _read_columns(path, names) -> list[np.ndarray]:
-    """Columns of numbers, each of shape (391,)."""
+    """Load the columns of numbers, each of shape (391,)."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"`path` must be the irradiance file. There is no file {path}.")

@@ -1,4 +1,4 @@
-"""Corruptions of tables: noise, lost cells, drifting units and permuted rows."""
+"""Corruptions of tables: noise, lost cells, changed units and permuted cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skuq.datasets._corruption_arguments import check_severity, resolve_kinds
 TABLE_CORRUPTIONS = ("noise", "missing", "scaling", "permutation")
 
 _FAMILIES = {"all": TABLE_CORRUPTIONS}
-_NUMERIC = ("noise", "scaling")  # kinds that leave columns of other things alone
+_NUMERIC = ("noise", "scaling")  # kinds that change numeric columns only
 
 _STDS = (0.1, 0.2, 0.4, 0.6, 1.0)
 _SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -24,56 +24,57 @@ _FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0)
 def corrupt_table(
     X, kind="noise", severity=3, *, columns=None, reference=None, fill="mean", random_state=None
 ):
-    """Corrupt a table's cells, to see predictions under dataset shift.
+    """Corrupt a table's cells, to study predictions under dataset shift.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features) or DataFrame
-        Missing cells stay as they are. Categories of a DataFrame have a text, category or
-        bool dtype; numbers are taken for quantities.
+        Table to corrupt. Missing cells stay missing. Columns of a DataFrame with a text,
+        category or bool dtype hold categories; numbers are taken as quantities.
     kind : str or sequence of str, default="noise"
-        With several, or ``"all"`` four, each row gets one at random. The five numbers belong
-        to the severities:
+        Name of a corruption, or several, of which each row gets one at random; ``"all"``
+        means all four. The five numbers below are those of the five severities:
 
         - ``"noise"``: adds a normal with 0.1, 0.2, 0.4, 0.6 or 1 times the standard
           deviation of the column;
         - ``"missing"``: a share of cells, 0.05, 0.1, 0.2, 0.3 or 0.5, is lost, see `fill`;
-        - ``"scaling"``: half of the cells, at random in each row, get 1.25, 1.5, 2, 3 or 4
-          times as far from the mean of the column, or as many times nearer: sensors that
-          drift or have other units. Drawn row by row, since the result of one draw for the
-          whole table would depend on luck;
+        - ``"scaling"``: in half of the cells, at random in each row, the distance from the
+          mean of the column is multiplied or divided by 1.25, 1.5, 2, 3 or 4, as for sensors
+          that drift or have other units. The cells are drawn row by row, since the result of
+          one draw for the whole table would depend on luck;
         - ``"permutation"``: a share of each column's cells, as in ``"missing"``, is
-          permuted: the column's distribution stays, its relation to the others does not.
+          permuted. The distribution of the column stays, its relation to the others is lost.
 
-        ``"noise"`` and ``"scaling"`` leave alone columns of a DataFrame that are not numbers.
+        ``"noise"`` and ``"scaling"`` do not change columns of a DataFrame that are not numeric.
     severity : int, default=3
-        From 1, mild, to 5; 0 returns a copy.
+        Severity from 1 (mild) to 5 (strong); 0 returns a copy.
     columns : sequence of names or positions, default=None
         The columns to corrupt. By default all.
     reference : array-like of shape (n_reference, n_features) or DataFrame, default=None
-        Table that gives means, standard deviations and most frequent values: best the
-        training data. By default X.
+        Table from which means, standard deviations and most frequent values are computed,
+        preferably the training data. By default X.
     fill : {"mean", "nan"}, default="mean"
-        Value of cells that are lost: the mean of numbers and the most frequent of other
-        values, as an imputer would, so that any estimator can be judged; or NaN, which turns
-        integers to float64 and bool to object.
+        Value of lost cells. "mean" imputes the mean of numbers and the most frequent of other
+        values, so that any estimator can predict. "nan" sets NaN, which converts integers to
+        float64 and bool to object.
     random_state : int, RandomState instance or None, default=None
+        Seed of the corruptions.
 
     Returns
     -------
     X_corrupted : ndarray or DataFrame, as X
-        Same shape, columns, index and dtypes; integers are rounded, and kept within what
-        their dtype holds.
+        Table with the same shape, columns, index and dtypes. Integers are rounded and clipped
+        to the range of their dtype.
 
     Raises
     ------
     ValueError
-        If an argument is none of the above, X does not have two dimensions, `reference`
-        has other columns, or an array without numbers is to get noise or scaling.
+        If an argument has another value, X does not have two dimensions, `reference` has
+        other columns, or noise or scaling is asked for an array that is not numeric.
 
     See Also
     --------
-    corrupt_images : The like for images.
+    corrupt_images : Corruptions of images.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def _corrupt(frame, kinds, positions, reference, severity, fill, random_state) -
 
 
 def _check_model(column: pd.Series) -> None:
-    """Refuse a column of the reference that has no mean or no most frequent value."""
+    """Raise ValueError if a column of the reference has no mean or no most frequent value."""
     if _is_number(column) and np.isinf(_numbers(column)).any():
         raise ValueError(f"Column {column.name!r} has infinite values.")
     if column.isna().all():
@@ -144,6 +145,7 @@ def _scaling(column, cells, reference, severity, fill, rng):
 
 
 def _missing(column, cells, reference, severity, fill, rng):
+    """Lose a share of the cells, and fill them with the mean, the most frequent value or NaN."""
     cells = cells & (rng.uniform(size=len(column)) < _SHARES[severity - 1])
     if not cells.any():
         return column
@@ -181,7 +183,7 @@ def _numbers(column: pd.Series) -> np.ndarray:
 
 
 def _with_numbers(column: pd.Series, cells: np.ndarray, numbers: np.ndarray) -> pd.Series:
-    """The column with `numbers` in `cells`, in its own dtype."""
+    """Return the column with `numbers` in `cells`, in its own dtype."""
     numbers = numbers[cells]
     if is_integer_dtype(column.dtype):
         limits = np.iinfo(getattr(column.dtype, "numpy_dtype", column.dtype))
@@ -204,7 +206,7 @@ def _as_frame(X, name: str) -> pd.DataFrame:
 
 
 def _check_reference(reference, frame: pd.DataFrame) -> pd.DataFrame:
-    """Table whose statistics are meant, by default X itself, with the columns of X."""
+    """Check the table for the statistics, by default X, and return it with the columns of X."""
     if reference is None:
         return frame
     reference = _as_frame(reference, "reference")
@@ -217,7 +219,7 @@ def _check_reference(reference, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _check_numbers(frame: pd.DataFrame) -> None:
-    """Raise ValueError if a column is not of numbers."""
+    """Raise ValueError if a column is not numeric."""
     if not all(_is_number(column) for _, column in frame.items()):
         raise ValueError(
             f"X must be an array of numbers for 'noise' and 'scaling', or a DataFrame, whose "
@@ -226,7 +228,7 @@ def _check_numbers(frame: pd.DataFrame) -> None:
 
 
 def _positions(frame: pd.DataFrame, columns, named: bool) -> list[int]:
-    """Positions of `columns`, given by name or position, in the table."""
+    """Return the positions of `columns`, given by name or position, in the table."""
     if columns is None:
         return list(range(frame.shape[1]))
     if isinstance(columns, (str, Integral)):

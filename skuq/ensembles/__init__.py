@@ -1,4 +1,4 @@
-"""Which members to keep: functions from arrays of predictions to indices and weights."""
+"""Select ensemble members: functions from arrays of predictions to indices and weights."""
 
 import lazy_loader
 

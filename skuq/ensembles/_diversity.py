@@ -1,12 +1,12 @@
-"""Diversity of the members of an ensemble.
+"""Measure the diversity of the members of an ensemble.
 
-Notation: M models, N rows, teams of S models as index arrays (n_teams, S); F sets of rows
-(Q measures have one, HQ measures one a focal model).
+Notation: M models, N rows, teams of S models as index arrays (n_teams, S); F sets of rows. A Q
+measure uses one set, and an HQ measure one set for each focal model.
 
 All Q measures of a team follow from how often *pairs* of its models are wrong together:
-with l of S models right on a row, l (S - l) is the number of its pairs that disagree, and
-(S - l)(S - l - 1) / 2 the number of pairs that are both wrong. So the rows are read once,
-into one matrix a set, and a team of any size costs S (S - 1) / 2 look-ups.
+if l of S models are right on a row, l (S - l) pairs disagree on it, and (S - l)(S - l - 1) / 2
+pairs are both wrong. Therefore the rows are read once, into one matrix for each set, and a team
+of any size costs S (S - 1) / 2 look-ups.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from scipy.spatial.distance import pdist
 
 from skuq.ensembles._teams import check_teams, row_weights
 
-#: Cohen's kappa, Formula 1 of the HQ paper, Q statistics, binary disagreement (averaged over
-#: pairs); Fleiss' kappa, Kohavi-Wolpert variance, generalised diversity.
+#: Averaged over pairs: Cohen's kappa, the HQ paper's Formula 1 for it, Q statistics and binary
+#: disagreement. Of the whole team: Fleiss' kappa, Kohavi-Wolpert variance, generalised diversity.
 MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
 
-# Share of the rows below which a denominator counts as 0: rounding of weighted counts.
+# A denominator below this share of the rows counts as 0: it is rounding of weighted counts.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class PairCounts:
-    """Counts of what models do alone and in pairs, over F sets of rows.
+    """Errors and agreements of single models and of pairs, counted over F sets of rows.
 
     Attributes
     ----------
     n : ndarray of shape (F,)
-        Weight of the rows of a set.
+        Total weight of a set's rows.
     wrong : ndarray of shape (F, M)
         Weight of the rows on which a model is wrong.
     both : ndarray of shape (F, M, M)
-        Weight of the rows on which two models are wrong.
+        Weight of the rows on which two models are both wrong.
     agree : ndarray of shape (F, M, M)
-        Weight of the rows on which two raters agree: on being right or wrong, or on labels.
+        Weight of the rows on which two models' ratings agree. A rating is right or wrong, or the
+        label itself.
     chance : ndarray of shape (F, M, M)
-        ``n ** 2`` times the share on which raters with these habits agree by chance.
+        ``n ** 2`` times the share of rows on which independent raters would agree, if each gave
+        every rating as often as its model does.
     """
 
     n: np.ndarray
@@ -54,51 +56,63 @@ class PairCounts:
     chance: np.ndarray
 
     def scores(self, measure: str, teams: np.ndarray, sets: np.ndarray | int) -> np.ndarray:
-        """Score each team (n_teams, S) on its set (n_teams,) or 0; low is diverse.
+        """Compute the diversity score of each team; low means diverse.
 
-        Scores are rounded to twelve digits, so that equal teams stay equal.
+        `teams` is (n_teams, S), and `sets` (n_teams,) holds the number of each team's set of rows,
+        or one number for all. The paper's formulas (appendix C) are written in counts of pairs.
+        Scores are rounded to twelve digits, so that equal teams get equal scores.
         """
         sets = np.broadcast_to(sets, len(teams))
         n, size = self.n[sets], teams.shape[1]
         n_pairs = size * (size - 1) / 2
-        if measure in _TABLES:
+        if measure in _TABLES:  # the mean over pairs, Formula 4
             score = _pair_sum(_TABLES[measure](self), teams, sets) / n_pairs
         elif measure in ("bd", "kw"):
+            # "bd": 1 - mean over pairs of (N01 + N10) / N (Formulas 3 and 4).
+            # "kw": 1 - sum over rows of l (S - l) / (N S^2), in which l (S - l) counts pairs.
             disagree = _pair_sum(self._disagree(), teams, sets)
             score = 1 - _ratio(disagree, n * (n_pairs if measure == "bd" else size**2), 0.0, n)
-        elif measure == "gd":
-            alone = self.wrong[sets[:, None], teams].mean(axis=1)  # n p(1)
-            together = _pair_sum(self.both, teams, sets) / n_pairs  # n p(2)
+        elif measure == "gd":  # 1 - GD = p(2) / p(1) (Formula 7)
+            alone = self.wrong[sets[:, None], teams].mean(axis=1)  # n p(1): one member fails
+            together = _pair_sum(self.both, teams, sets) / n_pairs  # n p(2): two members fail
             score = _ratio(together, alone, 1.0, n)
-        else:
+        else:  # "fk": (p_agree - p_chance) / (1 - p_chance), with all shares times n^2
             agree = _pair_sum(self.agree, teams, sets) / n_pairs
+            # Chance agreement of two ratings drawn from the whole team: all S^2 ordered pairs.
             own = sum(self.chance[sets, model, model] for model in teams.T)
             chance = (2 * _pair_sum(self.chance, teams, sets) + own) / size**2
             score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
-        return np.round(score, 12) + 0.0  # without -0
+        return np.round(score, 12) + 0.0  # turns -0.0 into 0.0
 
     def _disagree(self) -> np.ndarray:
+        """Weight of the rows on which exactly one of two models is wrong, (F, M, M)."""
         return self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both
 
     def _cohen(self) -> np.ndarray:
+        """Cohen's kappa of all pairs, (F, M, M): (p_agree - p_chance) / (1 - p_chance)."""
         n2 = self.n[:, None, None] ** 2
         return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
 
     def _formula_1(self) -> np.ndarray:
+        """The paper's Formula 1 of all pairs, (F, M, M), as printed (see `diversity_score`)."""
         n, first = self.n[:, None, None], self.wrong[:, :, None]
         second = np.swapaxes(first, 1, 2)
         product = n * self.both - first * second  # N11 N00 - N01 N10
         return _ratio(2 * product, first * (n - first) + second * (n - second), 0.0, n**2)
 
     def _yule(self) -> np.ndarray:
+        """Yule's Q of all pairs, (F, M, M), Formula 2.
+
+        Q = (N11 N00 - N01 N10) / (N11 N00 + N01 N10), where 1 means right and 0 wrong.
+        """
         n = self.n[:, None, None]
         only = self.wrong[:, :, None] - self.both  # the first is wrong, the second right
-        neither = n - only - self.wrong[:, None, :]
-        # Cells are differences: what is left of rounding is 0.
+        neither = n - only - self.wrong[:, None, :]  # both are right
+        # Cells are computed as differences: values as small as rounding errors count as 0.
         cells = (neither, self.both, only, np.swapaxes(only, 1, 2))
         n11, n00, n10, n01 = (np.where(cell > _ROUNDING * n, cell, 0.0) for cell in cells)
-        alike, apart = n11 * n00, n10 * n01
-        return _ratio(alike - apart, alike + apart, 0.0, 0.0)
+        agreeing, opposed = n11 * n00, n10 * n01
+        return _ratio(agreeing - opposed, agreeing + opposed, 0.0, 0.0)
 
 
 _TABLES = {
@@ -111,7 +125,7 @@ _TABLES = {
 def _ratio(
     numerator: np.ndarray, denominator: np.ndarray, undefined: float, size: Any
 ) -> np.ndarray:
-    """Divide; `undefined` where the denominator is 0 compared to `size`."""
+    """Divide; return `undefined` if the denominator is negligible compared to `size`."""
     defined = denominator > _ROUNDING * size
     return np.divide(
         numerator, denominator, out=np.full(np.shape(denominator), undefined), where=defined
@@ -119,7 +133,7 @@ def _ratio(
 
 
 def _pair_sum(table: np.ndarray, teams: np.ndarray, sets: np.ndarray) -> np.ndarray:
-    """Sum of a table (F, M, M) over the pairs of each team: (n_teams,)."""
+    """Sum a table (F, M, M) over the pairs of each team: (n_teams,)."""
     total = np.zeros(len(teams))
     for first in range(teams.shape[1]):
         for second in range(first + 1, teams.shape[1]):
@@ -133,21 +147,21 @@ def count_pairs(
     weight: np.ndarray,
     labels: np.ndarray | None = None,
 ) -> PairCounts:
-    """Count what models do alone and in pairs over sets of rows.
+    """Count errors and agreements of models and of pairs, over sets of rows.
 
-    `wrong` (M, N) says where each model errs, `sets` holds positions of rows, and `labels` (M, N)
-    are ratings for `agree` and `chance`, by default being right or wrong.
+    `wrong` (M, N) is True where a model errs, `sets` holds F arrays of row numbers, and `labels`
+    (M, N) are the ratings for `agree` and `chance`, by default right or wrong.
     """
     n_models = len(wrong)
     ratings = wrong if labels is None else labels
     n, single, both, agree, chance = [], [], [], [], []
     for rows in sets:
-        w = weight[rows]
-        fails = wrong[:, rows].astype(float)
+        w = weight[rows]  # (n,) for the n rows of this set
+        fails = wrong[:, rows].astype(float)  # (M, n)
         n.append(w.sum())
         single.append(fails @ w)
-        both.append((fails * w) @ fails.T)
-        pairs = np.zeros((2, n_models, n_models))
+        both.append((fails * w) @ fails.T)  # (M, M)
+        pairs = np.zeros((2, n_models, n_models))  # agreement observed, and expected by chance
         for category in np.unique(ratings[:, rows]):
             gives = (ratings[:, rows] == category).astype(float)
             pairs += (gives * w) @ gives.T, np.multiply.outer(gives @ w, gives @ w)
@@ -170,43 +184,43 @@ def diversity_score(
     Parameters
     ----------
     predictions : array-like of shape (n_models, n_samples)
-        Whether each model is right (booleans), or the labels it gives if `y` is given or
-        ``on="labels"``.
+        Booleans that tell whether a model is right, or labels if `y` is given or ``on="labels"``.
     y : array-like of shape (n_samples,), optional
-        The true labels.
+        True labels.
     measure : {"ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd"}, default="gd"
         Cohen's kappa, the HQ paper's Formula 1 for it (see Notes), Q statistics and binary
         disagreement, averaged over pairs; Fleiss' kappa, Kohavi-Wolpert variance and
         generalised diversity. "bd", "kw" and "gd" are one minus the measure, so that low means
         diverse for all.
     teams : sequence of sequences of int, optional
-        Which models make a team; by default all of them make one.
+        Teams to score, as lists of model numbers. By default one team of all models.
     on : {"correctness", "labels"}, default="correctness"
-        Ratings that "ck" and "fk" compare: being right or wrong, as in the paper, or the labels
+        Ratings compared by "ck" and "fk": right or wrong, as in the paper, or the labels
         themselves, as in its released code. The other measures use correctness only.
     sample_weight : array-like of shape (n_samples,), optional
-        Non-negative.
+        Non-negative weights of the rows.
 
     Returns
     -------
     float or ndarray of shape (n_teams,)
-        A number if `teams` is not given. Never NaN: where a measure is 0/0 it is 0 for a pair of
-        "ck", "ck-formula-1" or "qs" (no agreement beyond chance can be seen) and 1 for "fk" and
-        "gd" (members that never differ are not diverse); without rows "bd" and "kw" are 1 too.
+        One number if `teams` is not given. Scores are never NaN: an undefined ratio 0/0 is 0 for
+        pairs in "ck", "ck-formula-1" and "qs" (no agreement beyond chance can be seen), and 1 for
+        "fk" and "gd" (members that never differ are not diverse). Without rows, "bd" and "kw" are
+        1, too.
 
     Raises
     ------
     ValueError
-        If shapes, a team or the measure cannot be used.
+        If shapes do not agree, or a team or the measure is invalid.
 
     Notes
     -----
-    The rows are used as given. The HQ paper measures on negative samples: rows on which
-    at least one model is wrong (Q), or the focal model is (HQ).
+    All rows given are used. The HQ paper uses negative samples only: rows on which at least one
+    model is wrong (Q), or the focal model is wrong (HQ).
 
     "ck" is Cohen's kappa: 2 (N11 N00 - N01 N10) / ((N11 + N10)(N10 + N00) + (N11 + N01)(N01 +
-    N00)). "ck-formula-1" is the paper's Formula 1 to the letter, which pairs the brackets of the
-    denominator otherwise: (N11 + N10)(N01 + N00) + (N11 + N01)(N10 + N00). The two are the same
+    N00)). "ck-formula-1" is the paper's Formula 1 as printed, which pairs the brackets of the
+    denominator differently: (N11 + N10)(N01 + N00) + (N11 + N01)(N10 + N00). The two are equal
     only for models of equal accuracy or without correlation; otherwise Formula 1 is farther
     from 0.
 
@@ -242,20 +256,20 @@ def diversity_score(
 
 
 def _number_labels(labels: np.ndarray, measure: str) -> np.ndarray:
-    """Number labels (M, N), for a measure that can be taken on labels."""
+    """Replace labels (M, N) by integers, after a check that the measure can use labels."""
     if measure not in ("ck", "fk"):
-        raise ValueError(f'Only "ck" and "fk" can be taken on labels. Got {measure!r}.')
+        raise ValueError(f'`on="labels"` needs measure "ck" or "fk". Got {measure!r}.')
     return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
 
 
 def _wrong(predictions: np.ndarray, y: ArrayLike | None) -> np.ndarray:
-    """Whether each model is wrong on each row, from labels and `y` or from booleans."""
+    """Find the rows on which each model is wrong, (M, N), from labels and `y` or from booleans."""
     if y is None:
         if predictions.dtype == bool:
             return ~predictions
         raise ValueError(
-            "Without `y`, `predictions` must be booleans: is the model right? "
-            f"Got {predictions.dtype}."
+            "Without `y`, `predictions` must be booleans, True where the model is right. "
+            f"Got {predictions.dtype}. Give `y` if they are labels."
         )
     y = np.asarray(y)
     if y.shape != predictions.shape[1:]:
@@ -263,30 +277,30 @@ def _wrong(predictions: np.ndarray, y: ArrayLike | None) -> np.ndarray:
     if (y.dtype.kind in "US") != (predictions.dtype.kind in "US"):
         raise ValueError(
             f"`predictions` are of type {predictions.dtype}, `y` of type {y.dtype}: no label "
-            "could be right."
+            "could be right. Convert one of them."
         )
     return predictions != y
 
 
 def architecture_diversity(embeddings: ArrayLike) -> float:
-    """Diversity score of a set of architectures (AutoDEUQ III.B.2).
+    """Compute the diversity score of a set of architectures (AutoDEUQ, section III.B.2).
 
     Parameters
     ----------
     embeddings : array-like of shape (n_members, n_decisions)
-        One integer a decision: the position of the value taken.
+        One integer for each decision: the position of its value among the choices.
 
     Returns
     -------
     float
-        The Euclidean distances of all pairs of *distinct* rows, divided by the norm of
-        the vector they make, summed. Between 1 (one pair) and sqrt(n (n - 1) / 2) (all
-        pairs equally far apart); 0 for fewer than two distinct architectures.
+        Sum of the Euclidean distances of all pairs of *distinct* rows, divided by the Euclidean
+        norm of these distances. It lies between 1 (one pair) and sqrt(n (n - 1) / 2) (all n
+        architectures equally far apart), and is 0 for fewer than two distinct architectures.
 
     Notes
     -----
-    The paper prints scores above sqrt(10), the bound for five members counted once, so
-    it must have counted repeated members; we do not.
+    The paper prints scores above sqrt(10), the bound for five distinct members, so that it must
+    have counted repeated members. Here repeats do not count.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""From predictions to a team: HQ pruning for classes and for regression.
+"""Select a team from predictions by HQ pruning, for classification and for regression.
 
 Notation: M models, N rows, C classes.
 """
@@ -30,10 +30,10 @@ from skuq.ensembles._teams import (
     vote_weights,
 )
 
-# Candidates that searches make teams of: of 20 there are 21 679 teams of up to five.
+# Number of candidates that searches build teams from: 20 have 21 679 teams of up to five.
 _POOL_SIZE = 20
-# Share of the rows on which the best regressor counts as wrong: of normal errors, those
-# beyond about one standard deviation.
+# Share of the rows on which the best regressor counts as wrong. For normal errors these are the
+# rows with an error above about one standard deviation.
 _WRONG_SHARE = 1 / 3
 
 
@@ -45,13 +45,14 @@ def prune_classifiers(
     rules: Rules,
     random_state: Any,
 ) -> TeamSelection:
-    """Prune the teams of a pool of classifiers; everything is checked.
+    """Prune the teams of a pool of classifiers. The arguments must have been checked before.
 
-    Models give classes `codes` (M, N) and, if teams average them, probabilities `proba`
-    (M, N, C); None to vote by labels. Of the true classes y (N,), -1 is one that no model knows.
+    `codes` (M, N) are the models' classes. `proba` (M, N, C) are their probabilities if teams
+    average these, or None if teams vote by labels. `y` (N,) are the true classes, with -1 for a
+    class that no model knows.
     """
     wrong = codes != y
-    # What is equal has to stay equal: ties are told apart by it.
+    # Rounded, so that models of equal accuracy stay equal: ties are broken by accuracy.
     accuracy = np.round(~wrong @ weight / weight.sum(), 12)
     votes = None if rules.weights is None else vote_weights(accuracy, rules.weights)
     if proba is None:
@@ -64,6 +65,7 @@ def prune_classifiers(
 
 
 def _generator(random_state: Any) -> np.random.Generator:
+    """Convert a scikit-learn random state to a NumPy generator."""
     return np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
 
 
@@ -91,23 +93,23 @@ def select_teams(
     Parameters
     ----------
     predictions : array-like of shape (n_models, n_samples) or (n_models, n_samples, n_classes)
-        Labels, or probabilities, on rows the models were not trained on.
+        Labels or probabilities, on rows that the models were not trained on.
     y : array-like of shape (n_samples,)
-        True labels. With probabilities: class numbers 0 to n_classes - 1, or labels out of
+        True labels. With probabilities, these are class numbers 0 to n_classes - 1 or labels in
         `classes`.
     metric, score, filters, beta, max_team_size, choose, n_negatives, rank_base, on
         See `HQEnsembleSelector`.
     voting : {"soft", "hard", "majority"}, optional
-        By default "soft" for probabilities, "hard" for labels.
+        Rule by which a team votes; by default "soft" for probabilities and "hard" for labels.
     weights : {"accuracy"}, optional
-        By default all votes count the same. See `HQEnsembleSelector`.
+        Weights of the votes, equal by default. See `HQEnsembleSelector`.
     classes : array-like of shape (n_classes,), optional
         Labels of the columns of probabilities. By default the class numbers if y has
-        no other, else the sorted labels of y.
+        no other labels, otherwise the sorted labels of y.
     sample_weight : array-like of shape (n_samples,), optional
-        Non-negative.
+        Non-negative weights of the rows.
     random_state : int, RandomState instance or None, default=None
-        Draws the negative samples, if `n_negatives` is given.
+        Seed for drawing the negative samples, used if `n_negatives` is given.
 
     Returns
     -------
@@ -116,8 +118,8 @@ def select_teams(
     Raises
     ------
     ValueError
-        If predictions and y do not fit together, there is one model only, or there are too
-        many teams.
+        If the shapes of predictions and y do not agree, there is only one model, or there are
+        too many teams.
 
     References
     ----------
@@ -160,7 +162,7 @@ def select_teams(
 def _as_codes(
     predictions: np.ndarray, y: np.ndarray, classes: ArrayLike | None, voting: str | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Codes of the models' and the true classes, and the probabilities to average or None."""
+    """Return codes of predicted and true classes, and the probabilities to average (or None)."""
     if predictions.ndim == 3:
         proba = predictions.astype(float) if voting in (None, "soft") else None
         return *_probability_codes(predictions, y, classes), proba
@@ -173,14 +175,15 @@ def _as_codes(
 
 
 def _stack_predictions(predictions: ArrayLike) -> np.ndarray:
+    """Convert predictions to one array, and check its number of axes."""
     try:
         array = np.asarray(predictions)
-    except ValueError:  # ragged
+    except ValueError:  # the models have different numbers of rows
         array = np.empty(0)
     if array.ndim not in (2, 3) or not array.size:
         raise ValueError(
             "`predictions` must be labels (n_models, n_samples) or probabilities (n_models, "
-            "n_samples, n_classes) of the same rows for all models, and at least one row. "
+            "n_samples, n_classes), on the same rows for all models, with at least one row. "
             f"Got shape {array.shape}."
         )
     return array
@@ -189,13 +192,13 @@ def _stack_predictions(predictions: ArrayLike) -> np.ndarray:
 def _probability_codes(
     proba: np.ndarray, y: np.ndarray, classes: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Classes the models give, and true ones, as columns of the probabilities."""
+    """Return predicted (M, N) and true classes (N,) as column numbers of the probabilities."""
     n_classes = proba.shape[2]
-    usable = proba.dtype.kind in "fiu" and (proba >= 0).all()  # also no NaN
+    usable = proba.dtype.kind in "fiu" and (proba >= 0).all()  # NaN >= 0 is False, too
     if not usable or not np.allclose(proba.sum(axis=2), 1, atol=1e-3):
         raise ValueError(
             "`predictions` with three axes must be probabilities: non-negative, with sums of 1 "
-            "over the last axis. For logits take `scipy.special.softmax(logits, axis=-1)`."
+            "over the last axis. Convert logits by `scipy.special.softmax(logits, axis=-1)`."
         )
     numbers = y.dtype.kind in "iu" and y.min() >= 0 and y.max() < n_classes
     if classes is None and numbers:
@@ -204,23 +207,24 @@ def _probability_codes(
     if known.shape != (n_classes,):
         raise ValueError(
             f"The probabilities have {n_classes} columns, and "
-            f"{'`y`' if classes is None else '`classes`'} has {len(known)} classes. Give as many "
-            "`classes`, in the order of the columns."
+            f"{'`y`' if classes is None else '`classes`'} has {len(known)} classes. Give "
+            f"{n_classes} `classes`, in the order of the columns."
         )
     problem = "`y` has labels that are not in `classes`"
     return proba.argmax(axis=2), class_codes(y, known, problem)
 
 
 def _label_codes(labels: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Number predicted labels (M, N) and true labels (N,) by one common list of labels."""
     textual = [isinstance(array.ravel()[0], str) for array in (labels, y)]
     if textual[0] != textual[1]:
         raise ValueError(
             f"`predictions` are labels of type {labels.dtype}, `y` of type {y.dtype}: no label "
-            "could be right."
+            "could be right. Convert one of them."
         )
     for name, array in (("predictions", labels), ("y", y)):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"`{name}` has labels that are NaN or infinite.")
+            raise ValueError(f"`{name}` must not have labels that are NaN or infinite.")
     _, codes = np.unique(np.concatenate([labels.ravel(), y]), return_inverse=True)
     return codes[: labels.size].reshape(labels.shape), codes[labels.size :]
 
@@ -237,25 +241,26 @@ def select_hq(
     filters: Sequence[str] = ("alpha", "kmeans"),
     beta: float = 0.1,
 ) -> Selection:
-    """HQ pruning as the selection step of a regressor.
+    """Select a regressor's members by HQ pruning.
 
-    A candidate is *wrong* on a row where its error is larger than the error that the best
-    candidate exceeds on a third of the rows: one standard deviation or so of its errors, if
-    they are normal, and whatever their distribution, enough rows to count on. How strong
-    a team is says the NLL of its moment-matched mixture.
+    A candidate is *wrong* on a row if its error is larger than a tolerance, which the best
+    candidate exceeds on a third of the rows. For normal errors this is about one standard
+    deviation of its errors, and for any distribution there are enough wrong rows to count. The
+    strength of a team is minus the NLL of its moment-matched mixture.
 
     Parameters
     ----------
     y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        Targets the candidates were not trained on. The error of a row is the root of the
-        mean square over outputs, so these should be standardised.
+        Targets of rows that the candidates were not trained on. The error of a row is the root
+        mean square over outputs, so that outputs should be standardised.
     loc, scale : ndarray of shape (n_candidates, n_samples) or (.., n_outputs), as y
         Means and standard deviations of the candidates, in the units of y.
     n_members : int
-        Most members of a team; at least 2.
+        Maximum number of members of a team; at least 2.
     sample_weight : ndarray of shape (n_samples,), optional
+        Non-negative weights of the rows.
     pool_size : int, default=20
-        Teams are made of so many candidates, those of the lowest NLL: of 20 there are
+        Number of candidates that teams are built from, those with the lowest NLL: 20 have
         21 679 teams of up to five.
     metric, filters, beta
         See `HQEnsembleSelector`.
@@ -263,7 +268,7 @@ def select_hq(
     Returns
     -------
     Selection
-        Equal weights; its loss is the NLL of the moment-matched mixture.
+        Members with equal weights. Its loss is the NLL of the moment-matched mixture.
 
     Raises
     ------
@@ -280,9 +285,10 @@ def select_hq(
     array([0, 1, 2])
     """
     if n_members < 2:
-        raise ValueError(f"A team of HQ pruning has at least 2 members. Got n_members={n_members}.")
+        raise ValueError(f"HQ pruning needs n_members >= 2. Got n_members={n_members}.")
     statistics = normal_statistics(y, loc, scale)
     weight = row_weights(sample_weight, len(statistics[0][0]))
+    # The pool: the best single candidates that have a finite loss.
     every = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
     best = np.argsort(np.where(np.isfinite(every), -every, np.inf), kind="stable")
     best = best[: min(pool_size, int(np.isfinite(every).sum()))]
@@ -291,8 +297,10 @@ def select_hq(
     if len(best) == 1:
         return Selection(best, np.ones(1), -float(every[best[0]]))
     error, second_moment = (s[best] for s in statistics)
+    # Root mean square errors over outputs, (n_pool, n_samples).
     squares = np.square(error)
     errors = np.sqrt(squares.reshape(*squares.shape[:2], -1).mean(axis=2))
+    # The tolerance: the error that the best candidate exceeds on a third of the rows, by weight.
     order = np.argsort(-errors[0])
     beyond = np.cumsum(weight[order]) > _WRONG_SHARE * weight.sum()
     tolerance = errors[0][order][np.argmax(beyond)]
@@ -315,23 +323,25 @@ def select_hq_proba(
     sample_weight: ArrayLike | None = None,
     pool_size: int = _POOL_SIZE,
 ) -> Selection:
-    """HQ pruning as the selection step of a classifier whose pool is large.
+    """Select a classifier's members by HQ pruning, from a pool of any size.
 
     Parameters
     ----------
     y : ndarray of int of shape (n_samples,)
         True classes, 0 to n_classes - 1.
     proba : ndarray of shape (n_candidates, n_samples, n_classes)
+        Probabilities on rows that the candidates were not trained on.
     n_members : int
-        Most members of a team; at least 2.
+        Maximum number of members of a team; at least 2.
     sample_weight : ndarray of shape (n_samples,), optional
+        Non-negative weights of the rows.
     pool_size : int, default=20
-        Teams are made of so many candidates, those of the lowest NLL.
+        Number of candidates that teams are built from, those with the lowest NLL.
 
     Returns
     -------
     Selection
-        Equal weights; its loss is the NLL of the averaged probabilities.
+        Members with equal weights. Its loss is the NLL of the averaged probabilities.
     """
     statistics = likelihood_statistics(class_log_likelihood(y, proba))
     pool = select_best(*statistics, pool_size, sample_weight=sample_weight).indices

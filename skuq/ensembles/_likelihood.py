@@ -1,7 +1,7 @@
-"""Choosing an ensemble by the likelihood of its averaged densities or probabilities.
+"""Select an ensemble by the likelihood of its averaged densities or probabilities.
 
-One number a candidate and row is all it takes: the log density, or log probability, that
-the candidate gave to what was observed. So classifiers and regressors are chosen alike.
+The selection needs one number for each candidate and row: the log density, or log probability,
+that the candidate gave to the observed target. Therefore classifiers and regressors share it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from skuq.ensembles._selection import (
 )
 from skuq.ensembles._types import Loss, Statistics
 
-#: The paper's choice first, then the three it was compared with (NES, section 4).
+#: The NES paper's selection first, then three others.
 SELECTORS = ("forward", "replacement", "quick", "top")
 
-_SMALLEST = np.finfo(float).tiny
-_MIN_MEMBERS = 2  # one has no epistemic part
+_SMALLEST = np.finfo(float).tiny  # its log is about -708
+_MIN_MEMBERS = 2  # one member has no epistemic uncertainty
 _N_FOLDS = 5
-_MIN_FOLD = 10  # rows; with less to judge by, sizes are not compared
+_MIN_FOLD = 10  # rows; with fewer rows in a fold, sizes of ensembles are not compared
 
 
 def class_log_likelihood(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
-    """What candidates said about the true classes, (n_candidates, n_samples) in nats.
+    """Compute the candidates' log probabilities of the true classes, (n_candidates, n_samples).
 
-    From codes (n_samples,) and probabilities (n_candidates, n_samples, n_classes).
+    `y` (n_samples,) are class codes, and `proba` (n_candidates, n_samples, n_classes)
+    probabilities. The result is in nats.
     """
-    with np.errstate(divide="ignore"):  # `likelihood_statistics` knows what to make of -inf
+    with np.errstate(divide="ignore"):  # `likelihood_statistics` accepts -inf
         return np.log(proba[:, np.arange(len(y)), y])
 
 
 def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray], Loss]:
-    """Compute what an ensemble averages; return it with its Brier score, for `select_forward`.
+    """Make the statistics and the loss for a selection by Brier score, for `select_forward`.
 
-    From codes (n_samples,) and probabilities (n_candidates, n_samples, n_classes); the score
-    is the squared distance from the true class, summed over classes.
+    `y` (n_samples,) are class codes, and `proba` (n_candidates, n_samples, n_classes)
+    probabilities. The statistic is the difference from the one-hot true class, and the loss its
+    square, summed over classes.
     """
     error = np.array(proba, dtype=float)
     error[:, np.arange(len(y)), y] -= 1
@@ -51,25 +53,27 @@ def brier_statistics(y: np.ndarray, proba: np.ndarray) -> tuple[tuple[np.ndarray
 def likelihood_statistics(
     log_likelihood: ArrayLike,
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Loss]:
-    """Compute what an ensemble averages, (n_candidates, n_samples) each, for `select_forward`.
+    """Make the statistics and the loss for a selection by likelihood, for `select_forward`.
 
-    The statistics are likelihoods divided by the largest of their row, the log of that divisor,
-    and the log likelihoods themselves. The loss maps their averages to minus log of the averaged
-    likelihood, in nats.
+    The statistics, (n_candidates, n_samples) each, are likelihoods divided by the largest of
+    their row, the log of that divisor, and the log likelihoods. The loss maps their averages to
+    minus the log of the averaged likelihood, in nats.
     """
     log_likelihood = np.asarray(log_likelihood, dtype=float)
-    # A density far out in the tail of every candidate is 0 in float64, its log is not.
+    # Divide by the largest likelihood of each row: far in the tail of every candidate a density
+    # is 0 in float64, although its log is finite.
     largest = np.where(np.isfinite(log_likelihood), log_likelihood, -np.inf).max(axis=0)
     largest = np.where(np.isfinite(largest), largest, 0.0)
-    # What is impossible counts as 708 nats worse than the best.
+    # A likelihood of zero counts as 708 nats worse than the row's best.
     bounded = np.where(log_likelihood == -np.inf, largest + np.log(_SMALLEST), log_likelihood)
     ratios = np.exp(bounded - largest)
     return (ratios, np.broadcast_to(largest, ratios.shape), bounded), _averaged_nll
 
 
 def _averaged_nll(ratio: np.ndarray, largest: np.ndarray, log_likelihood: np.ndarray) -> np.ndarray:
-    # Where no member comes within 708 nats of the best candidate, the ratios are 0. The mean
-    # of the members' own losses, an upper bound, still tells these members apart.
+    """Compute the NLL of averaged likelihoods from averages of `likelihood_statistics`."""
+    # If no member comes within 708 nats of the best candidate, the ratio is 0. The mean of the
+    # members' own losses, an upper bound (Jensen), still distinguishes such members.
     return np.where(
         ratio > _SMALLEST, -np.log(np.maximum(ratio, _SMALLEST)) - largest, -log_likelihood
     )
@@ -85,25 +89,27 @@ def select_by(
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> Selection:
-    """One of the four selections of the NES paper, for any loss of averages.
+    """Select an ensemble by one of four methods, for any loss of averaged statistics.
 
     Parameters
     ----------
     statistics, loss :
-        As in `select_forward`.
+        See `select_forward`.
     n_members : int
-        M, the size of the ensemble.
+        Size M of the ensemble.
     method : {"forward", "replacement", "quick", "top"}, default="forward"
         "forward" adds the candidate that lowers the ensemble's loss most, each at most once,
-        until there are M. "replacement" may take a candidate again, which then counts more.
-        "quick" goes once through the candidates from the best on and takes what improves the
-        ensemble; it may end with fewer. "top" takes the M best on their own.
+        until there are M members. "replacement" can add a candidate again, which increases its
+        weight. "quick" goes through the candidates once, from the best, and adds each that
+        improves the ensemble; it can end with fewer members. "top" takes the M best single
+        candidates.
     use_best : bool, default=False
-        Let M be the most, and take the size of the path, from 2 on and repeats counted, that
-        does best on rows that had no part in it; see `choose_size`.
+        Choose the size by cross-validation, from 2 to M, repeats included; see `choose_size`.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
     groups : array-like of shape (n_samples,), optional
-        For `use_best`: rows of one group, such as versions of one row, all have a part or none.
+        Groups of rows for `use_best`. Rows of one group, such as versions of one row, always are
+        in the same fold.
 
     Returns
     -------
@@ -112,7 +118,7 @@ def select_by(
     Raises
     ------
     ValueError
-        If the method is unknown, `n_members` no positive integer, or no candidate has a
+        If the method is unknown, `n_members` is not a positive integer, or no candidate has a
         finite loss.
 
     References
@@ -145,16 +151,16 @@ def select_by_likelihood(
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> Selection:
-    """An ensemble from what each candidate said about the observed labels or targets.
+    """Select an ensemble by the likelihood that candidates give to the observed targets.
 
     Parameters
     ----------
     log_likelihood : array-like of shape (n_candidates, n_samples)
         Log probability of each row's true class, or log density of its y, in nats, on rows
         that the candidates were not trained on. -inf counts as 708 nats worse than the row's
-        best; a candidate with NaN is not taken.
+        best. A candidate with NaN is never selected.
     n_members, method, use_best, sample_weight, groups :
-        As in `select_by`.
+        See `select_by`.
 
     Returns
     -------
@@ -176,8 +182,8 @@ def select_by_likelihood(
     log_likelihood = np.asarray(log_likelihood, dtype=float)
     if log_likelihood.ndim != 2 or not log_likelihood.size:
         raise ValueError(
-            "`log_likelihood` must have shape (n_candidates, n_samples), one of each at least. "
-            f"Got {log_likelihood.shape}."
+            "`log_likelihood` must have shape (n_candidates, n_samples), with at least one "
+            f"candidate and one row. Got {log_likelihood.shape}."
         )
     return select_by(
         *likelihood_statistics(log_likelihood),
@@ -198,23 +204,22 @@ def choose_size(
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> int:
-    """The number of members, from 2 to `n_members`, that does best on rows not selected on.
+    """Choose the number of members, from 2 to `n_members`, by cross-validation over rows.
 
-    The loss along a greedy path falls because the path was chosen to make it fall. So the
-    rows are cut into five parts; a path is grown on each four and judged on the fifth, and
-    the smallest size with the lowest average loss wins.
+    The loss along a greedy path is too optimistic, because the path was chosen to lower it.
+    Therefore the rows are split into five folds, a path is selected on four of them and scored on
+    the fifth, and the smallest size with the lowest average loss is returned.
     """
     n_samples = statistics[0].shape[1]
     _, codes = np.unique(np.arange(n_samples) if groups is None else groups, return_inverse=True)
     n_groups = codes.max() + 1
     if n_members <= _MIN_MEMBERS or n_groups < _N_FOLDS * _MIN_FOLD:
         return n_members
-    usable, _ = rank_candidates(
-        statistics, loss, sample_weight
-    )  # what is NaN in one fold is in none
+    # A candidate with a NaN in any row is left out of every fold.
+    usable, _ = rank_candidates(statistics, loss, sample_weight)
     statistics = [s[np.sort(usable)] for s in statistics]
     weight = np.ones(n_samples) if sample_weight is None else np.asarray(sample_weight, float)
-    # Drawn, since rows may come sorted; always the same, since choosing is no experiment.
+    # Folds are random, since rows may be sorted, with a fixed seed: the choice is deterministic.
     fold_of = np.random.default_rng(0).permutation(n_groups)[codes] % _N_FOLDS
     totals = np.zeros(n_members)
     for k in range(_N_FOLDS):
@@ -226,11 +231,12 @@ def choose_size(
             method,
             sample_weight=weight[rest],
         )
+        # Averages of the statistics over the first 1, 2, .. members: (path, fold rows, ..).
         path = np.array([index for index, _ in grown.path] or grown.indices)
         sizes = np.arange(1, len(path) + 1).reshape(-1, *[1] * (statistics[0].ndim - 1))
         means = [np.cumsum(s[np.ix_(path, fold)], axis=0) / sizes for s in statistics]
         rows = loss(*means).reshape(len(path), len(fold), -1).mean(axis=2)
         losses = rows @ weight[fold]
-        # A path that ended early stays what it was.
+        # A path that ended early has its last loss at all larger sizes.
         totals += losses[np.minimum(np.arange(n_members), len(path) - 1)]
     return _MIN_MEMBERS + int(np.argmin(totals[_MIN_MEMBERS - 1 :]))

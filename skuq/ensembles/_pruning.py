@@ -1,11 +1,11 @@
-"""Hierarchical diversity pruning: which teams of a pool of models are diverse and strong.
+"""Hierarchical diversity pruning: find the diverse and strong teams of a pool of models.
 
-Follows "Deep ensembles with hierarchical diversity pruning" (HQ). What it needs of a pool
-are two things: where each model is wrong, and how strong a team is; so it serves labels,
-probabilities and regression alike.
+It follows "Deep ensembles with hierarchical diversity pruning" (HQ). It needs only the rows on
+which each model is wrong, and a function that computes the strength of teams, so that it works
+for labels, probabilities and regression.
 
-Notation: M models, N rows, teams of S models as index arrays (n_teams, S). Q and HQ
-scores are low where a team is diverse.
+Notation: M models, N rows, teams of S models as index arrays (n_teams, S). Low Q and HQ scores
+mean diverse teams.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from skuq.ensembles._teams import Strength, all_teams, extend_teams, n_teams, vo
 
 FILTERS = ("alpha", "kmeans", "mean")
 
-_MOST_SCORED = 2**20  # teams of one size, or of all sizes without the alpha filter
-_MOST_MODELS = 256  # pairs are counted for every focal model: M ** 3 numbers, three times
-_MOST_LISTED = 100_000  # up to here `teams_` names the teams that were never scored, too
+_MOST_SCORED = 2**20  # most teams of one size, or of all sizes without the alpha filter
+_MOST_MODELS = 256  # pairs are counted for every focal model: three arrays of M ** 3 numbers
+_MOST_LISTED = 100_000  # with more possible teams, `teams_` omits those that were never scored
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """What pruning knows of the models.
+    """Errors and strengths of a pool of models, as pruning needs them.
 
-    `wrong` (M, N) says where each model errs, with weights (N,) of rows. `strength` maps teams
-    (n_teams, S) to how strong each is (n_teams,), more is better, and `model_strength` (M,) is the
-    same of single models. `labels` (M, N) are ratings for the kappas, None for right or wrong.
+    `wrong` (M, N) is True where a model errs, and `weight` (N,) weighs the rows. `strength` maps
+    teams (n_teams, S) to their strengths (n_teams,), for which more is better; `model_strength`
+    (M,) holds those of single models. `labels` (M, N) are the ratings compared by the kappas, or
+    None for right and wrong.
     """
 
     wrong: np.ndarray
@@ -51,7 +52,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Rules:
-    """Settings of pruning, with the meanings that `HQEnsembleSelector` gives."""
+    """Settings of pruning, as documented in `HQEnsembleSelector`."""
 
     metric: str | Sequence[str] = "gd"
     score: str = "hq"
@@ -67,7 +68,9 @@ class Rules:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.metric, str) or _is_list(self.metric)):
-            raise ValueError(f"`metric` must be a name or several. Got {self.metric!r}.")
+            raise ValueError(
+                f"`metric` must be a name or a sequence of names. Got {self.metric!r}."
+            )
         if not _is_list(self.filters):
             raise ValueError(f"`filters` must be a sequence of names. Got {self.filters!r}.")
         for name, given, known in (
@@ -76,7 +79,7 @@ class Rules:
         ):
             if not all(g in known for g in given) or len(set(given)) < len(given):
                 raise ValueError(
-                    f"`{name}` must be distinct names out of {list(known)}. "
+                    f"`{name}` must have distinct names out of {list(known)}. "
                     f"Got {getattr(self, name)!r}."
                 )
         if not self.measures:
@@ -104,13 +107,13 @@ class Rules:
             raise ValueError(f"`choose` must be 'accuracy' or callable. Got {self.choose!r}.")
 
     def check_pool(self, n_models: int) -> Rules:
-        """Return these rules; raise ValueError if they do not suit a pool of so many models."""
+        """Return these rules, or raise ValueError if they cannot prune a pool of `n_models`."""
         if n_models < 2:
             raise ValueError(f"A team needs at least two models. Got a pool of {n_models}.")
         if n_models > _MOST_MODELS:
             raise ValueError(
-                f"A pool may have at most {_MOST_MODELS} models. Got {n_models}; leave out the "
-                "weakest."
+                f"A pool can have at most {_MOST_MODELS} models. Got {n_models}. Leave out the "
+                "weakest ones."
             )
         if self.max_team_size is None and n_models > 25:
             raise ValueError(
@@ -127,7 +130,7 @@ class Rules:
         return self
 
     def largest(self, n_models: int) -> int:
-        """Size of the largest teams."""
+        """Return the size of the largest teams."""
         return min(n_models, self.max_team_size or n_models)
 
     @property
@@ -137,14 +140,15 @@ class Rules:
 
 
 def _is_list(value: Any) -> bool:
+    """Tell whether a value is a sequence other than a string."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 @saved_as("ensembles.TeamSelection.Threshold")
 class Threshold(NamedTuple):
-    """Where a filter cut: teams that score so or more were pruned.
+    """Threshold of a filter: teams with a score of at least `value` were pruned.
 
-    `size` is that of the teams it was applied to, None for all sizes.
+    `size` is the size of the teams that it was applied to, or None for all sizes.
     """
 
     filter: str
@@ -156,30 +160,30 @@ class Threshold(NamedTuple):
 @saved_as("ensembles.TeamSelection")
 @dataclass(frozen=True, eq=False)
 class TeamSelection:
-    """The teams of a pool, which of them were kept, and the one to serve.
+    """Result of pruning: the teams of a pool with their scores, and the selected team.
 
     Attributes
     ----------
     teams_ : DataFrame
-        One row a team: `team` (model numbers), `size`, `q` and `hq` (low is diverse),
+        One row for each team: `team` (model numbers), `size`, `q` and `hq` (low means diverse),
         `accuracy` (of the team's vote; for regression minus its loss), `alpha` (whether it
-        passed the alpha filter), `kept` (whether it passed all) and `reason`. Teams that
-        contain a pruned one were never looked at: their `hq` and `accuracy` are NaN. Of
-        pools with more than 100 000 possible teams these are not listed.
+        passed the alpha filter), `kept` (whether it passed all filters) and `reason`. Teams that
+        contain a pruned team are never scored: their `hq` and `accuracy` are NaN. They are not
+        listed if more than 100 000 teams are possible.
     selected_ : tuple of int
-        The team to serve.
+        Model numbers of the selected team.
     support_ : ndarray of bool of shape (n_models,)
-        The same as a mask.
+        The selected team as a mask.
     accuracies_ : ndarray of shape (n_models,)
         Accuracies of the single models.
     weights_ : ndarray of shape (n_members,)
         Weights of the votes of the selected team, summing to 1.
     n_possible_ : int
-        Teams there are, up to the largest size allowed.
+        Number of possible teams, up to the largest size allowed.
     n_scored_ : int
-        Teams that were looked at.
+        Number of teams that were scored.
     thresholds_ : tuple of Threshold
-        Where filters cut.
+        Thresholds of the filters.
     """
 
     teams_: pd.DataFrame
@@ -193,16 +197,18 @@ class TeamSelection:
 
     @property
     def selection(self) -> Selection:
-        """The team to serve, with its weights, as a `Selection`."""
+        """The selected team with its weights, as a `Selection`."""
         strength = self.teams_["accuracy"][self.teams_["team"] == self.selected_].item()
         return Selection(np.array(self.selected_), self.weights_, -strength)
 
 
 def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
-    """Score the teams, filter them, and choose one."""
+    """Score the teams of a pool, filter them, and choose one."""
     n_models = len(pool.wrong)
     max_size = rules.check_pool(n_models).largest(n_models)
     everyone, focal = _count(pool, rules, rng)
+    # The alpha filter works from small teams to large ones (Algorithm 3): teams of S + 1 models
+    # are only made of teams of S models that passed it.
     rounds, alive = [], None
     for size in range(2, max_size + 1):
         teams = all_teams(n_models, size) if alive is None else extend_teams(alive, _MOST_SCORED)
@@ -211,11 +217,12 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
         scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
         scored["q"] = _q(everyone, rules, teams)
         scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
-        scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal ones stay equal
+        scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal teams stay equal
         pruned = _alpha(scored, rules)
         scored["alpha"] = ~pruned
         rounds.append(scored)
         alive = teams[~pruned] if "alpha" in rules.filters else None
+    # The other filters then see the teams of all sizes together.
     scored = pd.concat(rounds, ignore_index=True)
     scored["kept"] = scored["alpha"]
     scored["reason"] = np.where(scored["alpha"], "", "alpha: among the least diverse of its size")
@@ -243,7 +250,11 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
 
 
 def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCounts, PairCounts]:
-    """Counts on the negatives of the whole pool, and on those of each focal model."""
+    """Count pairs on negative samples: one set for the whole pool, and one for each focal model.
+
+    A negative sample of the pool is a row on which any model is wrong, and one of a focal model a
+    row on which this model is wrong.
+    """
     used = pool.weight > 0
     negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
     focal = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
@@ -254,7 +265,7 @@ def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCoun
         if few := [len(rows) for rows in focal if len(rows) < rules.n_negatives]:
             warn_user(
                 f"{len(few)} of {len(focal)} models are wrong on fewer than n_negatives="
-                f"{rules.n_negatives} rows (one on {min(few)}): all of these are used.",
+                f"{rules.n_negatives} rows (one on {min(few)}). All of their wrong rows are used.",
             )
     everyone, by_focal = (
         count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, focal)
@@ -263,27 +274,31 @@ def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCoun
 
 
 def _draw(rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw n of the rows, or return all if there are not more."""
     return np.sort(rng.choice(rows, n, replace=False)) if len(rows) > n else rows
 
 
 def _q(everyone: PairCounts, rules: Rules, teams: np.ndarray) -> np.ndarray:
-    """Scores of teams on the negatives of the whole pool; of several measures the mean."""
+    """Compute Q scores of teams, (n_teams,): means over measures, on the pool's negatives."""
     return np.mean([everyone.scores(measure, teams, 0) for measure in rules.measures], axis=0)
 
 
 def _hq(
     focal: PairCounts, rules: Rules, teams: np.ndarray, model_strength: np.ndarray
 ) -> np.ndarray:
-    """HQ scores of all teams of one size that are alive (Algorithm 2)."""
-    scores = np.zeros(teams.shape)
+    """Compute HQ scores of all unpruned teams of one size, (n_teams,) (Algorithm 2)."""
+    scores = np.zeros(teams.shape)  # (n_teams, S): one score for each member as focal model
     for measure in rules.measures:
+        # Lines 7-14: the team's score on the negatives of each of its members.
         by_focal = [focal.scores(measure, teams, members) for members in teams.T]
-        own = np.stack(by_focal, axis=1)  # (n_teams, S): on the negatives of each member
+        own = np.stack(by_focal, axis=1)
         scores += _scale_by_focal(own, teams, len(model_strength))
+    # Lines 26-27: a mean weighted by the members' ranks by accuracy, the best with most weight.
     ranks = rankdata(model_strength[teams], axis=1) - 1 + rules.rank_base
-    # A model that is never wrong sees nothing as a focal model: its score is no evidence.
+    # A model that is never wrong has no negatives: its score as focal model says nothing.
     sees = focal.n[teams] > 0
     weights = np.where(sees, ranks, 0.0)
+    # Teams without any positive weight: equal weights for members with negatives, or for all.
     blind = ~(weights > 0).any(axis=1)
     weights[blind] = np.where(sees[blind].any(axis=1, keepdims=True), sees[blind], 1.0)
     means = (scores * weights).sum(axis=1) / weights.sum(axis=1) / len(rules.measures)
@@ -291,9 +306,10 @@ def _hq(
 
 
 def _scale_by_focal(scores: np.ndarray, teams: np.ndarray, n_models: int) -> np.ndarray:
-    """Min-max scaling over the teams of each focal model; as it is where all are equal.
+    """Scale scores (n_teams, S) to [0, 1] over the teams of each focal model (lines 15-18).
 
-    So the one team of all models is not scaled.
+    Scores that are equal for all teams of a focal model are not scaled, for example those of the
+    only team that has all models.
     """
     low, high = np.full(n_models, np.inf), np.full(n_models, -np.inf)
     np.minimum.at(low, teams, scores)
@@ -304,19 +320,20 @@ def _scale_by_focal(scores: np.ndarray, teams: np.ndarray, n_models: int) -> np.
 
 
 def _alpha(scored: pd.DataFrame, rules: Rules) -> np.ndarray:
-    """Which teams of one size are pruned: the share `beta` with the highest score."""
+    """Mark the teams of one size to prune by the alpha filter: the `beta` highest scores."""
     pruned = np.zeros(len(scored), bool)
     if "alpha" in rules.filters:
-        # Among equals the weaker goes first, then the first (Algorithm 3; errata of ties).
+        # Algorithm 3 leaves ties open. Among teams with equal scores the least accurate is pruned
+        # first; among equally accurate ones the first in order.
         worst = np.lexsort((np.arange(len(scored)), scored["accuracy"], -scored[rules.score]))
         pruned[worst[: int(rules.beta * len(scored) + 1e-9)]] = True
     return pruned
 
 
 def _mean_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
-    """Keep the teams below the mean score of all that are left (Algorithm 1).
+    """Keep teams that score below the mean of all teams kept so far (Algorithm 1).
 
-    Filters return their thresholds.
+    Like every filter it changes `scored` in place, and returns its thresholds.
     """
     left = scored.index[scored["kept"]]
     threshold = scored.loc[left, score].mean()
@@ -324,18 +341,23 @@ def _mean_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
 
 
 def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
-    """Of each size, keep what scores below the weak cluster (section 2.3, Figure 3)."""
+    """Keep the teams of each size that score below the weak one of two clusters (section 2.2).
+
+    Clusters are found by K-means in the plane of diversity score and accuracy, both scaled to
+    [0, 1]. The threshold is the lowest score in the cluster of low accuracy.
+    """
     thresholds = []
     for size, group in scored[scored["kept"]].groupby("size"):
         points = np.stack([_unit(group[score]), _unit(group["accuracy"])], axis=1)
         if len(group) < 3:
             _skip(scored, group.index, "kmeans", "fewer than three teams")
         elif len(np.unique(points, axis=0)) < 2:
-            _skip(scored, group.index, "kmeans", "all teams alike")
+            _skip(scored, group.index, "kmeans", "all teams have equal scores and accuracies")
         else:
-            corners = np.array([[0.0, 1.0], [1.0, 0.0]])  # diverse and strong; neither
+            # Start from the ideal corner (diverse, strong) and its opposite.
+            corners = np.array([[0.0, 1.0], [1.0, 0.0]])
             clusters = KMeans(2, init=corners, n_init=1).fit(points)
-            strong, weak = clusters.cluster_centers_[:, 1]  # in the order of the corners
+            strong, weak = clusters.cluster_centers_[:, 1]  # accuracies, in the corners' order
             weak = clusters.labels_ == (0 if strong < weak else 1)
             threshold = group[score][weak].min()
             thresholds += _cut(scored, group.index, Threshold("kmeans", score, size, threshold))
@@ -346,7 +368,7 @@ _FILTERS = {"mean": _mean_filter, "kmeans": _kmeans_filter}
 
 
 def _cut(scored: pd.DataFrame, index: pd.Index, threshold: Threshold) -> list[Threshold]:
-    """Drop the teams at and above a threshold, which is returned; none if all would go."""
+    """Drop the teams at or above a threshold, and return it; keep all if none would be left."""
     name, score, _, value = threshold
     dropped = index[scored.loc[index, score] >= value]
     if len(dropped) == len(index):
@@ -358,19 +380,22 @@ def _cut(scored: pd.DataFrame, index: pd.Index, threshold: Threshold) -> list[Th
 
 
 def _skip(scored: pd.DataFrame, index: pd.Index, name: str, why: str) -> None:
+    """Note for these teams that a filter was skipped, and why."""
     note = f"{name} skipped: {why}"
     before = scored.loc[index, "reason"]
     scored.loc[index, "reason"] = np.where(before == "", note, before + "; " + note)
 
 
 def _unit(values: Any) -> Any:
+    """Scale values to [0, 1]; equal values become 0."""
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 0 else values * 0.0
 
 
 def _choose(scored: pd.DataFrame, rules: Rules) -> tuple[int, ...]:
+    """Choose one of the teams kept: the most accurate one, or the choice of a user's function."""
     survivors = scored[scored["kept"]].drop(columns=["alpha", "kept", "reason"])
-    if not callable(rules.choose):  # "accuracy"
+    if not callable(rules.choose):  # "accuracy"; ties go to smaller, then to more diverse teams
         order = survivors.sort_values(
             ["accuracy", "size", rules.score], ascending=[False, True, True], kind="stable"
         )
@@ -378,7 +403,7 @@ def _choose(scored: pd.DataFrame, rules: Rules) -> tuple[int, ...]:
     label = rules.choose(survivors.copy())
     if not np.isscalar(label) or label not in survivors.index:
         raise ValueError(
-            "`choose` must return a label of the index of the frame it is given. "
+            "`choose` must return a label of the index of the DataFrame that it gets. "
             f"Got {label!r}; the first labels are {survivors.index[:5].tolist()}."
         )
     return survivors["team"][label]
@@ -387,7 +412,7 @@ def _choose(scored: pd.DataFrame, rules: Rules) -> tuple[int, ...]:
 def _with_unscored(
     scored: pd.DataFrame, everyone: PairCounts, n_models: int, max_size: int, rules: Rules
 ) -> pd.DataFrame:
-    """The frame with the teams that were never looked at, sorted by size and members."""
+    """Add the teams that were never scored, and sort by size and members."""
     known, missing = set(scored["team"]), []
     for size in range(2, max_size + 1):
         teams = [team for team in all_teams(n_models, size).tolist() if tuple(team) not in known]

@@ -1,11 +1,11 @@
-"""Selection of an ensemble from the predictions of many candidates.
+"""Select an ensemble from the predictions of many candidates.
 
-Everything here works on arrays and knows nothing of networks. What an ensemble predicts
-is always the *average* of some statistics of its members (first and second moments,
-probabilities, densities), so one forward selection serves every kind of prediction.
+Everything here works on arrays and is independent of networks. An ensemble's prediction is
+always the *average* of some statistics of its members (first and second moments, probabilities,
+densities), so that one forward selection serves every kind of prediction.
 
-Notation: candidates c of n_candidates, rows i of n_samples; an ensemble is a multiset of
-candidates; its weights are how often each was taken, divided by its size.
+Notation: candidates c of n_candidates, rows i of n_samples. An ensemble is a multiset of
+candidates; the weight of a candidate is its number of repeats divided by the ensemble's size.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _CHUNK_ENTRIES = 2**17  # numbers of one temporary array: 1 MB, which caches hol
 @saved_as("ensembles.Selection")
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """An ensemble: which candidates, and how much each counts.
+    """A selected ensemble: its candidates and their weights.
 
     Attributes
     ----------
     indices : ndarray of shape (n_members,)
-        Distinct candidates, in the order in which they were taken.
+        Distinct candidates, in the order in which they were selected.
     weights : ndarray of shape (n_members,)
-        Positive, summing to 1.
+        Positive weights of these candidates, summing to 1.
     loss : float
         The ensemble's loss on the rows it was selected on; NaN if none was computed.
     path : tuple of (int, float)
-        Each step: the candidate taken and the ensemble's loss with it.
+        Steps of the selection: the candidate added, and the ensemble's loss with it.
     """
 
     indices: np.ndarray
@@ -64,12 +64,12 @@ def select_forward(
     max_size: int | None = None,
     sample_weight: ArrayLike | None = None,
 ) -> Selection:
-    """Greedy forward selection on averages of statistics (Caruana et al., 2004).
+    """Select greedily forward on averages of statistics (Caruana et al., 2004).
 
-    Start from the `k_init` best candidates; add the candidate that gives the ensemble of the
-    lowest loss, as long as the loss strictly falls and there are fewer than `n_members`
-    distinct ones. Return the best ensemble on the way that has at least `min_members`
-    distinct members and `min_size` members in all.
+    Start from the `k_init` best candidates. Then add the candidate that gives the ensemble with
+    the lowest loss, as long as the loss strictly falls and there are fewer than `n_members`
+    distinct ones. Return the best ensemble on the path that has at least `min_members`
+    distinct members and `min_size` members with repeats.
 
     Parameters
     ----------
@@ -81,21 +81,23 @@ def select_forward(
     n_members : int
         Maximum number of distinct members.
     replacement : bool, default=True
-        Whether a candidate may be taken again, and so count more.
+        Allow a candidate to be added again, which increases its weight.
     k_init : int, default=1
         Number of best single candidates to begin with.
     min_members : int, default=1
-        Minimum number of distinct members, reached even if the loss rises. One member has
-        no epistemic part.
+        Minimum number of distinct members, reached even if the loss rises. A single member has
+        no epistemic uncertainty.
     min_weight : float, default=0.0
-        Weight that the heaviest member leaves to each of the other ``min_members - 1``. Without it,
-        repeats of the best candidate may leave the others next to nothing.
+        Weight in [0, 1) that the heaviest member must leave to each of the other
+        ``min_members - 1``. With 0, repeats of the best candidate can leave the others almost
+        no weight.
     min_size : int, default=1
-        Minimum number of members with repeats.
+        Minimum number of members, with repeats.
     max_size : int, optional
-        Maximum number of members with repeats, so that no weight is below ``1 / max_size``;
-        by default ``4 * n_members``.
+        Maximum number of members, with repeats, so that no weight is below ``1 / max_size``.
+        By default ``4 * n_members``.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
@@ -109,24 +111,26 @@ def select_forward(
     References
     ----------
     Egele et al., "AutoDEUQ", Algorithm 1, lines 29-39. As printed it accepts an equal loss
-    and never ends; a strict decrease is meant.
+    and may never end, so that a strict decrease is required here.
     """
     order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(n_members, len(order))
     min_members, k_init = min(min_members, n_members), min(k_init, n_members)
     max_size = max(4 * n_members if max_size is None else max_size, min_members, min_size)
     path: list[tuple[int, float]] = []
+    # Sums of the statistics over the members so far, each (n_samples, ...).
     totals, best, best_size = [0.0] * len(statistics), np.inf, 0
     while _n_distinct(path) < n_members and len(path) < max_size:
-        losses = singles
+        losses = singles  # loss of the ensemble with one more candidate, (n_candidates,)
         if path:
             losses = _ensemble_losses(statistics, loss, totals, len(path) + 1, sample_weight)
         if len(path) < k_init:
             taken = int(order[len(path)])
         else:
+            # While `growing`, only new candidates are allowed, and the loss may rise.
             growing = _n_distinct(path) < max(min_members, k_init)
             excluded = [index for index, _ in path] if growing or not replacement else []
-            if not growing:
+            if not growing:  # no repeat may take the weight that others are due
                 excluded += _too_heavy(path, 1 - (min_members - 1) * min_weight)
             taken = _best_candidate(losses, np.isfinite(singles), excluded)
             improves = not path or losses[taken] < path[-1][1]
@@ -141,14 +145,14 @@ def select_forward(
 
 
 def _best_candidate(losses: np.ndarray, usable: np.ndarray, excluded: list[int]) -> int:
-    """Candidate of the lowest loss among those usable and not excluded."""
+    """Find the candidate of the lowest loss among those that are usable and not excluded."""
     allowed = usable & ~np.isnan(losses)
     allowed[excluded] = False
     return int(np.argmin(np.where(allowed, losses, np.inf)))
 
 
 def _too_heavy(path: Sequence[tuple[int, float]], max_weight: float) -> list[int]:
-    """Candidates that one more repeat would give more than the largest weight."""
+    """Find members whose weight would exceed `max_weight` with one more repeat."""
     counts = Counter(index for index, _ in path)
     most = max_weight * (len(path) + 1) + 1e-9
     return [index for index, count in counts.items() if count + 1 > most]
@@ -159,7 +163,7 @@ def _n_distinct(path: Sequence[tuple[int, float]]) -> int:
 
 
 def _ensemble_on_path(path: Sequence[tuple[int, float]], size: int) -> Selection:
-    """Ensemble of the first `size` steps; repeats of a candidate are its weight."""
+    """Make the ensemble of a path's first `size` steps; repeats give the weights."""
     taken = [index for index, _ in path[:size]]
     indices = list(dict.fromkeys(taken))
     weights = np.array([taken.count(index) for index in indices]) / size
@@ -173,21 +177,25 @@ def _ensemble_losses(
     size: int,
     sample_weight: ArrayLike | None,
 ) -> np.ndarray:
-    """Loss of the ensemble with each candidate added, in chunks of bounded memory."""
+    """Compute the ensemble's loss with each candidate added, (n_candidates,).
+
+    `totals` are sums of the statistics over the present members, and `size` is the number of
+    members after the addition. Chunks of candidates bound the memory.
+    """
     n_candidates = len(statistics[0])
     per_candidate = max(1, statistics[0][0].size)
     step = max(1, _CHUNK_ENTRIES // per_candidate)
     losses = np.empty(n_candidates)
     for start in range(0, n_candidates, step):
         part = slice(start, start + step)
-        with np.errstate(all="ignore"):  # a bad candidate has a bad loss, no more
+        with np.errstate(all="ignore"):  # a bad candidate gets a loss of inf or NaN
             rows = loss(*((total + s[part]) / size for total, s in zip(totals, statistics)))
             losses[part] = _mean_loss(rows, sample_weight)
     return losses
 
 
 def _mean_loss(rows: np.ndarray, sample_weight: Any) -> np.ndarray:
-    """Average over outputs, if any, then over rows: (n, n_samples, ..) to (n,)."""
+    """Average losses over outputs, if any, then over rows: (n, n_samples, ..) to (n,)."""
     if rows.ndim > 2:
         rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
     return np.average(rows, axis=1, weights=sample_weight)
@@ -196,27 +204,32 @@ def _mean_loss(rows: np.ndarray, sample_weight: Any) -> np.ndarray:
 def normal_statistics(
     y: np.ndarray, loc: np.ndarray, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Moments about y of each candidate's normals, which a moment-matched mixture averages.
+    """Compute first and second moments about y of each candidate's normal distributions.
 
-    Taken about y and not about 0, so that nothing cancels where y is large.
+    A moment-matched mixture averages them. Moments about y instead of 0 avoid cancellation if y
+    is large.
     """
     error = np.asarray(loc, dtype=float) - y
     return error, error**2 + np.asarray(scale, dtype=float) ** 2
 
 
 def normal_nll(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
-    """NLL of y under a normal with the mixture's mean and variance (Eq. 3)."""
+    """Compute the NLL of y under a normal with the mixture's mean and variance.
+
+    The variance is E[sigma^2] + V[mu] (AutoDEUQ, Eq. 3), here as second moment minus square of
+    the first.
+    """
     variance = second_moment - error**2
     return 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
 
 
 def normal_crps(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
-    """CRPS of y under a normal with the mixture's mean and variance."""
+    """Compute the CRPS of y under a normal with the mixture's mean and variance."""
     return crps_normal(error, np.sqrt(second_moment - error**2))
 
 
 def squared_error(error: np.ndarray, second_moment: np.ndarray) -> np.ndarray:
-    """Squared error of the mixture's mean."""
+    """Compute the squared error of the mixture's mean."""
     return error**2
 
 
@@ -236,27 +249,29 @@ def select_greedy(
     min_weight: float | None = None,
     loss: str = "nll",
 ) -> Selection:
-    """Select greedily as AutoDEUQ does, with repeats as weights.
+    """Select greedily as AutoDEUQ does; repeats of a candidate give its weight.
 
     Parameters
     ----------
     y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        Targets the candidates were not trained on.
+        Targets of rows that the candidates were not trained on.
     loc, scale : ndarray of shape (n_candidates, n_samples) or (.., n_outputs), as y
         Means and standard deviations of the candidates, in the units of y.
     n_members : int
         Maximum number of distinct members.
     sample_weight : ndarray of shape (n_samples,), optional
+        Non-negative weights of the rows.
     k_init : int, default=1
         Number of best single candidates to begin with.
     min_members : int, default=2
-        Minimum number of distinct members; 1 is the paper's rule to the letter, which often keeps
-        one member on small data, and then there is no epistemic part.
+        Minimum number of distinct members. 1 is the paper's rule, which on small data often
+        selects a single member, and then there is no epistemic uncertainty.
     min_weight : float, optional
-        Weight that the heaviest member leaves to each of the other ``min_members - 1``. By default
-        half of what they would have if all were equal: one of two has at most 3/4.
+        Weight that the heaviest member must leave to each of the other ``min_members - 1``. By
+        default half of an equal share: one of two members has a weight of at most 3/4.
     loss : {"nll", "crps", "mse"}, default="nll"
-        Loss to minimise: of the normal with the mixture's mean and variance, or of its mean.
+        Loss to minimise. "nll" and "crps" score the normal with the mixture's mean and variance,
+        "mse" its mean.
 
     Returns
     -------
@@ -287,7 +302,7 @@ def select_greedy(
 
 
 def real_weight(min_members: int) -> float:
-    """Return the default weight that the heaviest member leaves to each of the others."""
+    """Return the default `min_weight`: half of an equal share among `min_members` members."""
     return 0.5 / min_members
 
 
@@ -322,7 +337,7 @@ def select_best(
 def select_in_order(
     statistics: Statistics, loss: Loss, n_members: int, *, sample_weight: ArrayLike | None = None
 ) -> Selection:
-    """Go through the candidates once, from the best, and take each that improves the ensemble.
+    """Go through the candidates once, from the best, and add each that improves the ensemble.
 
     Parameters and return value are those of `select_forward`.
     """
@@ -341,7 +356,7 @@ def select_in_order(
 def rank_candidates(
     statistics: Statistics, loss: Loss, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rank usable candidates from the best, and return every candidate's own loss too."""
+    """Rank candidates with a finite loss from the best, and return all candidates' losses, too."""
     losses = _ensemble_losses(statistics, loss, [0.0] * len(statistics), 1, sample_weight)
     usable = np.isfinite(losses)
     if not usable.any():
@@ -352,7 +367,7 @@ def rank_candidates(
 def ensemble_of(
     chosen: Any, statistics: Statistics, loss: Loss, sample_weight: ArrayLike | None
 ) -> Selection:
-    """Make an ensemble of equally weighted members, with their joint loss."""
+    """Make the ensemble of these candidates with equal weights, and compute its loss."""
     chosen = np.asarray(chosen)
     mean = [s[chosen].mean(axis=0, keepdims=True) for s in statistics]
     value = float(_mean_loss(loss(*mean), sample_weight)[0])
@@ -360,7 +375,7 @@ def ensemble_of(
 
 
 def check_selection(chosen: Any, n_candidates: int) -> None:
-    """Check a selection that a user's function has returned: distinct indices and valid weights."""
+    """Check the selection returned by a user's function: distinct indices and valid weights."""
     if not isinstance(chosen, Selection):
         raise TypeError(
             f"`selection` must return a skuq.ensembles.Selection. Got {type(chosen).__name__}."

@@ -1,4 +1,4 @@
-"""Weights of models by stacking their predictive distributions."""
+"""Compute weights of models by stacking their predictive distributions."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from numpy.typing import ArrayLike
 from skuq._checks import check_weights
 
 _MOST_STEPS = 1000
-_TOLERANCE = 1e-6  # change of the weights at which the iteration ends
+_TOLERANCE = 1e-6  # the iteration ends when no weight changes by more
 
 
 def stacking_weights(
     log_likelihood: ArrayLike, sample_weight: ArrayLike | None = None
 ) -> np.ndarray:
-    """Find the weights of the mixture that is most likely on rows that no model has seen.
+    """Find the mixture weights that maximise the likelihood of held-out rows.
 
     Parameters
     ----------
     log_likelihood : array-like of shape (n_models, n_samples)
-        Log density, or log probability of the true class, in nats.
+        Log density, or log probability of the true class, in nats, on rows that no model was
+        trained on.
     sample_weight : array-like of shape (n_samples,), optional
-        Non-negative, not all 0.
+        Non-negative weights of the rows, not all 0.
 
     Returns
     -------
     ndarray of shape (n_models,)
-        Non-negative, summing to 1. Where every model gives a row no probability, the row is
-        left out.
+        Non-negative weights that sum to 1. Rows to which every model gives probability 0 are
+        ignored.
 
     Raises
     ------
@@ -36,8 +37,8 @@ def stacking_weights(
 
     Notes
     -----
-    The log likelihood of a mixture is concave in its weights. Expectation maximisation finds
-    the maximum.
+    The log likelihood of a mixture is concave in its weights. Expectation maximisation converges
+    to the maximum.
 
     References
     ----------
@@ -59,7 +60,7 @@ def stacking_weights(
         )
     n_models = len(log_likelihood)
     weight = check_weights(sample_weight, log_likelihood.T)
-    largest = log_likelihood.max(axis=0)
+    largest = log_likelihood.max(axis=0)  # (n_samples,): divided out, against underflow
     rows = np.isfinite(largest) & (weight > 0)
     shares = np.full(n_models, 1 / n_models)
     if not rows.any():
@@ -67,6 +68,8 @@ def stacking_weights(
     likelihood = np.exp(log_likelihood[:, rows] - largest[rows])
     weight = weight[rows] / weight[rows].sum()
     for _ in range(_MOST_STEPS):
+        # The new weight of a model is its mean posterior probability over the rows:
+        # w_k <- sum_i a_i w_k p_ki / sum_j w_j p_ji, with row weights a_i.
         updated = shares * (likelihood @ (weight / (shares @ likelihood)))
         change, shares = abs(updated - shares).max(), updated
         if change < _TOLERANCE:

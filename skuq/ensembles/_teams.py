@@ -1,8 +1,8 @@
-"""Teams out of a pool of models: which there are, and how strong each is.
+"""Enumerate the teams of a pool of models, and compute their strengths.
 
 Notation: M models, N rows, C classes. Teams of one size S are an array of sorted model
-indices (n_teams, S), in lexicographic order. A strength is a number per team or per model;
-more is better.
+indices (n_teams, S), in lexicographic order. A strength is a number for each team or model, for
+which more is better.
 """
 
 from __future__ import annotations
@@ -18,35 +18,37 @@ from numpy.typing import ArrayLike
 from skuq._checks import check_weights
 from skuq.ensembles._types import Loss, Statistics
 
-_CHUNK_BYTES = 2**22  # of one temporary array
-_TIE = 1e-6  # share of the votes by which ties are broken
+_CHUNK_BYTES = 2**22  # size of one temporary array
+_TIE = 1e-6  # share of the votes by which weights are changed to break ties
 
+#: Function from teams (n_teams, S) to their strengths (n_teams,).
 Strength = Callable[[np.ndarray], np.ndarray]
 
 
 def n_teams(n_models: int, max_size: int) -> int:
-    """How many teams of 2 to `max_size` models there are."""
+    """Count the teams of 2 to `max_size` models."""
     return sum(comb(n_models, size) for size in range(2, max_size + 1))
 
 
 def all_teams(n_models: int, size: int) -> np.ndarray:
-    """All teams of a size: (n_teams, size)."""
+    """List all teams of one size, (n_teams, size)."""
     return np.array(list(combinations(range(n_models), size)), dtype=int).reshape(-1, size)
 
 
 def extend_teams(alive: np.ndarray, most: int) -> np.ndarray:
-    """Teams (n_teams, S + 1) of one more model of which every part of the former size is alive.
+    """List the teams of S + 1 models of which every subset of S models is in `alive`.
 
-    By induction they contain no team that was pruned at any size. Raise ValueError if there are
-    more than `most`.
+    `alive` (n_teams, S) are the teams that were not pruned. By induction the new teams contain no
+    team that was pruned at any size. Raise ValueError if there are more than `most`.
     """
     size = alive.shape[1]
     teams = list(map(tuple, alive.tolist()))
     known, extended = set(teams), []
+    # As in the Apriori algorithm, two teams that differ only in the last model are joined.
     for prefix, group in groupby(teams, key=lambda team: team[:-1]):
         for pair in combinations([team[-1] for team in group], 2):
             team = prefix + pair
-            # The two parts without one of the last two are alive: they made the team.
+            # Check the other subsets; the two without one of the last models are the joined teams.
             if all(team[:k] + team[k + 1 :] in known for k in range(size - 1)):
                 extended.append(team)
         if len(extended) > most:
@@ -58,7 +60,7 @@ def extend_teams(alive: np.ndarray, most: int) -> np.ndarray:
 
 
 def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
-    """Validate teams as arrays of two or more distinct model indices."""
+    """Check teams, and return each as a sorted array of distinct model indices."""
     checked = []
     for team in teams:
         members = np.asarray(team)
@@ -79,16 +81,16 @@ def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
 
 
 def row_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray:
-    """Validate weights (n,) and scale them to at most 1, as squares of huge sums overflow."""
+    """Check row weights (n,), and scale them to at most 1, since squares of huge sums overflow."""
     return check_weights(sample_weight, np.empty(n), relative=True) if n else np.empty(0)
 
 
 def vote_weights(accuracy: np.ndarray, weights: str | None) -> np.ndarray:
     """Compute the weights (S,) of members' votes, summing to 1.
 
-    None: equal weights. "accuracy": weights in proportion to `accuracy` (S,), but for a member that
-    is always wrong, which keeps 1e-9 of the best member's, since mixtures need positive weights.
-    If all are always wrong their weights are equal.
+    With None they are equal, and with "accuracy" proportional to `accuracy` (S,). A member that
+    is always wrong keeps 1e-9 of the best member's weight, since mixtures need positive weights.
+    If all members are always wrong, their weights are equal.
     """
     votes = np.ones(len(accuracy))
     if weights == "accuracy" and accuracy.any():
@@ -97,10 +99,11 @@ def vote_weights(accuracy: np.ndarray, weights: str | None) -> np.ndarray:
 
 
 def break_ties(votes: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
-    """Tilt weights (..., S) so that no vote is tied, and scale them to sum to 1.
+    """Change vote weights (..., S) slightly so that no vote is tied, and scale them to sum to 1.
 
-    Shares of votes change by less than 1e-6. The best of the members on one side outweighs all
-    worse ones on another, so the plurality of what is tied is the side of the most accurate.
+    Shares of votes change by less than 1e-6. The additions halve from one rank by `accuracy` to
+    the next, so that a member's addition exceeds the sum of all worse members' additions: tied
+    votes go to the side of the most accurate member.
     """
     rank = np.argsort(np.argsort(-accuracy, axis=-1, kind="stable"), axis=-1)
     votes = votes + _TIE * votes.mean(axis=-1, keepdims=True) * 0.5 ** (rank + 1.0)
@@ -115,19 +118,21 @@ def hard_vote_accuracy(
     votes: np.ndarray | None = None,
     majority: bool = False,
 ) -> Strength:
-    """The share of rows a team's plurality vote gets right, as a function of teams.
+    """Make the function that computes the accuracy of teams' plurality votes.
 
     Ties go to the side of the member with the highest `accuracy` (M,). `votes` (M,) are weights
     of the models, None for equal ones. With `majority` the winner needs more than half of the
-    votes, and rows without one count as wrong.
+    votes, and rows without such a winner count as wrong.
     """
+    # Sort the models by accuracy: in a loop over members, the first side to reach a count wins.
     order = np.lexsort((np.arange(len(codes)), -accuracy))
-    place = np.argsort(order)  # model -> its place, the most accurate first
+    place = np.argsort(order)  # from a model to its place, the most accurate first
     codes, accuracy = codes[order], accuracy[order]
     votes = None if votes is None else votes[order]
-    # Rows in which the same models side with each other and the same are right are one row.
+    # Rows on which the same models agree, and the same models are right, are merged into one
+    # pattern with the sum of their weights.
     small = np.min_scalar_type(len(codes))
-    # The first model that gives a model's class stands for all of that side.
+    # A side (a group of models with the same class) is named by its first model.
     sides = [(codes == own).argmax(axis=0).astype(small) for own in codes]
     pattern = np.concatenate([np.stack(sides), codes == y], dtype=small)
     pattern, row = np.unique(pattern, axis=1, return_inverse=True)
@@ -135,24 +140,26 @@ def hard_vote_accuracy(
     side, right = pattern[: len(codes)], pattern[len(codes) :].astype(bool)
 
     def strength(teams: np.ndarray) -> np.ndarray:
+        """Compute the accuracy of the vote of each team, given as positions (n_teams, S)."""
         teams = np.sort(place[teams], axis=1)
         step = max(1, _CHUNK_BYTES // (teams.shape[1] * side[0].nbytes))
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):
             members = teams[start : start + step].T
             sides = side[members]  # (S, n_teams, n_patterns)
-            if votes is not None:
+            if votes is not None:  # (n_teams, S)
                 shares = break_ties(votes[members.T], accuracy[members.T])
+            # Largest number of votes so far, and whether its side is right: (n_teams, n_patterns).
             most, won = np.zeros((), side.dtype), np.zeros((), bool)
             for own, model in zip(sides, members):
                 if votes is None:
                     got = (sides == own).sum(axis=0, dtype=side.dtype)
                 else:
                     got = np.einsum("ts,stp->tp", shares, sides == own)
-                # Strictly more: a tie stays with the more accurate.
+                # Only strictly more votes win, so that a tie stays with the more accurate model.
                 won = np.where(got > most, right[model], won)
                 most = np.maximum(most, got)
-            if majority:  # a half that tilted votes make a little more is no majority
+            if majority:  # exactly half of the votes, raised by tie breaking, is not a majority
                 won = won & (most > (0.5 + _TIE) * (len(members) if votes is None else 1))
             result[start : start + step] = won @ weight
         return result / weight.sum()
@@ -166,12 +173,12 @@ def soft_vote_accuracy(
     weight: np.ndarray,
     votes: np.ndarray | None = None,
 ) -> Strength:
-    """The share of rows a team's averaged probabilities get right, as a function of teams.
+    """Make the function that computes the accuracy of teams' averaged probabilities.
 
     `votes` (M,) are weights of the models, None for equal ones.
     """
     codes = proba.argmax(axis=2)
-    # Where all models give one class, so does every team.
+    # Only rows on which the models disagree need to be averaged for each team.
     contested = (codes != codes[0]).any(axis=0)
     settled = weight[~contested & (codes[0] == y)].sum()
     proba = np.ascontiguousarray(np.moveaxis(proba[:, contested], 2, 1))  # (M, C, n)
@@ -180,6 +187,7 @@ def soft_vote_accuracy(
     truth, share = y[contested], weight[contested]
 
     def strength(teams: np.ndarray) -> np.ndarray:
+        """Compute the accuracy of the vote of each team, given as positions (n_teams, S)."""
         step = max(1, _CHUNK_BYTES // max(1, proba[0].nbytes))
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):
@@ -194,7 +202,7 @@ def soft_vote_accuracy(
 
 
 def _first_argmax(values: Any) -> np.ndarray:
-    """``values.argmax(axis=1)`` of (T, C, n): NumPy's own would copy the axis to the end."""
+    """Compute ``values.argmax(axis=1)`` of (T, C, n), without NumPy's copy to the last axis."""
     best, where = values[:, 0].copy(), np.zeros(values[:, 0].shape, dtype=int)
     for k in range(1, values.shape[1]):
         better = values[:, k] > best
@@ -204,17 +212,19 @@ def _first_argmax(values: Any) -> np.ndarray:
 
 
 def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Strength:
-    """Minus the mean loss of averaged statistics (M, N, ...), as a function of teams.
+    """Make the function that computes minus the mean loss of teams' averaged statistics.
 
-    ``loss(*averages)`` has shape (n_teams, N) or more trailing axes.
+    `statistics` are arrays (M, N, ...), and ``loss(*averages)`` has shape (n_teams, N) or more
+    trailing axes.
     """
 
     def strength(teams: np.ndarray) -> np.ndarray:
+        """Compute minus the loss of each team, given as positions (n_teams, S)."""
         step = max(1, _CHUNK_BYTES // statistics[0][0].nbytes)
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):
             part = teams[start : start + step]
-            with np.errstate(all="ignore"):  # a bad member has a bad loss, no more
+            with np.errstate(all="ignore"):  # a bad member gives a loss of inf or NaN
                 rows = loss(*(s[part].mean(axis=1) for s in statistics))
                 rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
                 result[start : start + step] = -(rows @ weight)

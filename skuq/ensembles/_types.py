@@ -1,4 +1,4 @@
-"""Types of arguments that the selections of ensembles share."""
+"""Argument types shared by the functions that select ensembles."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import numpy as np
 
 #: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
 Statistics: TypeAlias = Sequence[np.ndarray]
-#: From averages of statistics to the loss (n, n_samples, ...) of each row.
+#: Function from averages of statistics to the loss (n, n_samples, ...) of each row.
 Loss: TypeAlias = Callable[..., np.ndarray]

@@ -1,4 +1,4 @@
-"""The public face: scikit-learn estimators."""
+"""Estimators of the public interface, with scikit-learn's contract."""
 
 import lazy_loader
 

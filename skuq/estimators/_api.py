@@ -1,4 +1,4 @@
-"""The public prediction methods, each defined once from a fitted model's distribution.
+"""Public prediction methods of all estimators, defined by the fitted model's distribution.
 
 Every estimator has the attribute `fitted_`, a `skuq.fitted.Fitted`. Shapes below are for n rows,
 m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
@@ -28,7 +28,7 @@ from skuq.predictive._uncertainty import ClassUncertainty, Uncertainty
 
 
 def forget_fit(estimator: Any) -> None:
-    """Delete all fitted attributes: a fit that fails must not leave half of another."""
+    """Delete all fitted attributes, so that a fit that fails does not leave those of another."""
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         if not name.startswith("__"):
             delattr(estimator, name)
@@ -55,35 +55,35 @@ def to_keras(self: Any) -> Any:
     """Build one Keras model of the whole ensemble, for example to be served or exported.
 
     It holds copies of the weights, with scaling before and mixing after the networks.
-    ``model.save("model.keras")`` keeps it (with ``network="tabular"`` a process that loads it
-    needs ``from skuq.networks import NumericEmbedding`` first, which makes the layers known),
-    and ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
+    ``model.save("model.keras")`` saves it. (With ``network="tabular"``, a process that loads it
+    needs ``from skuq.networks import NumericEmbedding`` first, which registers the layers.)
+    ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
 
     Returns
     -------
     keras.Model
-        Its inputs are float64 of shape (n, n_features), or images; the networks inside compute
-        in float32, so that outputs agree with `predict_uncertainty` to about six digits. Call
-        it (``model(X)``) or use `predict_on_batch`: Keras' `predict` rounds X to float32
-        first, which years survive and seconds since 1970 do not.
-        Inputs are what `preprocessor_.transform` makes of X, and X itself where it holds
-        finite numbers only. Outputs are a dictionary with the names of `predict_uncertainty`:
-        of regressors "mean", "aleatoric", "epistemic" and "total" of shape (n,) or (n, m), in
-        units of y; of classifiers "proba" of shape (n, m), in the order of `classes_`, and
-        "total", "aleatoric" and "epistemic" of shape (n,), in nats.
+        Model with float64 inputs of shape (n, n_features), or images. They are the output of
+        `preprocessor_.transform`, which is X itself if it holds finite numbers only. The networks
+        inside compute in float32, so that outputs agree with `predict_uncertainty` to about six
+        digits. Call it (``model(X)``) or use `predict_on_batch`: Keras' `predict` rounds X to
+        float32 first, which is exact for years but not for seconds since 1970.
+        Outputs are a dictionary with the names of `predict_uncertainty`: for regressors "mean",
+        "aleatoric", "epistemic" and "total" of shape (n,) or (n, m), in units of y; for
+        classifiers "proba" of shape (n, m), in the order of `classes_`, and "total", "aleatoric"
+        and "epistemic" of shape (n,), in nats.
 
     Raises
     ------
     ValueError
-        If predictions are not a function of the members' moments that Keras can compute: with
-        ``loss="quantiles"``, a `target_transform`, or MC dropout.
+        If the mixture's moments cannot be computed in Keras: with ``loss="quantiles"``, a
+        `target_transform`, or MC dropout.
     """
     check_is_fitted(self)
     return self.fitted_.to_keras(getattr(self, "epistemic_ddof", 0))
 
 
 def _draws_functions(estimator: Any) -> bool:
-    """Whether a regressor's fitted model gives draws of the function."""
+    """Tell whether a regressor's fitted model can draw functions."""
     return estimator._has_posterior
 
 
@@ -99,6 +99,7 @@ def _check_query(estimator: Any, method: str, query: dict[str, Any]) -> None:
 
 
 def _rng(random_state: Any) -> np.random.Generator:
+    """Convert a scikit-learn random state to a NumPy generator."""
     seed = check_random_state(random_state).randint(2**31 - 1)
     return np.random.default_rng(seed)
 
@@ -114,21 +115,22 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     _doc_link_template = doc_link_template
 
     def predict_distribution(self, X: Any, **query: Any) -> Any:
-        """Predict the distribution of each row, as a record.
+        """Predict the distribution of each row.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         **query
-            Regressors of functions take ``query_points``, an array-like of shape (q, d_y): any
-            points, also others than those of `fit`, which are the default.
+            Regressors of functions take ``query_points``, an array-like of shape (q, d_y), which
+            can be any points; by default those of `fit`.
 
         Returns
         -------
         object
-            A record with mean, variance parts, cdf, quantile, log_prob, sample and, where one
-            exists, `to_tfp()`; for most estimators a `skuq.predictive.GaussianMixture`. The
-            values of a function stand beside each other, as one row of (n, q * m).
+            Distribution with means, parts of the variance, cdf, quantile, log_prob, sample and,
+            if one exists, `to_tfp()`; for most estimators a `skuq.predictive.GaussianMixture`.
+            The values of a function are one row of (n, q * m).
         """
         _check_query(self, "predict_distribution", query)
         fitted = self.fitted_
@@ -141,7 +143,7 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         ----------
         X : array-like of shape (n, n_features)
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
@@ -161,34 +163,38 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         return_std : bool, default=False
+            Also return standard deviations.
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
         mean : ndarray of shape (n[, m])
         std : ndarray of shape (n[, m])
-            Only if `return_std`; in units of y.
+            Total standard deviations in units of y, returned if `return_std`.
         """
         _check_query(self, "predict", query)
         parts = self.predict_uncertainty(X, **query)
         return (parts.mean, parts.total) if return_std else parts.mean
 
     def predict_interval(self, X: Any, coverage: Any = 0.9, **query: Any) -> np.ndarray:
-        """Predict the central interval that should hold y with probability `coverage`.
+        """Predict the central interval that contains y with probability `coverage`.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         coverage : float or array-like of shape (k,), default=0.9
+            Probability of the interval, or of each of k intervals, in (0, 1).
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
         ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
-            Quantiles of the predictive distribution itself, lower end first.
+            Lower and upper ends, which are quantiles of the predictive distribution.
 
         Raises
         ------
@@ -208,10 +214,11 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         quantiles : array-like of shape (q,), default=(0.05, 0.5, 0.95)
             Probabilities, strictly between 0 and 1.
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
@@ -231,15 +238,18 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
     ) -> np.ndarray:
         """Draw targets jointly: each draw is one function, with one noise variable for all rows.
 
-        Regressors of functions that learn noise draw it for every value by itself.
+        Regressors of functions that learn noise draw it independently for every value.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         n_samples : int, default=1
+            Number of draws.
         random_state : int, RandomState instance or None, default=None
+            Seed of the draws.
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
@@ -262,13 +272,15 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         y : array-like of shape (n[, m])
+            Observed targets.
 
         Returns
         -------
         ndarray of shape (n,)
-            In nats, with y's units in the density; of all outputs together. The values of a
-            function are taken as independent.
+            Joint log density of all outputs, in nats; the density is per units of y. The values of
+            a function are treated as independent.
         """
         distribution = self.predict_distribution(X)
         y = check_array(y, ensure_2d=False, allow_nd=True, dtype="float64", input_name="y")
@@ -283,29 +295,29 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
         Parameters
         ----------
         n_draws : int, default=128
-            Number of draws. Members of an ensemble are draws themselves, each as often as its
-            weight asks for; this number is then for weights that are not fractions of a smaller
-            one.
+            Number of draws. The draws of an ensemble are its members, repeated in proportion to
+            their weights; `n_draws` is then only used if the weights are not fractions with a
+            smaller denominator.
         random_state : int, RandomState instance or None, default=None
-            Of the draws, which stay the same from then on.
+            Seed of the draws, which do not change afterwards.
         **query
-            As in `predict_distribution`.
+            See `predict_distribution`.
 
         Returns
         -------
         Posterior
-            Without noise: mean and standard deviation of the draws are the mean and the
-            epistemic part of `predict_uncertainty` (with ``epistemic_ddof=0``). A draw of NOMU
-            is the prediction plus a multiple of its standard deviation, the same for all rows;
-            with asymmetric bounds it is a quantile, and the draws' mean is that of
-            `TwoPieceNormal`, not its mode. `key` is equal for fits of equal networks. It is
-            None, without gradients, where layers or a `pretrained` model run in Keras only,
-            and where `preprocess` or `target_transform` change numbers.
+            Draws without noise: their mean and standard deviation are the mean and the epistemic
+            part of `predict_uncertainty` (with ``epistemic_ddof=0``). A draw of NOMU is the
+            prediction plus a multiple of its standard deviation, the same for all rows; with
+            asymmetric bounds it is a quantile, and the draws' mean is that of `TwoPieceNormal`,
+            not its mode. `key` is equal for fits of equal networks. It is None, without
+            gradients, if layers or a `pretrained` model run only in Keras, or if `preprocess` or
+            `target_transform` change numbers.
 
         Raises
         ------
         ValueError
-            If `n_draws` is not a positive whole number; of NOMU, if it is 1.
+            If `n_draws` is not a positive whole number, or is 1 for NOMU.
         """
         _check_query(self, "posterior_fn", query)
         check_count("n_draws", n_draws)
@@ -321,22 +333,24 @@ class UncertaintyRegressor(CallbackSupportMixin, RegressorMixin, BaseEstimator):
 
 
 class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Prediction methods of all classifiers: they have `classes_`, in the order of their codes."""
+    """Prediction methods of all classifiers, whose `classes_` are in the order of class codes."""
 
     _doc_link_module = "skuq"
     _doc_link_template = doc_link_template
 
     def predict_distribution(self, X: Any) -> CategoricalMixture:
-        """Predict the distribution of each row's class, as a record.
+        """Predict the distribution of each row's class.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
 
         Returns
         -------
         CategoricalMixture
-            With mean, mode, std, entropies, log_prob and sample, of class codes, and `to_tfp()`.
+            Distribution of class codes, with mean, mode, std, entropies, log_prob, sample and
+            `to_tfp()`.
         """
         check_is_fitted(self)
         fitted = self.fitted_
@@ -348,17 +362,19 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         return_std : bool, default=False
+            Also return standard deviations.
 
         Returns
         -------
         proba : ndarray of shape (n, C)
-            Columns in the order of `classes_`.
+            Probabilities, with columns in the order of `classes_`.
         std : ndarray of shape (n, C)
-            Only if `return_std`; each probability's standard deviation across members.
+            Standard deviation of each probability over members, returned if `return_std`.
         """
         distribution = self.predict_distribution(X)
-        proba = np.minimum(distribution.mean, 1.0)  # members' weights may sum to a little more
+        proba = np.minimum(distribution.mean, 1.0)  # rounding can make weights sum to more than 1
         return (proba, distribution.std) if return_std else proba
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -371,25 +387,27 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         Returns
         -------
         ndarray of shape (n, C)
-            In nats; about -708 where a probability is 0, so never -inf.
+            Log probabilities in nats; about -708 instead of -inf for a probability of 0.
         """
         return self.predict_distribution(X).log_mean
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict the most probable class, and on request how far members differ on it.
+        """Predict the most probable class, and on request the members' disagreement about it.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         return_std : bool, default=False
+            Also return standard deviations.
 
         Returns
         -------
         labels : ndarray of shape (n,)
-            Out of `classes_`.
+            Predicted labels.
         std : ndarray of shape (n,)
-            Only if `return_std`; the standard deviation across members of the predicted
-            class' probability.
+            Standard deviation over members of the predicted class' probability, returned if
+            `return_std`.
         """
         distribution = self.predict_distribution(X)
         mode = distribution.mode
@@ -397,7 +415,7 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         return (labels, distribution.std[np.arange(len(mode)), mode]) if return_std else labels
 
     def predict_uncertainty(self, X: Any) -> ClassUncertainty:
-        """Predict entropies of the class by source.
+        """Predict the entropy of each row's class, by source.
 
         Parameters
         ----------
@@ -412,18 +430,21 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         return self.predict_distribution(X).uncertainty()
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """Draw labels jointly: one member and one uniform number for all rows of a draw.
+        """Draw labels jointly: all rows of a draw share one member and one uniform number.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
+            Rows to predict.
         n_samples : int, default=1
+            Number of draws.
         random_state : int, RandomState instance or None, default=None
+            Seed of the draws.
 
         Returns
         -------
         ndarray of shape (n, n_samples)
-            Out of `classes_`.
+            Drawn labels.
         """
         check_is_fitted(self)
         check_count("n_samples", n_samples)
@@ -437,17 +458,17 @@ class UncertaintyClassifier(CallbackSupportMixin, ClassifierMixin, BaseEstimator
         ----------
         X : array-like of shape (n, n_features)
         y : array-like of shape (n,)
-            Labels out of `classes_`.
+            Observed labels, which must be in `classes_`.
 
         Returns
         -------
         ndarray of shape (n,)
-            In nats; about -708 where the probability is 0, so never -inf.
+            Log probabilities in nats; about -708 instead of -inf for a probability of 0.
 
         Raises
         ------
         ValueError
-            If y holds labels that are not in `classes_`, or another number of rows than X.
+            If y has labels that are not in `classes_`, or another number of rows than X.
         """
         distribution = self.predict_distribution(X)
         y = column_or_1d(y)

@@ -1,4 +1,4 @@
-"""Artificial inputs of NOMU, where the model is trained to be unsure."""
+"""Artificial inputs of NOMU, at which the model is trained to be uncertain."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ from sklearn.utils.validation import check_array
 
 
 class ArtificialInputs:
-    """Draws inputs in standardised units; ``inputs(n, rng) -> (n, n_features)``.
+    """Sampler of inputs in standardised units: ``inputs(n, rng) -> (n, n_features)``.
 
     Parameters
     ----------
     source : {"uniform", "grid"}, callable or array-like of shape (n_unlabelled, n_features)
-        As the estimator's parameter `artificial_inputs`.
+        The estimator's parameter `artificial_inputs`.
     n_each : int
-        Inputs of one step.
+        Number of inputs of one step.
     box : array-like of shape (n_features, 2) or None
-        Of "uniform" and "grid", in units of X.
+        Box for "uniform" and "grid", in units of X. None takes the range of the rows,
+        extended by `margin`.
     margin : float
-        How far the default box reaches beyond the rows, as a share of each range.
+        Distance by which the default box extends beyond the rows, as a share of each range.
     X : ndarray of shape (n, n_features)
         Rows to train on.
     scaling : Scaling
-        Fitted.
+        Fitted standardisation of X.
 
     Attributes
     ----------
     box : ndarray of shape (n_features, 2) or None
+        Box in units of X; None if the source is a function or rows.
     n_each : int
-        The points of a grid may be fewer than asked for.
+        Number of inputs of one step; for a grid at most the given number.
 
     Raises
     ------
     ValueError
-        If the box holds no row or has no volume, or the source gives no such inputs.
+        If the box holds no row or has no volume, or the source gives inputs of a wrong form.
     """
 
     def __init__(self, source, n_each, box, margin, X, scaling):
@@ -59,7 +61,7 @@ class ArtificialInputs:
         return self._draw(n, rng)
 
     def _grid(self, ends):
-        """Make a sampler of equidistant points, all of them in every step."""
+        """Make a sampler that repeats all points of an equidistant grid in every step."""
         varied = np.ptp(ends, axis=0) > 0
         n_axis = int(np.floor(self.n_each ** (1 / max(varied.sum(), 1)) + 1e-9))
         if n_axis < 2:
@@ -73,8 +75,10 @@ class ArtificialInputs:
         return lambda n, rng: np.resize(points, (n, points.shape[1]))
 
     def _checked(self, sampler):
+        """Make a sampler of the user's function that checks its results, one step at a time."""
+
         def draw(n, rng):
-            """Draw step by step: a function may give inputs that are spread evenly, or ordered."""
+            """Draw each step by itself: a function may return ordered or evenly spread inputs."""
             n_steps = -(-n // self.n_each)
             return np.concatenate([draw_step(self.n_each, rng) for _ in range(n_steps)])
 
@@ -101,21 +105,22 @@ def _default_box(X, margin):
     low, high = X.min(axis=0), X.max(axis=0)
     if (low == high).all():
         raise ValueError(
-            f"The rows of X (n_samples={len(X)}) are all alike: they do not say where inputs may "
-            "lie. Give `box`, the lowest and highest value of each feature."
+            f"The rows of X (n_samples={len(X)}) are all alike, so that they have no range to draw "
+            "artificial inputs from. Give `box`, the lowest and highest value of each feature."
         )
     reach = margin * (high - low)
     return np.stack([low - reach, high + reach], axis=1)
 
 
 def _check_box(box, X):
+    """Check the user's box, and that it holds at least one row of X."""
     try:
         box = np.asarray(box, dtype="float64")
     except (TypeError, ValueError):
         box = np.empty(0)
     if box.shape != (X.shape[1], 2) or not np.isfinite(box).all():
         raise ValueError(
-            f"`box` must be {X.shape[1]} finite pairs (low, high), one a feature. Got {box}."
+            f"`box` must be {X.shape[1]} finite pairs (low, high), one per feature. Got {box}."
         )
     empty = np.flatnonzero(box[:, 0] >= box[:, 1])
     if len(empty):
@@ -130,9 +135,9 @@ def _check_box(box, X):
     if len(missed):
         k = missed[0]
         reason = f"feature {k} has values from {X[:, k].min():.4g} to {X[:, k].max():.4g}, and "
-        reason += f"its sides are {box[k]}"
+        reason += f"the box has {box[k]}"
     else:
         reason = "each row is outside of it in some feature"
     raise ValueError(
-        f"`box` must hold training rows, and holds none: {reason}. It is in units of X."
+        f"`box` must hold training rows, and holds none: {reason}. `box` is in units of X."
     )

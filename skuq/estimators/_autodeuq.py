@@ -32,15 +32,15 @@ from skuq.search import STRATEGIES, make_proposer, pin
 from skuq.tables import NumberTargets
 from skuq.tables._targets import TARGET_CONSTRAINTS
 
-_N_TRIALS = 50  # by default, without `max_time`
-_MOST_TRIALS = 10_000  # with it
-_EPOCHS = 100  # where the space does not decide them
+_N_TRIALS = 50  # default number of trials without `max_time`
+_MOST_TRIALS = 10_000  # largest number of trials with `max_time`
+_EPOCHS = 100  # default number of epochs in spaces that do not set it
 _VALIDATION_FRACTION = 0.25
 _N_FOLDS, _N_FOLDS_OF_MANY, _MANY_ROWS = 8, 5, 20_000
 _LOSSES = ("crps", "nll")
-_N_REPEATS, _MOST_REPEATS = 2, 20  # by default, without `max_time` and with it
-_SEARCH_SHARE = 0.6  # of `max_time`, where repeats have the rest
-_N_TAKEN_OVER = 10  # trials of another search
+_N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
+_SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
+_N_TAKEN_OVER = 10  # best trials of another search that are used as initial trials
 # The paper's experiments: section III, and its toy task.
 _PAPER_SETTINGS = {
     "n_trials": 500,
@@ -90,7 +90,7 @@ _CONSTRAINTS: dict = {
 
 
 class _AutoDEUQ(SearchMethod):
-    """AgEBO and its variants, with greedy selection."""
+    """Method of AutoDEUQ: AgEBO and its variants, with greedy selection."""
 
     selection_parameters = ("n_members", "min_members", "selection", "selection_loss", "calibrate")
     prediction_parameters = ("epistemic_ddof", "repeats")
@@ -119,7 +119,7 @@ class _AutoDEUQ(SearchMethod):
         if discard is not True:
             return discard or None
         default = search.SuccessiveHalving()
-        # Recipes to begin with differ on purpose: one may be slow at first, or good in another way.
+        # Initial recipes differ on purpose, and can be slow at first: let all of them finish.
         n_first = len(getattr(proposer, "configurations", ()))
         return replace(default, min_trials=max(default.min_trials, n_first))
 
@@ -127,7 +127,7 @@ class _AutoDEUQ(SearchMethod):
     def n_repeats(self):
         repeats, cv = self.estimator.repeats, self.estimator.cv
         if not isinstance(cv, Integral | str | None):
-            return 0  # the folds of a splitter are the user's
+            return 0  # a user's splitter has no other folds
         if not isinstance(repeats, str):
             return repeats
         if not self.is_tabular:
@@ -147,7 +147,7 @@ class _AutoDEUQ(SearchMethod):
         return not self.classifies and self.estimator.calibrate
 
     def validation(self, n_rows, given):
-        """Decide how rows are held out: eight folds where they train as one program."""
+        """Choose folds in the tabular space, where they train as one program, or a single split."""
         own = self.estimator
         fraction = own.validation_fraction
         is_auto = isinstance(fraction, str)
@@ -184,13 +184,14 @@ class _AutoDEUQ(SearchMethod):
 
     def check_selection(self):
         if self.estimator.selection == "hq" and self.estimator.n_members < 2:
-            raise ValueError('`selection="hq"` makes teams: `n_members` must be at least 2. Got 1.')
+            raise ValueError('`n_members` must be at least 2 with `selection="hq"`. Got 1.')
 
     def resolve_space(self, inputs, n_rows):
         own = self.estimator
         return resolve_search_space(own.search_space, own.n_nodes, own.max_batch_size)
 
     def proposer(self, space, held_out):
+        """Make the proposer of the search strategy, which starts with the initial trials."""
         own, decisions = self.estimator, self.estimator.decisions_
         if isinstance(own.search, str):
             planned = _N_TRIALS if isinstance(own.n_trials, str) else own.n_trials
@@ -209,16 +210,17 @@ class _AutoDEUQ(SearchMethod):
             return search.StartingWith(first, proposer) if first else proposer
         if own.initial_trials is not None:
             raise ValueError(
-                "A Keras-Tuner oracle proposes every trial itself: give it initial hyperparameters "
-                "(its own `hyperparameters`), or a `search` of skuq's with `initial_trials`."
+                "`initial_trials` must be None if `search` is a Keras-Tuner oracle, which proposes "
+                "every trial itself. Set the oracle's own `hyperparameters`, or use one of skuq's "
+                "strategies."
             )
-        # A copy: the parameter is not touched, so that fit can be called again.
+        # Copy the oracle, so that the parameter does not change and `fit` can be called again.
         oracle = copy.deepcopy(own.search)
         pinned = pin(decisions, own.fixed_architecture, own.fixed_hyperparameters)
         return search.OracleProposer(oracle, pinned, self.n_trials)
 
     def _initial_configurations(self, space):
-        """Configurations to begin with: the user's, or recipes that the space knows."""
+        """Return the configurations of the first trials: the user's, or the space's recipes."""
         own = self.estimator
         given, name = own.initial_trials, "initial_trials"
         if given is None:
@@ -232,6 +234,7 @@ class _AutoDEUQ(SearchMethod):
         return [c for k, c in enumerate(checked) if c not in checked[:k]]
 
     def choose(self, candidates):
+        """Select the members by the predictions of all trials on the held-out rows."""
         own = self.estimator
         raw = np.stack(candidates.raw).astype("float64")
         if self.classifies:
@@ -239,7 +242,7 @@ class _AutoDEUQ(SearchMethod):
         else:
             loc, scale = self.head.distribution(raw)
             if candidates.moments is not None:
-                # What the networks of a trial disagree about is part of its prediction.
+                # The variance of a trial includes the disagreement of its networks.
                 scale = np.sqrt([variance for _, variance in candidates.moments])
             predicted = candidates.y, loc, scale
         select = own.selection if callable(own.selection) else getattr(self, f"_{own.selection}")
@@ -268,28 +271,28 @@ class _AutoDEUQ(SearchMethod):
         return select(y, *predicted, sample_weight=sample_weight)
 
     def _statistics(self, y, proba):
-        """Statistics that an ensemble averages over members, and the loss of their average."""
+        """Make the statistics that an ensemble averages, and the loss of their average."""
         if self.estimator.selection_loss == "brier":
             return brier_statistics(y, proba)
         return likelihood_statistics(class_log_likelihood(y, proba))
 
 
 def _paper_settings(name):
-    """Parameters of one of the paper's experiments."""
+    """Return the parameters of one of the paper's experiments."""
     if name not in _PAPER_EXPERIMENTS:
         raise ValueError(f"`name` must be one of {sorted(_PAPER_EXPERIMENTS)}. Got {name!r}.")
     return {**_PAPER_SETTINGS, **_PAPER_EXPERIMENTS[name]}
 
 
 def _n_folds(n_rows):
-    """Return the number of folds for so many rows: fewer where training is long."""
+    """Return the number of folds for `n_rows` rows: fewer for large data, which train long."""
     if n_rows < 2 * _N_FOLDS:
         return max(2, n_rows // 2)
     return _N_FOLDS if n_rows <= _MANY_ROWS else _N_FOLDS_OF_MANY
 
 
 def _best_configurations(trials):
-    """Configurations of the best trials of another search, given as a catalog or its folder."""
+    """Return the configurations of the best trials of a catalog, or of a search's folder."""
     catalog = trials if isinstance(trials, Catalog) else Catalog.load(find_search(trials))
     completed = [catalog[int(k)] for k in catalog.completed]
     best = sorted(completed, key=lambda record: record.score)[:_N_TAKEN_OVER]
@@ -300,29 +303,29 @@ def _best_configurations(trials):
 class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
-    `n_trials` networks with a mean and a standard deviation as outputs are trained, each
-    proposed in the light of those that have finished: ageing evolution changes the
-    architecture, Bayesian optimisation the training hyperparameters (AgEBO). Out of this
-    catalog a greedy selection on validation rows picks up to `n_members`, whose mixture
-    is the prediction. What the members agree to be noise is aleatoric, what they
-    disagree on is epistemic uncertainty.
+    `n_trials` networks that predict a mean and a standard deviation are trained, each proposed
+    on the basis of the finished trials: ageing evolution changes the architecture, and Bayesian
+    optimisation the training hyperparameters (AgEBO). From this catalog, a greedy selection on
+    validation rows chooses up to `n_members`, whose mixture is the prediction. The average noise
+    that members predict is the aleatoric uncertainty, and the disagreement of their means the
+    epistemic uncertainty.
 
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
-        Number of trials, hence the size of the catalog; 500 in the paper. "auto" is 50, and with
-        `max_time` as many as there is time for.
+        Number of trials, and size of the catalog; 500 in the paper. "auto" is 50, or with
+        `max_time` as many as fit into that time.
     n_members : int, default=5
         Maximum number of distinct members (K).
     min_members : int, default=2
-        Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
-        greedy rule.
+        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
+        paper's greedy rule.
     n_nodes : int, default=5
         Number of variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy
         task.
     epochs : int or "auto", default="auto"
-        Maximum number of epochs of one network, of which the best is kept. "auto" is what the space
-        decides, else 100.
+        Maximum number of epochs of one network, of which the best is kept. "auto" is the number
+        that the space sets, otherwise 100.
     validation_fraction : float or "auto", default="auto"
         Share of the rows that is held out for early stopping, the search and the selection.
         Ignored with `cv` or `validation_data`. "auto" is 0.25.
@@ -330,24 +333,24 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
         one network per fold of the rows of positive weight, each without the rows of its fold.
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
-        selected trials predict. Better for small tables, at as many times the cost as there are
-        folds. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
+        selected trials predict. Folds are better for small tables, and multiply the cost by their
+        number. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
         8 folds in the tabular space (5 above 20,000 rows), whose folds train as one program, and
         None in other spaces, with `validation_data` or with a number as `validation_fraction`.
     refit : bool, default=False
-        Whether to train the members again on all rows, `validation_data` among them, after the
-        search. Each trains for as many epochs as were best in the search; with `cv` one network
-        replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
-        the networks of the search stay.
+        Train the members again on all rows, including `validation_data`, after the search. Each
+        trains for the number of epochs that was best in the search; with `cv` one network replaces
+        those of the folds. These trainings do not count towards `max_time`. If a training fails,
+        the networks of the search are kept.
     repeats : int or "auto", default="auto"
-        How often the chosen trials are trained again after the search, under other folds and with
-        other seeds. Their networks predict too, so that the ensemble has several times as many.
-        "auto" is 2 in the tabular space, or as many as there is time for in the last 40 % of
-        `max_time`, and 0 in other spaces. Without effect with `refit` or a splitter as `cv`.
+        Number of times that the selected trials are trained again after the search, on other folds
+        and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
+        space, or with `max_time` as many as fit into the last 40 % of it, and 0 in other spaces. It
+        has no effect with `refit` or a splitter as `cv`.
     search : str or keras_tuner.Oracle, default="agebo"
-        How the next network is proposed: "agebo"; "age" (architectures only), "bo"
-        (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
-        "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
+        Rule that proposes the next network: "agebo"; "age" (architectures only), "bo"
+        (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed", "age-mixed",
+        "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
     search_space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -357,18 +360,17 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         ``training(hp) -> dict``, is a space in Keras-Tuner's language, see
         `skuq.networks.KerasTunerSpace`.
     discard : bool or SuccessiveHalving, default=True
-        Whether trials that are behind others early in their training are stopped. They are
-        recorded as discarded and are no candidates for the ensemble. True is
-        `skuq.search.SuccessiveHalving` by its defaults, which lets all initial trials finish.
+        Stop trials early if their scores are worse than those of others at the same stage. They are
+        recorded as discarded and cannot become members. True is `skuq.search.SuccessiveHalving` by
+        its defaults, which lets all initial trials finish.
     initial_trials : list of dict, Catalog, path or None, default=None
-        Configurations to try first, completed by the space's defaults. From a catalog, or from
-        the folder of a search, the ten best are taken. None are the recipes that a tabular space
-        knows.
+        Configurations to try first, completed by the space's defaults. From a catalog, or from the
+        folder of a search, the ten best are taken. None uses the known recipes of a tabular space,
+        and no initial trials in other spaces.
     objective : callable or None, default=None
-        ``objective(trial) -> float``, which the search minimises instead of ``trial.score``, for
-        example with a price on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.Member` or `FoldedMember`. Whether a trial is discarded goes by its
-        score alone.
+        ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
+        example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
+        trial is a `skuq.catalog.Member` or `FoldedMember`. Early discarding always uses the score.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
@@ -381,15 +383,15 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     n_initial : int, default=10
         Number of random configurations before the Bayesian optimisation begins.
     max_batch_size : int, default=256
-        Largest batch size of the space; one larger than the data means full batches.
+        Largest batch size of the space; a size larger than the data means full batches.
     selection : {"greedy", "top", "hq"} or callable, default="greedy"
-        How members are selected. "greedy" adds them one by one, "top" takes those with the lowest
-        `selection_loss` each, and "hq" prunes teams by diversity (`skuq.ensembles.select_hq`) and
-        weights members equally. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``
-        and returns a `skuq.ensembles.Selection`.
+        Rule that selects the members. "greedy" adds them one by one, "top" takes the trials with
+        the lowest single `selection_loss`, and "hq" prunes teams by diversity
+        (`skuq.ensembles.select_hq`) and weights members equally. A callable gets ``(y, loc, scale,
+        n_members, sample_weight=...)`` and returns a `skuq.ensembles.Selection`.
     selection_loss : {"nll", "crps", "mse"}, default="nll"
         Loss that "greedy" and "top" minimise: the NLL (the paper's) or CRPS of the normal with the
-        mixture's mean and variance, or the squared error of the mean. "hq" has losses of its own.
+        mixture's mean and variance, or the squared error of the mean. "hq" uses its own losses.
     calibrate : bool, default=True
         Whether to scale the ensemble's standard deviation so that it fits the out-of-fold errors,
         as `DeepEnsembleRegressor` does. Without folds, and with `shift_validation`, only `reselect`
@@ -399,9 +401,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         1 is the paper's Eq. 4 (K - 1), used by `predict` and `predict_uncertainty` but not by
         quantiles.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
@@ -412,24 +414,24 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         more than one, proposals depend on the order in which trials finish, so that only
         "rs-mixed" and "init" repeat exactly.
     catalog_dir : str, path or None, default=None
-        Folder that stores the search: each trial is on disk when it finishes, and `fit` with the
+        Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
         own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
-        Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
-        of them. The first always finishes, so that there is an ensemble, and compiling networks
-        can take longer. Below 30 seconds, or 100 with at most two jobs, trials run in the calling
-        process.
+        Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
+        left. The first trial always finishes, so that there is an ensemble, and compilation of
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run in
+        the calling process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
         Maximum number of failed trials; one more ends the search with an error that shows the
         reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` with the same data and settings, and with an integer `random_state`
-        or None, keeps the trials of the one before and adds those that a larger `n_trials` asks
-        for. If data or settings differ, a new search starts, with a warning. With `catalog_dir` it
-        is always so.
+        Let another `fit` with the same data and settings, and with an integer `random_state` or
+        None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
+        If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
+        are always kept.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
     verbose : int or None, default=None
@@ -610,29 +612,29 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
 class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
-    `n_trials` networks are trained, each proposed in the light of those that have finished:
-    ageing evolution changes the architecture, Bayesian optimisation the training
-    hyperparameters (AgEBO). Out of this catalog a greedy selection on validation rows picks
-    up to `n_members`, whose averaged probabilities are the prediction. The entropy that
-    members agree on is aleatoric, what they disagree on is epistemic uncertainty. The paper
-    has regression only; this is its method with the classes' negative log likelihood.
+    `n_trials` networks are trained, each proposed on the basis of the finished trials: ageing
+    evolution changes the architecture, and Bayesian optimisation the training hyperparameters
+    (AgEBO). From this catalog, a greedy selection on validation rows chooses up to `n_members`,
+    whose averaged probabilities are the prediction. The members' average entropy is the aleatoric
+    uncertainty, and their disagreement the epistemic uncertainty. The paper has regression only;
+    this is its method with the negative log likelihood of classes.
 
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
-        Number of trials, hence the size of the catalog; 500 in the paper. "auto" is 50, and with
-        `max_time` as many as there is time for.
+        Number of trials, and size of the catalog; 500 in the paper. "auto" is 50, or with
+        `max_time` as many as fit into that time.
     n_members : int, default=5
         Maximum number of distinct members (K).
     min_members : int, default=2
-        Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
-        greedy rule.
+        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
+        paper's greedy rule.
     n_nodes : int, default=5
         Number of variable nodes of the architecture: 5 in the paper's benchmark, 3 in its toy
         task.
     epochs : int or "auto", default="auto"
-        Maximum number of epochs of one network, of which the best is kept. "auto" is what the space
-        decides, else 100.
+        Maximum number of epochs of one network, of which the best is kept. "auto" is the number
+        that the space sets, otherwise 100.
     validation_fraction : float or "auto", default="auto"
         Share of the rows that is held out for early stopping, the search and the selection.
         Ignored with `cv` or `validation_data`. "auto" is 0.25.
@@ -640,24 +642,24 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
         one network per fold of the rows of positive weight, each without the rows of its fold.
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
-        selected trials predict. Better for small tables, at as many times the cost as there are
-        folds. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
+        selected trials predict. Folds are better for small tables, and multiply the cost by their
+        number. A splitter must test every row once. None holds out `validation_fraction`. "auto" is
         8 folds in the tabular space (5 above 20,000 rows), whose folds train as one program, and
         None in other spaces, with `validation_data` or with a number as `validation_fraction`.
     refit : bool, default=False
-        Whether to train the members again on all rows, `validation_data` among them, after the
-        search. Each trains for as many epochs as were best in the search; with `cv` one network
-        replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
-        the networks of the search stay.
+        Train the members again on all rows, including `validation_data`, after the search. Each
+        trains for the number of epochs that was best in the search; with `cv` one network replaces
+        those of the folds. These trainings do not count towards `max_time`. If a training fails,
+        the networks of the search are kept.
     repeats : int or "auto", default="auto"
-        How often the chosen trials are trained again after the search, under other folds and with
-        other seeds. Their networks predict too, so that the ensemble has several times as many.
-        "auto" is 2 in the tabular space, or as many as there is time for in the last 40 % of
-        `max_time`, and 0 in other spaces. Without effect with `refit` or a splitter as `cv`.
+        Number of times that the selected trials are trained again after the search, on other folds
+        and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
+        space, or with `max_time` as many as fit into the last 40 % of it, and 0 in other spaces. It
+        has no effect with `refit` or a splitter as `cv`.
     search : str or keras_tuner.Oracle, default="agebo"
-        How the next network is proposed: "agebo"; "age" (architectures only), "bo"
-        (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed",
-        "age-mixed", "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
+        Rule that proposes the next network: "agebo"; "age" (architectures only), "bo"
+        (hyperparameters only), "init" (neither: only seeds differ); "rs-mixed", "age-mixed",
+        "bo-mixed" (both as one vector). Or any Keras-Tuner oracle.
     search_space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -667,18 +669,17 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         ``training(hp) -> dict``, is a space in Keras-Tuner's language, see
         `skuq.networks.KerasTunerSpace`.
     discard : bool or SuccessiveHalving, default=True
-        Whether trials that are behind others early in their training are stopped. They are
-        recorded as discarded and are no candidates for the ensemble. True is
-        `skuq.search.SuccessiveHalving` by its defaults, which lets all initial trials finish.
+        Stop trials early if their scores are worse than those of others at the same stage. They are
+        recorded as discarded and cannot become members. True is `skuq.search.SuccessiveHalving` by
+        its defaults, which lets all initial trials finish.
     initial_trials : list of dict, Catalog, path or None, default=None
-        Configurations to try first, completed by the space's defaults. From a catalog, or from
-        the folder of a search, the ten best are taken. None are the recipes that a tabular space
-        knows.
+        Configurations to try first, completed by the space's defaults. From a catalog, or from the
+        folder of a search, the ten best are taken. None uses the known recipes of a tabular space,
+        and no initial trials in other spaces.
     objective : callable or None, default=None
-        ``objective(trial) -> float``, which the search minimises instead of ``trial.score``, for
-        example with a price on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
-        trial is a `skuq.catalog.Member` or `FoldedMember`. Whether a trial is discarded goes by its
-        score alone.
+        ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
+        example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
+        trial is a `skuq.catalog.Member` or `FoldedMember`. Early discarding always uses the score.
     fixed_architecture, fixed_hyperparameters : dict or None, default=None
         Decisions that are not searched, by name. If `search` fixes all decisions of one kind,
         those not named have the space's default value.
@@ -691,47 +692,47 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     n_initial : int, default=10
         Number of random configurations before the Bayesian optimisation begins.
     max_batch_size : int, default=256
-        Largest batch size of the space; one larger than the data means full batches.
+        Largest batch size of the space; a size larger than the data means full batches.
     selection : {"greedy", "top", "hq"} or callable, default="greedy"
-        How members are selected. "greedy" adds them one by one, "top" takes those with the lowest
-        `selection_loss` each, and "hq" prunes teams by diversity
-        (`skuq.ensembles.select_hq_proba`) and weights members equally. A callable gets ``(y,
-        proba, n_members, sample_weight=...)``, class codes (n_rows,) and probabilities (n_trials,
-        n_rows, n_classes), and returns a `skuq.ensembles.Selection`.
+        Rule that selects the members. "greedy" adds them one by one, "top" takes the trials with
+        the lowest single `selection_loss`, and "hq" prunes teams by diversity
+        (`skuq.ensembles.select_hq_proba`) and weights members equally. A callable gets ``(y, proba,
+        n_members, sample_weight=...)``, class codes (n_rows,) and probabilities (n_trials, n_rows,
+        n_classes), and returns a `skuq.ensembles.Selection`.
     selection_loss : {"nll", "brier"}, default="nll"
         Loss that "greedy" and "top" minimise: minus log of the averaged probability of the true
-        class, or the Brier score. "hq" has losses of its own.
+        class, or the Brier score. "hq" uses its own losses.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, in the training loss and in the selection; they multiply
         sample weights. "balanced" is inversely proportional to their frequencies in y.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     n_jobs : int or None, default=None
         Number of networks trained in parallel, each in a process with its share of the cores. With
         more than one, proposals depend on the order in which trials finish, so that only
         "rs-mixed" and "init" repeat exactly.
     catalog_dir : str, path or None, default=None
-        Folder that stores the search: each trial is on disk when it finishes, and `fit` with the
+        Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
         own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
-        Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
-        of them. The first always finishes, so that there is an ensemble, and compiling networks
-        can take longer. Below 30 seconds, or 100 with at most two jobs, trials run in the calling
-        process.
+        Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
+        left. The first trial always finishes, so that there is an ensemble, and compilation of
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run in
+        the calling process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
         Maximum number of failed trials; one more ends the search with an error that shows the
         reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` with the same data and settings, and with an integer `random_state`
-        or None, keeps the trials of the one before and adds those that a larger `n_trials` asks
-        for. If data or settings differ, a new search starts, with a warning. With `catalog_dir` it
-        is always so.
+        Let another `fit` with the same data and settings, and with an integer `random_state` or
+        None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
+        If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
+        are always kept.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
     verbose : int or None, default=None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 
 import numpy as np
+import pandas as pd
 from joblib import Parallel, delayed
 from sklearn import get_config
 from sklearn.base import is_classifier, is_regressor
@@ -21,23 +22,28 @@ from sklearn.utils.validation import (
 )
 
 from skuq._checks import class_codes, explain_labels
-from skuq._params import HasMethods, StrOptions, fit_context, safe_split
+from skuq._params import HasMethods, StrOptions, fit_context, safe_indexing, safe_split
 from skuq._progress import Progress
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._folds import check_takes_weights, fit_fold, inherit_tags, read_foreign_rows
-from skuq.fitted import Calibration, FittedCalibrated, Temperature
-from skuq.fitted._calibrated import (
-    SMALLEST_STD,
-    classifier_distribution,
-    regressor_distribution,
+from skuq.fitted import (
+    AdaptedCalibration,
+    AdaptedClassCalibration,
+    CalibrationRows,
+    FittedCalibrated,
+    WeightedCalibration,
 )
-from skuq.predictive._calibration import fit_levels, fit_scale, fit_temperature
+from skuq.fitted._calibrated import classifier_distribution, regressor_distribution
+from skuq.fitted._density_ratio import fit_density_ratio
+from skuq.fitted._learning import learn_calibration, learn_class_calibration
+from skuq.predictive import LogitTracker, QuantileTracker
 
 _CONSTRAINTS: dict = {
     "estimator": [HasMethods(["fit", "predict"])],
     "cv": ["cv_object", StrOptions({"prefit"})],
+    "groups": [str, Integral, callable, None],
     "n_jobs": [Integral, None],
     "verbose": ["verbose", None],
 }
@@ -60,9 +66,10 @@ class _CalibratedUncertainty:
             Non-negative; for fitting and for calibrating.
         **fit_params
             Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
-            an entry for each row are divided like the rows. `groups` go to `cv` as well: rows of
-            one group then never stand in two folds, also with the default of `cv`. Under metadata
-            routing the estimator and `cv` get what they request.
+            an entry for each row are divided like the rows. `groups` (not the parameter of
+            that name) go to `cv` as well: rows of one group then never stand in two folds, also
+            with the default of `cv`. Under metadata routing the estimator and `cv` get what they
+            request.
 
         Returns
         -------
@@ -89,10 +96,98 @@ class _CalibratedUncertainty:
             splits = [(train, test) for train, test in splits if len(test)]
             *folds, fitted = self._fit_folds(X, y, fit_params, splits)
         mixtures, rows = zip(*folds)
-        calibration = self._calibrate(mixtures, [y[r] for r in rows], [weight[r] for r in rows])
-        self.calibration_ = calibration
+        order = np.concatenate(rows)
+        self.calibration_rows_ = CalibrationRows(
+            safe_indexing(X, order), mixtures, y[order], weight[order]
+        )
         self.estimator_ = fitted
+        self.calibration_ = self._learn(self.calibration_rows_)
         return self
+
+    def recalibrate(self, X_target, *, classifier=None):
+        """Calibrate for rows whose inputs come from elsewhere, without their truths.
+
+        Calibration rows are weighted by how much more often the target has rows like them: by the
+        ratio of the two densities, which classifiers learn that tell the two apart. This is right
+        where the inputs have shifted and y still depends on them as before. What
+        `partial_calibrate` had learnt is forgotten.
+
+        Parameters
+        ----------
+        X_target : array-like of shape (n_target, n_features)
+            Rows like those to be predicted.
+        classifier : classifier or None, default=None
+            Classifier with `predict_proba`. None is a logistic regression of the standardised
+            columns, with categories as columns of 0 and 1.
+
+        Returns
+        -------
+        self
+            With `density_ratio_`: its `n_effective` is the number of equally weighted rows that
+            tell as much as the weighted calibration rows, `unsupported` the share of target rows
+            that hardly any calibration row is like, and `auc` how well the two are told apart.
+
+        Warns
+        -----
+        CalibrationWarning
+            If the target has too little in common with the calibration rows.
+        """
+        check_is_fitted(self)
+        X_target = self.fitted_.inputs.validate(X_target, self)
+        rows = self.calibration_rows_
+        if rows is None:
+            raise ValueError("`recalibrate` needs `calibration_rows_`, which are None: fit again.")
+        self.density_ratio_, weight = fit_density_ratio(rows.X, X_target, classifier)
+        self.calibration_ = self._weighted(self._learn(rows.weighted(weight)), self.density_ratio_)
+        vars(self).pop("last_time_", None)
+        return self
+
+    def partial_calibrate(self, X, y, *, time=None):
+        """Follow the calibration of new rows as their truths arrive, without another fit.
+
+        From then on predictions are those of `fit`, corrected by what the truths have shown.
+        Rows may arrive one by one or many at a time, in the order of time.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        y : array-like of shape (n,), or of numbers (n, n_outputs)
+            Truths, in the order in which they arrived.
+        time : array-like of shape (n,) or None, default=None
+            Times of the rows, by which their order is checked; any numbers or dates.
+
+        Returns
+        -------
+        self
+            With `drift_`.
+
+        Raises
+        ------
+        ValueError
+            If a truth is missing, or a time is before one that was seen already.
+        """
+        check_is_fitted(self)
+        X = self.fitted_.inputs.validate(X, self)
+        y = self._check_truths(y)
+        check_consistent_length(X, y)
+        last_time = _check_order(time, len(y), getattr(self, "last_time_", None))
+        calibration = self.calibration_
+        if not isinstance(calibration, AdaptedCalibration | AdaptedClassCalibration):
+            calibration = self._adapted(calibration)
+        self.calibration_ = calibration.learnt_from(self.estimator_, X, y)
+        if last_time is not None:
+            self.last_time_ = last_time
+        return self
+
+    @property
+    def drift_(self):
+        """How far the calibration of `fit` is from the truths that came since."""
+        if not hasattr(self.calibration_, "tracker"):
+            raise AttributeError("`drift_` is known after `partial_calibrate`.")
+        return self._drift()
+
+    def _weighted(self, calibration, ratio):
+        return calibration
 
     @property
     def fitted_(self) -> FittedCalibrated:
@@ -179,10 +274,39 @@ class _CalibratedUncertainty:
         return inherit_tags(tags, inner)
 
 
+def _check_order(time, n_rows, last):
+    """Return the last of these times; raise ValueError if they go back."""
+    if time is None:
+        return None
+    time = column_or_1d(time)
+    if len(time) != n_rows:
+        raise ValueError(f"`time` must have {n_rows} rows, as y. Got {len(time)}.")
+    if pd.isna(time).any():
+        raise ValueError("`time` must be known for all rows. Got missing values.")
+    back = np.flatnonzero(time[1:] < time[:-1])
+    if len(back):
+        raise ValueError(
+            f"`time` must not go back: truths are learnt in order. Row {back[0] + 1} is of "
+            f"{time[back[0] + 1]}, the row before of {time[back[0]]}. Sort the rows by time."
+        )
+    if last is not None and len(time) and time[0] < last:
+        raise ValueError(
+            f"`time` must not go back: truths up to {last} have been learnt already. Got {time[0]}."
+        )
+    return time[-1] if len(time) else last
+
+
 def _fit_and_predict(calibrated, X, y, fit_params, train, test):
     """A clone fitted on all rows, where test is None; else its predictions and their rows."""
     model, X_test = fit_fold(calibrated.estimator, X, y, fit_params, train, test)
     return model if test is None else (calibrated._distribution(model, X_test), test)
+
+
+def _of_all_rows(calibration):
+    """Find the part of a calibration that was learnt from all rows together in `fit`."""
+    for name in ("start", "calibration", "whole"):
+        calibration = getattr(calibration, name, calibration)
+    return calibration
 
 
 @saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
@@ -206,6 +330,13 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         observed ones, which corrects every quantile, also of skewed errors. "conformal" also takes
         intervals from the standardised errors: they cover at least their share of new rows
         whatever the distribution, as long as these rows come from it.
+    groups : str, int, callable or None, default=None
+        Groups of rows with a calibration each, so that intervals and probabilities are right in
+        every group and not on average only: a column of X (name or position), a function of X
+        that gives a label for each row, or "uncertainty" for up to ten equally large bins of the
+        predicted uncertainty. A small group borrows from all rows: their errors' shape counts as
+        much as 20 rows, and their scale as the differences between groups call for.
+        Rows without a label, and of labels that `fit` has not seen, get that of all rows.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the
         estimator is fitted already and stays as it is: give `fit` rows that it has not seen.
@@ -220,12 +351,19 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     estimator_ : regressor
         Estimator fitted on all rows.
     scale_ : float or ndarray of shape (n_outputs,)
-        Factor of the standard deviations. Where `estimator` has none, the standard deviation of its
-        errors.
+        Factor of the standard deviations; with `groups` that of all rows together. Where
+        `estimator` has none, the standard deviation of its errors.
     levels_ : tuple of ndarray of shape (n_knots,) or (n_knots, n_outputs), or None
         With "isotonic", predicted levels and the observed ones that replace them.
     scores_ : ndarray of shape (n,) or (n, n_outputs), or None
         With "conformal", sorted absolute out-of-fold errors, in calibrated standard deviations.
+    calibration_rows_ : CalibrationRows
+        Rows that were calibrated on and their predictions, for `recalibrate`.
+    density_ratio_ : DensityRatio
+        Weights of these rows, with measures of overlap; only after `recalibrate`.
+    drift_ : CalibrationDrift
+        How far the calibration of `fit` is from the truths that came since; only after
+        `partial_calibrate`.
     n_features_in_ : int
         Number of features seen during `fit`.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -242,12 +380,21 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     large than too small. Folds of scikit-learn's default are not shuffled; for sorted
     rows give ``cv=KFold(5, shuffle=True, random_state=0)``. The conformal guarantee is exact for
     ``cv="prefit"``; over folds it holds to within what the final fit differs from the
-    folds'. Calibration says nothing about shift.
+    folds'. Calibration says nothing about shift: `recalibrate` takes inputs
+    of the target into account, and `partial_calibrate` truths as they arrive.
+
+    After `partial_calibrate` the distribution is a `skuq.predictive.AdaptedDistribution`: quantiles
+    of the normal scores of the truths are followed with six step sizes, which are weighted by
+    their losses. Its standard deviation is the root mean square distance from the point
+    prediction, so that a bias makes it larger. With "conformal", density and samples then follow
+    the intervals.
 
     References
     ----------
     Heiss et al., "NOMU", section 4.1.2 (scale); Kuleshov, Fenner and Ermon (2018)
-    (isotonic); Lei et al. (2018), section 5.2 (conformal).
+    (isotonic); Lei et al. (2018), section 5.2 (conformal); Smyth (2004) (scales of groups);
+    Tibshirani et al. (2019), "Conformal prediction under covariate shift"; Gibbs and Candès
+    (2024), "Conformal inference for online prediction with arbitrary distribution shifts".
 
     Examples
     --------
@@ -268,9 +415,12 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     _is_kind = staticmethod(is_regressor)
     _has_posterior = False
 
-    def __init__(self, estimator, method="scale", *, cv=None, n_jobs=None, verbose=None):
+    def __init__(
+        self, estimator, method="scale", *, groups=None, cv=None, n_jobs=None, verbose=None
+    ):
         self.estimator = estimator
         self.method = method
+        self.groups = groups
         self.cv = cv
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -287,21 +437,36 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     def _distribution(self, estimator, X):
         return regressor_distribution(estimator, X, self.method)
 
-    def _calibrate(self, mixtures, ys, weights):
-        outputs = range(ys[0].shape[1]) if ys[0].ndim == 2 else [None]
-        learnt = [
-            self._calibrate_output(
-                [m if k is None else m.output(k) for m in mixtures],
-                [y if k is None else y[:, k] for y in ys],
-                weights,
+    def _learn(self, rows):
+        return learn_calibration(rows, self.method, self.groups)
+
+    def _weighted(self, calibration, ratio):
+        return WeightedCalibration(calibration, ratio)
+
+    def _adapted(self, calibration):
+        n_outputs = int(np.prod(self.fitted_.output_shape(), dtype=int))
+        return AdaptedCalibration(calibration, QuantileTracker.start(n_outputs))
+
+    def _drift(self):
+        return self.calibration_.tracker.drift(self.fitted_.output_shape())
+
+    def _check_truths(self, y):
+        y = check_array(
+            y, ensure_2d=False, dtype="float64", input_name="y", ensure_all_finite=False
+        )
+        shape = self.fitted_.output_shape()
+        y = y.reshape(len(y), *shape) if y.size == len(y) * np.prod(shape, dtype=int) else y
+        if y.shape[1:] != shape:
+            raise ValueError(
+                f"y must have shape (n{''.join(f', {m}' for m in shape)}). Got {y.shape}."
             )
-            for k in outputs
-        ]
-        parts = [part[0] if ys[0].ndim == 1 else np.stack(part, axis=-1) for part in zip(*learnt)]
-        scale = parts[0] if ys[0].ndim == 2 else float(parts[0])
-        if self.method == "isotonic":
-            return Calibration(self.method, scale, levels=tuple(parts[1:]))
-        return Calibration(self.method, scale, None, *parts[1:])
+        wrong = np.flatnonzero(~np.isfinite(y).reshape(len(y), -1).all(axis=1))
+        if len(wrong):
+            raise ValueError(
+                f"y must hold truths. Row {wrong[0]} is {y[wrong[0]]}, one of {len(wrong)} that "
+                "are missing or infinite: leave out rows whose truth has not arrived."
+            )
+        return y
 
     @property
     def scale_(self):
@@ -311,31 +476,12 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     @property
     def levels_(self):
         """With "isotonic": predicted and observed levels."""
-        return self.calibration_.levels
+        return _of_all_rows(self.calibration_).levels
 
     @property
     def scores_(self):
         """With "conformal": sorted absolute errors out of fold, in calibrated stds."""
-        return self.calibration_.scores
-
-    def _calibrate_output(self, mixtures, ys, weights):
-        """Learn the scale of one output, and the levels or scores of the method."""
-        scale = fit_scale(mixtures, ys, weights)
-        errors = np.concatenate([y - m.mean for m, y in zip(mixtures, ys)])
-        if not errors.any() and all((m.std == 1).all() for m in mixtures):
-            scale = SMALLEST_STD  # of a point estimator that makes no errors
-        scaled = [mixture.scaled(scale) for mixture in mixtures]
-        weight = np.concatenate(weights)
-        if self.method == "isotonic":
-            pit = np.concatenate([m.cdf(y) for m, y in zip(scaled, ys)])
-            return scale, *fit_levels(pit, weight)
-        if self.method == "conformal":
-            scores = np.concatenate([abs(y - m.mean) / m.std for m, y in zip(scaled, ys)])
-            order = np.argsort(scores)
-            # One more row, of the mean weight, may lie anywhere: it counts as outside.
-            total = weight.sum() + weight.mean()
-            return scale, scores[order], np.cumsum(weight[order]) / total
-        return (scale,)
+        return _of_all_rows(self.calibration_).scores
 
     def predict(self, X, return_std=False):
         """The estimator's prediction, and on request the calibrated standard deviation.
@@ -366,17 +512,32 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
 
 @saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
 class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassifier):
-    """A classifier whose probabilities mean what they say, by temperature scaling.
+    """A classifier whose probabilities mean what they say.
 
-    The classifier predicts every row out of fold, the temperature is found under which
-    these rows' classes are most likely, and the classifier is fitted on all rows. The
-    predicted class stays that of the classifier.
+    The classifier predicts every row out of fold, a calibration is found under which these rows'
+    classes are most likely, and the classifier is fitted on all rows. The predicted class stays
+    that of the classifier.
 
     Parameters
     ----------
     estimator : classifier
         Classifier with `predict_distribution` (all of skuq's) or `predict_proba`; also the last
         step of a pipeline or the estimator of a search.
+    method : {"temperature", "vector"}, default="temperature"
+        "temperature" divides the logarithms of all probabilities by one number. "vector" gives each
+        class a factor and a bias of its own, which also mends classes that are predicted too often;
+        it needs some dozen rows of each class.
+    groups : str, int, callable or None, default=None
+        Groups of rows with a calibration each, so that intervals and probabilities are right in
+        every group and not on average only: a column of X (name or position), a function of X
+        that gives a label for each row, or "uncertainty" for up to ten equally large bins of the
+        predicted uncertainty. A small group borrows from all rows: their errors' shape counts as
+        much as 20 rows, and their scale as the differences between groups call for.
+        Rows without a label, and of labels that `fit` has not seen, get that of all rows.
+    epistemic : bool, default=False
+        Whether the members' differences from the average are multiplied by the factor under which
+        the classes of similar rows are most likely together, so that mutual information is
+        calibrated too. By default they stay as they are.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
         How out-of-fold predictions are made; None is 5-fold cross-validation. With "prefit" the
         estimator is fitted already and stays as it is: give `fit` rows that it has not seen.
@@ -390,8 +551,18 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
     ----------
     estimator_ : classifier
         Estimator fitted on all rows.
+    spread_ : float
+        Factor of the members' differences from the average; 1 without `epistemic`.
     temperature_ : float
-        Divisor of the log probabilities; above 1 the classifier was too sure.
+        Divisor of the log probabilities; above 1 the classifier was too sure. With "vector" it is
+        one over the mean factor, and with `groups` that of all rows together.
+    calibration_rows_ : CalibrationRows
+        Rows that were calibrated on and their predictions, for `recalibrate`.
+    density_ratio_ : DensityRatio
+        Weights of these rows, with measures of overlap; only after `recalibrate`.
+    drift_ : ClassDrift
+        How far the calibration of `fit` is from the truths that came since; only after
+        `partial_calibrate`.
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     n_features_in_ : int
@@ -411,6 +582,10 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
     their differences from the average, shortened where a probability would be negative,
     so that entropies still have parts.
 
+    `partial_calibrate` follows a slope of the logits and a bias of each class with online Newton
+    steps, which forget at six rates or not at all; probabilities are averaged over these by
+    Bayes' rule.
+
     References
     ----------
     Guo, Pleiss, Sun and Weinberger (2017), "On Calibration of Modern Neural Networks".
@@ -425,12 +600,29 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
     array([0, 0])
     """
 
-    _parameter_constraints: dict = _CONSTRAINTS
+    _parameter_constraints: dict = {
+        **_CONSTRAINTS,
+        "epistemic": ["boolean"],
+        "method": [StrOptions({"temperature", "vector"})],
+    }
     _kind = "a classifier"
     _is_kind = staticmethod(is_classifier)
 
-    def __init__(self, estimator, *, cv=None, n_jobs=None, verbose=None):
+    def __init__(
+        self,
+        estimator,
+        method="temperature",
+        *,
+        groups=None,
+        epistemic=False,
+        cv=None,
+        n_jobs=None,
+        verbose=None,
+    ):
         self.estimator = estimator
+        self.method = method
+        self.groups = groups
+        self.epistemic = epistemic
         self.cv = cv
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -449,18 +641,31 @@ class CalibratedUncertaintyClassifier(_CalibratedUncertainty, UncertaintyClassif
     def _distribution(self, estimator, X):
         return classifier_distribution(estimator, X, self.classes_)
 
-    def _calibrate(self, mixtures, ys, weights):
-        temperature = fit_temperature(
-            np.concatenate([mixture.mean for mixture in mixtures]),
-            class_codes(np.concatenate(ys), self.classes_),
-            np.concatenate(weights),
+    def _learn(self, rows):
+        return learn_class_calibration(
+            rows, self.method, self.classes_, self.groups, epistemic=self.epistemic
         )
-        return Temperature(temperature, self.classes_)
+
+    def _adapted(self, calibration):
+        return AdaptedClassCalibration(calibration, LogitTracker.start(len(self.classes_)))
+
+    def _drift(self):
+        return self.calibration_.tracker.drift()
+
+    def _check_truths(self, y):
+        return class_codes(column_or_1d(y, warn=True), self.classes_)
+
+    @property
+    def spread_(self):
+        """Factor of the members' differences from the average."""
+        return _of_all_rows(self.calibration_).spread
 
     @property
     def temperature_(self):
         """Above 1 the classifier was too sure."""
-        return self.calibration_.temperature
+        calibration = _of_all_rows(self.calibration_)
+        slopes = np.atleast_2d(calibration.slopes)[-1]  # of all rows, after those of groups
+        return float(1 / slopes.mean())
 
     def predict(self, X, return_std=False):
         """The classifier's prediction, and on request how far members differ on it.

@@ -1,4 +1,4 @@
-"""Callbacks of scikit-learn (1.9 and later, experimental): they are told of fits and steps."""
+"""Call scikit-learn's callbacks (1.9 and later, experimental) for fits and their steps."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from skuq._progress import listening
 
 
 def tells_callbacks(fit):
-    """Tell callbacks of a fit, of each of its steps and of its end (decorator).
+    """Call callbacks at the start of a fit, for each step and at the end (decorator).
 
-    Steps are those that progress counts: trials of a search, epochs of a training, fits of folds.
-    At the end callbacks may have the fitted estimator, which `ScoringMonitor` scores. The
-    decorator stands below `fit_context`, which ends callbacks even after an error.
+    Steps are those that `Progress` counts: trials of a search, epochs of a training, fits of folds.
+    At the end callbacks can use the fitted estimator, which `ScoringMonitor` scores. Put the
+    decorator below `fit_context`, which ends callbacks even after an error.
     """
     signature = inspect.signature(fit)
 
     @functools.wraps(fit)
     def fit_with_callbacks(self, *args, **kwargs):
         if not getattr(self, "_skl_callbacks", None):
-            with listening(None):  # a fit around this one counts its own steps
+            with listening(None):  # an outer fit counts only its own steps
                 return fit(self, *args, **kwargs)
         _, X, y, *_ = signature.bind(self, *args, **kwargs).arguments.values()
         context = self._init_callback_context(max_subtasks=None)

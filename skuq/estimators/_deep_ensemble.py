@@ -1,4 +1,4 @@
-"""Deep ensembles: one architecture, several seeds."""
+"""Deep ensembles: networks of one architecture with different seeds."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ _CONSTRAINTS: dict = {
 
 @saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
 class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
-    """Networks of one architecture that differ in their seeds, as one mixture.
+    """Deep ensemble: a mixture of networks of one architecture that differ in their seeds.
 
     Each network predicts a mean and a standard deviation and is trained on the Gaussian
-    likelihood. What the members agree to be noise is aleatoric, what they disagree on is
-    epistemic uncertainty. Members train side by side in compiled programs, on all cores.
+    likelihood. The average noise that members predict is the aleatoric uncertainty, and the
+    disagreement of their means the epistemic uncertainty. Members train together in compiled
+    programs, on all cores.
 
     Parameters
     ----------
@@ -70,21 +71,20 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         With ``network="tabular"``, number of copies of each network that share all but a few of
         their weights (TabM, BatchEnsemble). There are ``n_members * n_copies`` members in all.
     loss : str, default="auto"
-        What each network predicts, and its loss. "nll": mean and standard deviation of a normal,
-        by likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
+        Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
+        a normal, by likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
         predicted standard deviation (Seitzer et al. 2022, beta 0.5), so that rows believed to be
         noisy are learnt from, too. "crps": the same two numbers by the continuous ranked
-        probability score, which gives better means and intervals where most of y can be
-        predicted. "student-t" and "gaussian-mixture" (three components): heavier
-        tails or several modes. "quantiles": 19 quantiles that do not cross. "mse": means only, for
-        noise that is known or the same everywhere. "auto" is "crps" for ``network="tabular"``
-        and "nll" otherwise.
+        probability score, which gives better means and intervals where most of y can be predicted.
+        "student-t" and "gaussian-mixture" (three components): heavier tails or several modes.
+        "quantiles": 19 quantiles that do not cross. "mse": means only, for noise that is known or
+        the same everywhere. "auto" is "crps" for ``network="tabular"`` and "nll" otherwise.
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
         held-out rows, or from training rows if none are held out.
     scale_l2 : float, default=1e-2
-        L2 penalty on the last layer of the standard deviations. Without it, networks of small data
-        are far too sure.
+        L2 penalty on the last layer of the standard deviations. Without it, networks for small data
+        are far too confident.
     optimizer : str, default="adam"
         Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float or "auto", default="auto"
@@ -103,7 +103,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         on all rows for all `epochs`. "auto" is 0.1 with ``network="tabular"``, otherwise 0.2.
     schedule : {"auto", "constant", "cosine", "exponential", "flat-cosine", "coslog4"}, \
             default="auto"
-        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
+        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
         Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases.
     weight_decay : float or "auto", default="auto"
@@ -111,19 +111,19 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
     max_time : float, optional
-        Seconds that training may take, after compilation. If all `epochs` would take longer,
-        the schedule is shortened to those that fit; each member keeps its best epoch. Results
-        then depend on the speed of the machine. None sets no limit.
+        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
+        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
+        depend on the speed of the machine. None sets no limit.
     adversarial_epsilon : float, default=0.0
-        Adversarial training: half of the loss is taken on inputs that are moved by this share of
-        each feature's range in the direction that increases the loss. 0 disables it; the paper's
-        regressions have 0.01.
+        Adversarial training: half of the loss is taken at inputs moved by this share of each
+        feature's range in the direction that increases the loss. 0 disables it; the paper's
+        regressions use 0.01.
     bootstrap : bool, default=False
-        Whether to train each member on rows drawn with replacement.
+        Train each member on a bootstrap sample: rows drawn with replacement.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
@@ -143,7 +143,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Trained networks as data: weights, history, validation predictions.
+        Records of the trained networks: weights, history, validation predictions.
     weights_ : ndarray of shape (n_members,)
         Weights of the mixture, which sum to 1.
     noise_std_ : float or ndarray of shape (n_outputs,)
@@ -170,7 +170,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
 
     See Also
     --------
-    HyperDeepEnsembleRegressor : Members that differ in their regularisation too.
+    HyperDeepEnsembleRegressor : Members that also differ in their regularisation.
     AutoDEUQRegressor : Members from a search of architectures.
 
     Notes
@@ -266,7 +266,7 @@ class DeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
 
 @saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
 class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
-    """Networks of one architecture that differ in their seeds, probabilities averaged.
+    """Deep ensemble: averaged probabilities of networks that differ in their seeds.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         ``network="tabular"``, otherwise 0.2.
     schedule : {"auto", "constant", "cosine", "exponential", "flat-cosine", "coslog4"}, \
             default="auto"
-        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
+        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
         Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases.
     weight_decay : float or "auto", default="auto"
@@ -319,19 +319,19 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
     max_time : float, optional
-        Seconds that training may take, after compilation. If all `epochs` would take longer,
-        the schedule is shortened to those that fit; each member keeps its best epoch. Results
-        then depend on the speed of the machine. None sets no limit.
+        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
+        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
+        depend on the speed of the machine. None sets no limit.
     adversarial_epsilon : float, default=0.0
-        Adversarial training: half of the loss is taken on inputs that are moved by this share of
-        each feature's range in the direction that increases the loss. 0 disables it; the paper's
-        regressions have 0.01.
+        Adversarial training: half of the loss is taken at inputs moved by this share of each
+        feature's range in the direction that increases the loss. 0 disables it; the paper's
+        regressions use 0.01.
     bootstrap : bool, default=False
-        Whether to train each member on rows drawn with replacement.
+        Train each member on a bootstrap sample: rows drawn with replacement.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
@@ -344,7 +344,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     members_ : list of Member
-        Trained networks as data: weights, history, validation predictions.
+        Records of the trained networks: weights, history, validation predictions.
     weights_ : ndarray of shape (n_members,)
         Weights of the mixture, which sum to 1.
     preprocessor_ : transformer or None
@@ -368,7 +368,7 @@ class DeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
 
     See Also
     --------
-    HyperDeepEnsembleClassifier : Members that differ in their regularisation too.
+    HyperDeepEnsembleClassifier : Members that also differ in their regularisation.
 
     References
     ----------

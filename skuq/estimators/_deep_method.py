@@ -1,4 +1,4 @@
-"""How a deep ensemble's parameters become trained members: kinds, weights and calibration."""
+"""Train deep ensembles: kinds of networks, weights of members, and calibration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skuq.predictive._out_of_bag import fit_out_of_bag_scale
 from skuq.tables import ClassTargets, NumberTargets, TableInputs
 from skuq.tables._targets import unpack_copies
 
-#: What "auto" stands for with networks other than "tabular".
+#: Values of "auto" for networks other than "tabular".
 PLAIN = {
     "learning_rate": 0.01,
     "batch_size": 100,
@@ -26,19 +26,19 @@ PLAIN = {
     "weight_decay": 0.0,
 }
 
-# What "auto" stands for with network="tabular" and with others.
+# Values of "auto" with network="tabular" (True) and with other networks (False).
 _VALIDATION_FRACTION = {True: 0.1, False: 0.2}
 _N_MEMBERS = 5
 _N_TABULAR_MEMBERS = {"regressor": 8, "classifier": 9}
 _MOST_VALIDATION_ROWS = 10_000
 _MOST_CALIBRATION_ROWS = 5_000
 _PRIOR_ROWS = 100  # weight of equal shares of the kinds, in rows
-# Which of these is best differs from set to set, for classes much more than for numbers.
+# Kinds of networks. Which one is best differs between data sets, much more for classes.
 _CLASS_KINDS = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})
 
 
 class DeepEnsembleMethod(TrainingMethod):
-    """Members that differ in their seeds, trained as one stack."""
+    """Method of deep ensembles: members of one architecture, or of a few kinds, train as stacks."""
 
     def __init__(self, estimator):
         super().__init__(estimator)
@@ -79,19 +79,20 @@ class DeepEnsembleMethod(TrainingMethod):
         return NumberTargets(self.estimator.target_transform, loss=self.loss, n_copies=n_copies)
 
     def check_parameters(self):
+        """Raise ValueError if parameters contradict each other."""
         own = self.estimator
         if own.n_copies > 1 and not self.is_tabular:
             raise ValueError(
-                'Only network="tabular" has `n_copies` members in one network. '
+                '`n_copies` > 1 needs network="tabular". '
                 f"Got n_copies={own.n_copies} and network={own.network!r}."
             )
         if own.n_copies > 1 and self.loss == "mse":
             raise ValueError(
-                f'loss="mse" is for n_copies=1: take loss="nll". Got n_copies={own.n_copies}.'
+                f'loss="mse" needs n_copies=1. Got n_copies={own.n_copies}. Use loss="nll".'
             )
         if own.network_settings is not None and not self.is_tabular:
             raise ValueError(
-                '`network_settings` is for network="tabular". '
+                '`network_settings` needs network="tabular". '
                 f"Got {own.network_settings!r} and network={own.network!r}."
             )
 
@@ -104,7 +105,7 @@ class DeepEnsembleMethod(TrainingMethod):
         return [kind for k, kind in enumerate(kinds) if kind not in kinds[:k]]
 
     def build(self, data, splits, inputs, targets):
-        """Build the network of each kind, and decide its training."""
+        """Build the network of each kind, and set the defaults of its training."""
         if not self.is_tabular:
             return [super().build(data, splits, inputs, targets)]
         own = self.estimator
@@ -123,14 +124,14 @@ class DeepEnsembleMethod(TrainingMethod):
         return fields
 
     def train(self, network, head, data, splits, report):
-        """Train the members of each kind; member k of every kind has the same split."""
+        """Train the members of each kind; the k-th members of all kinds have the same split."""
         own, jobs, deadline = self.estimator, [], math.inf
-        parts, positions = [], []
+        parts, positions = [], []  # for each member: its rows; its kind and its number in the kind
         for kind, model in enumerate(network):
             numbers = range(kind, self.n_members, self.n_kinds)
             own_parts = splits.parts and splits.parts[: len(numbers)]
             if own.bootstrap:
-                own_parts = self._resampled(len(data.x), own_parts, numbers)
+                own_parts = self._bootstrap(len(data.x), own_parts, numbers)
             penalties = {"l2": own.l2, "adversarial_epsilon": own.adversarial_epsilon}
             recipe = self.recipe(splits.validates, kind=kind, **penalties)
             seeds = [self.seeds(1, first=k)[0] for k in numbers]
@@ -147,7 +148,7 @@ class DeepEnsembleMethod(TrainingMethod):
         return Outcome(members, weights, parts if splits.parts else None)
 
     def _weights(self, members, parts, positions, head, data):
-        """Weigh the kinds by stacking on the rows that validate; members of a kind are equal."""
+        """Weigh the kinds by stacking on validation rows; members of a kind have equal weights."""
         kinds = np.array([kind for kind, _ in positions])
         counts = np.bincount(kinds, minlength=self.n_kinds)
         shares = np.full(self.n_kinds, 1 / self.n_kinds)
@@ -157,10 +158,10 @@ class DeepEnsembleMethod(TrainingMethod):
         return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
 
     def _stacked_kinds(self, members, parts, positions, head, data):
-        """Find the shares of the kinds whose mixture is most likely on rows none has seen.
+        """Find the shares of the kinds whose mixture has the highest likelihood on held-out rows.
 
-        Stacking of predictive distributions (Yao et al. 2018); kinds meet on the rows that their
-        members with the same split validate on.
+        This is stacking of predictive distributions (Yao et al. 2018). The members with the same
+        split, one of each kind, are compared on their common validation rows.
         """
         likelihoods = {}
         for member, part, (kind, row) in zip(members, parts, positions):
@@ -177,12 +178,12 @@ class DeepEnsembleMethod(TrainingMethod):
             [np.stack([kinds[k][0] for k in range(self.n_kinds)]) for kinds in complete], axis=1
         )
         weight = np.concatenate([kinds[0][1] for kinds in complete])
-        # Float32 may have lost every weight.
+        # All weights can underflow in float32.
         return stacking_weights(log_likelihood, weight if weight.any() else None)
 
     def calibrate(self, targets, outcome, data):
-        """Scale the predicted standard deviation by rows that some members have not seen."""
-        parts, head = outcome.parts, getattr(targets.head, "head", targets.head)  # of one copy
+        """Calibrate the standard deviation on rows on which some members were not trained."""
+        parts, head = outcome.parts, getattr(targets.head, "head", targets.head)  # head of a copy
         if not self.is_tabular or parts is None or not isinstance(head, GaussianHead):
             return targets
         if not self.estimator.calibrate:
@@ -201,8 +202,8 @@ class DeepEnsembleMethod(TrainingMethod):
         factor, floor = fit_out_of_bag_scale(*predicted, unseen, data.y[rows], data.weight[rows])
         return targets.with_calibration(factor, floor)
 
-    def _resampled(self, n_rows, parts, numbers):
-        """Draw the training rows of some members again, with replacement."""
+    def _bootstrap(self, n_rows, parts, numbers):
+        """Draw a bootstrap sample of the training rows of each of the members `numbers`."""
         entropy = self.estimator.entropy_
         parts = parts or [(np.arange(n_rows), None)] * len(numbers)
         rngs = [generator(entropy, "bootstrap", k) for k in numbers]

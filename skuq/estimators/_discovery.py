@@ -1,4 +1,4 @@
-"""A list of all estimators."""
+"""List all estimators."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Searches in a folder or in memory: what makes two searches the same, and estimators of folders.
+"""Continue searches from a folder or from memory, and load estimators from folders.
 
-A search is identified by its data and by those parameters that change trials.
+A search is identified by its data and by the parameters that change trials.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import SearchResult
 
-#: Constraints of the parameters that say where a search is kept and when it ends.
+#: Constraints of the parameters about the storage and the end of a search.
 DURABLE_CONSTRAINTS: dict = {
     "catalog_dir": [str, os.PathLike, None],
     "max_time": [Interval(Real, 0, None, closed="neither"), None],
@@ -32,15 +32,16 @@ DURABLE_CONSTRAINTS: dict = {
     "warm_start": ["boolean"],
 }
 
-#: Parameters of a search that change no trial: they may differ from one fit to the next.
+#: Parameters that do not change trials: they can differ from one fit to the next.
 RUNNING_PARAMETERS = ("n_trials", "refit", "n_jobs", "verbose", *DURABLE_CONSTRAINTS)
 
 
 def open_store(estimator, params_not_in_fingerprint, memory, is_fitted, data):
-    """Open what keeps the trials of a search: a folder, a `CatalogMemory`, or None.
+    """Open the store of a search's trials: a folder, a `CatalogMemory`, or none.
 
-    `params_not_in_fingerprint` change no trial. `memory` has the trials of the fit before, if
-    `is_fitted` and it kept them. `data` are arrays, rows, lists of them, or None, by what they are.
+    `params_not_in_fingerprint` are parameters that do not change trials. `memory` holds the
+    trials of the previous fit, if the estimator `is_fitted` and kept them. `data` are arrays,
+    rows, lists of them, or None, by name.
     """
     if estimator.catalog_dir is None and not estimator.warm_start:
         return contextlib.nullcontext()
@@ -48,23 +49,23 @@ def open_store(estimator, params_not_in_fingerprint, memory, is_fitted, data):
     for name, value in estimator.get_params(deep=False).items():
         if name not in params_not_in_fingerprint and name not in data:
             if isinstance(value, MissingPart):
-                value()  # says what is missing
+                value()  # raises an error that names the missing part
             parts[name] = _plain(value)
             if callable(value) or hasattr(value, "__dict__"):
                 objects[name] = value
-    # What predictions are called, and columns.
+    # The labels of classes and the names of columns identify the search, too.
     parts["classes"] = _digest(getattr(estimator, "classes_", None))
     parts["feature_names"] = _digest(getattr(estimator, "feature_names_in_", None))
-    # None asks for any random numbers: for those of the search that is there, if one is.
+    # random_state=None accepts any random numbers, those of an existing search included.
     parts["random_state"] = None if estimator.random_state is None else estimator.entropy_
     parts["estimator"] = type(estimator).__name__
     if estimator.catalog_dir is not None:
         return CatalogFolder(estimator.catalog_dir, parts)
-    return _recalled(memory, parts, objects, is_fitted)
+    return _recall_memory(memory, parts, objects, is_fitted)
 
 
-def _recalled(memory, parts, objects, is_fitted):
-    """The trials in memory if this is the same search, else an empty memory."""
+def _recall_memory(memory, parts, objects, is_fitted):
+    """Return the trials in memory if this is the same search, otherwise an empty memory."""
     reason = None
     if memory is None and is_fitted:
         reason = (
@@ -75,13 +76,13 @@ def _recalled(memory, parts, objects, is_fitted):
         reason = f"it differs in {changed}"
     if reason is not None:
         warn_user(
-            f"warm_start cannot go on with the last fit: {reason}. A new search starts.",
+            f"warm_start cannot continue the last fit: {reason}. A new search starts.",
         )
     return CatalogMemory(parts, objects) if memory is None or reason is not None else memory
 
 
 def begin_search(store, estimator, held_out):
-    """Write down what is searched, and the estimator as it is before its first trial."""
+    """Store the decisions of a search, and the estimator without trials."""
     halves = estimator.decisions_._asdict()
     space = {d.name: f"{half}: {d}" for half, own in halves.items() for d in own.decisions}
     saved = None
@@ -90,8 +91,8 @@ def begin_search(store, estimator, held_out):
             saved = dumps(estimator)
     except UnsavableError as error:
         warn_user(
-            f"The search is kept and can be gone on with, but `from_catalog` will not know it: "
-            f"{error}",
+            f"The search is stored and can be continued by `fit`, but not loaded by "
+            f"`from_catalog`: {error}",
         )
     store.begin(estimator.entropy_, space, held_out, saved)
 
@@ -106,7 +107,7 @@ def load_search(cls, path, trusted):
     estimator = loads(read_estimator(path), trusted=trusted)
     if type(estimator) is not cls:
         name = type(estimator).__name__
-        raise TypeError(f"{path} is a search of {name}: call {name}.from_catalog.")
+        raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")
     catalog = Catalog.load(path)
     if not len(catalog.completed):
         raise SearchFailedError(
@@ -116,7 +117,7 @@ def load_search(cls, path, trusted):
 
 
 def set_params_after_search(estimator, params_not_in_fingerprint, params):
-    """Set parameters of an estimator whose trials are there: those that change no trial."""
+    """Set parameters of an estimator that has trials; only some can be changed then."""
     missing = [
         name
         for name, value in estimator.get_params(deep=False).items()
@@ -126,12 +127,13 @@ def set_params_after_search(estimator, params_not_in_fingerprint, params):
     wrong = sorted(set(params) - allowed)
     if wrong:
         raise ValueError(
-            f"{wrong} cannot be changed for trials that are there. Can be: {sorted(allowed)}."
+            f"{wrong} cannot be changed for existing trials. These can: {sorted(allowed)}."
         )
     estimator.set_params(**params)._validate_params()
 
 
 def _digest(data):
+    """Compute a digest of arrays, or of each part of a list."""
     if data is None:
         return None
     if isinstance(data, list | tuple):
@@ -144,7 +146,7 @@ def _digest(data):
 
 
 def _plain(value):
-    """Describe a parameter in JSON: objects by what they say of themselves, functions by name."""
+    """Describe a parameter in JSON: objects by their representation, functions by name."""
     if isinstance(value, np.generic):
         value = value.item()
     try:

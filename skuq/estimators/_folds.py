@@ -1,4 +1,4 @@
-"""Fits of other people's estimators on parts of the rows."""
+"""Fit foreign estimators on parts of the rows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from skuq.tables import ForeignInputs
 
 
 def check_takes_weights(estimator, name: str) -> None:
-    """Raise TypeError if an estimator that is to be fitted takes no `sample_weight`."""
+    """Raise TypeError if an unfitted estimator takes no `sample_weight`."""
     fitted_already = isinstance(estimator, FrozenEstimator)
     if not fitted_already and not has_fit_parameter(estimator, "sample_weight"):
         raise TypeError(f"{name} cannot be fitted with `sample_weight`.")
 
 
 def fit_fold(estimator, X, y, fit_params, train, test=None):
-    """Fit a clone on the rows `train`; returns it, and X of the rows `test` for it to predict.
+    """Fit a clone on the rows `train`, and return it with X of the rows `test`.
 
-    Of `fit_params`, those with an entry for each row are divided like the rows; those that are
-    None are left out.
+    Entries of `fit_params` with one value per row are divided like the rows; entries that are None
+    are left out.
     """
     model = clone(estimator)
     X_train, y_train = safe_split(model, X, y, train)
@@ -35,10 +35,10 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
 
 
 def read_foreign_rows(estimator, X, y, sample_weight):
-    """Validate the rows of an estimator of estimators.
+    """Validate the rows of a meta-estimator.
 
-    Returns X so that it can be indexed, weights (n,) of at most 1 to judge by, and the weights to
-    fit with, or None.
+    Returns X, which can be indexed, weights (n,) of at most 1 for scores, and the weights for
+    fits, or None.
     """
     (X,) = indexable(X)
     check_consistent_length(X, y)
@@ -50,7 +50,7 @@ def read_foreign_rows(estimator, X, y, sample_weight):
 
 
 def inherit_tags(tags, estimators):
-    """Accept what all of the inner estimators accept."""
+    """Set tags so that only inputs are accepted that all inner estimators accept."""
     inner = [get_tags(estimator).input_tags for estimator in estimators]
     tags.input_tags.allow_nan = all(tag.allow_nan for tag in inner)
     tags.input_tags.sparse = all(tag.sparse for tag in inner)

@@ -1,4 +1,4 @@
-"""HQ: a small, diverse, strong team out of a pool of classifiers."""
+"""HQ: select a small, diverse and accurate team from a pool of classifiers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from skuq.tables._splits import out_of_fold_splits
 
 @saved_as("estimators.HQEnsembleSelector", kind="estimator")
 class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseComposition):
-    """A small, diverse, strong team out of a pool of classifiers.
+    """Select a small, diverse and accurate team from a pool of classifiers.
 
-    Every team of two or more members of the pool is a candidate. Its HQ score says how
-    much its members err on the same rows, seen from each member in turn: low is diverse.
-    The alpha filter goes up from pairs, prunes the least diverse teams of each size, and
-    never looks at a team that contains a pruned one; the K-means filter then separates,
-    size by size, the diverse and accurate teams from the rest. Of the survivors the most
-    accurate is served.
+    Every team of two or more members of the pool is a candidate. Its HQ score measures how often
+    its members err on the same rows, averaged over the members as focal models; low scores mean
+    diverse teams. The alpha filter starts from pairs, prunes the least diverse teams of each
+    size, and never scores a team that contains a pruned one. The K-means filter then separates
+    the diverse and accurate teams of each size from the rest. The most accurate of the remaining
+    teams predicts.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         diversity. Generalised diversity gave the paper's best shares of strong teams on CIFAR-10.
         The scores of several metrics are averaged (the paper uses one at a time).
     diversity : {"hq", "q"}, default="hq"
-        How a team is scored. "q" measures diversity once, on the rows that any model of the pool
-        gets wrong: the paper's baseline, with ``filters=("mean",)``.
+        Score of a team. "hq" is described above. "q" measures diversity once, on the rows that any
+        model of the pool gets wrong; with ``filters=("mean",)`` it is the paper's baseline.
     filters : sequence of {"alpha", "kmeans", "mean"}, default=("alpha", "kmeans")
         Filters, in the order in which they apply. "alpha" decides which teams are scored and must
         come first. "mean" keeps the teams that score below the mean. A filter that would leave no
@@ -64,7 +64,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     max_team_size : int or None, default=None
         Maximum number of members of a team. None is the size of the pool, for pools of at most 25.
     voting : {"soft", "hard", "majority"}, default="soft"
-        How members vote. "soft" averages probabilities. "hard" takes the label with the most votes
+        Kind of vote. "soft" averages probabilities. "hard" takes the label with the most votes
         (plurality). "majority" takes the label with more than half of the votes; a row without one
         counts as wrong when teams are compared. As `predict` must name a class, it gives the label
         with the most votes there; ``predict_proba(X).max(axis=1) > 0.5 + 1e-6`` tells which rows
@@ -72,17 +72,17 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         less than 1e-6 towards the more accurate members, so that the most accurate of the tied
         members decides a tie.
     weights : {"accuracy"} or None, default=None
-        Weights of the members' votes, or of their probabilities with ``voting="soft"``. "accuracy":
-        in proportion to `accuracies_`. None: all the same.
+        Weights of the members' votes, or of their probabilities with ``voting="soft"``. "accuracy"
+        makes them proportional to `accuracies_`. None weights all members equally.
     cv : int, cross-validation generator, iterable, "prefit" or None, default=None
-        How predictions of rows not trained on are made. None is 5-fold cross-validation, after
-        which the chosen members are fitted on all rows; every row must be in exactly one test
-        fold. With "prefit" the estimators are fitted already and stay as they are: give `fit` rows
-        that they have not seen.
+        Cross-validation that gives predictions of rows not trained on. None uses 5 folds. Every row
+        must be in exactly one test fold; afterwards the chosen members are fitted on all rows. With
+        "prefit" the estimators are already fitted and are not fitted again: give `fit` rows that
+        they have not seen.
     choose : "accuracy" or callable, default="accuracy"
-        Which of the remaining teams predicts. "accuracy": the most accurate on these rows, then
-        the smaller, then the more diverse. A callable gets the remaining teams, a frame like
-        `teams_`, and returns a label of its index.
+        Rule that chooses one of the remaining teams. "accuracy" takes the most accurate on these
+        rows; of equally accurate teams the smaller, then the more diverse. A callable gets the
+        remaining teams, a frame like `teams_`, and returns a label of its index.
     n_negatives : int or None, default=None
         Number of rows drawn from those a model gets wrong, on which diversity is measured. None
         takes all of them.
@@ -90,8 +90,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Rank of the least accurate member of a team. Members are weighted in its HQ score by their
         rank in accuracy. 0 is what the paper's released code intends.
     on : {"correctness", "labels"}, default="correctness"
-        What "ck" and "fk" compare: whether members are right ("correctness"), or their labels as
-        in the released code. The other metrics use correctness only.
+        Data that "ck" and "fk" compare: whether members are right ("correctness"), or their labels
+        ("labels"), as in the released code. The other metrics always use correctness.
     n_jobs : int or None, default=None
         Number of estimators that are fitted in parallel.
     random_state : int, RandomState instance or None, default=None
@@ -134,14 +134,14 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     See Also
     --------
     skuq.ensembles.select_teams : The same from arrays of predictions.
-    sklearn.ensemble.VotingClassifier : A vote of all, unpruned.
+    sklearn.ensemble.VotingClassifier : A vote of all estimators.
 
     Notes
     -----
-    Teams are chosen on the rows that score them, so `teams_` flatters the best of
-    them. X is handed to the members as it is: they say what they accept. Scoring costs
-    next to nothing, as all metrics follow from one matrix of counts; time goes into
-    fitting the pool, and then into the votes of the teams that were not pruned.
+    Teams are chosen on the same rows that score them, so the accuracy of the best team in
+    `teams_` is optimistic. X is passed to the members unchanged, and they check it. Scoring is
+    fast, as all metrics follow from one matrix of counts; most of the time goes into fitting the
+    pool, then into the votes of the teams that were not pruned.
 
     References
     ----------
@@ -234,11 +234,11 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-            Whatever the estimators accept.
+            Inputs, in any form that the estimators accept.
         y : array-like of shape (n,)
             Classes.
         sample_weight : array-like of shape (n,), optional
-            Non-negative; for fitting the members and for choosing the team.
+            Non-negative weights of the rows, for fitting the members and for choosing the team.
 
         Returns
         -------
@@ -247,8 +247,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Raises
         ------
         ValueError
-            If the pool cannot make teams, its models know different classes, or there are
-            too many teams.
+            If the pool is too small, its fitted models have different classes, or there are too
+            many teams.
         NotFittedError
             If ``cv="prefit"`` and a model is not fitted.
         """
@@ -297,11 +297,11 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
     @property
     def _ballots(self):
-        """What members vote with: probabilities ("soft") or labels ("hard")."""
+        """Form of the members' predictions: probabilities ("soft") or labels ("hard")."""
         return "soft" if self.voting == "soft" else "hard"
 
     def _check_pool(self, sample_weight):
-        """The models by name."""
+        """Check `estimators` and return the models by name, without those dropped."""
         items = self.estimators
         if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
             raise ValueError(
@@ -310,7 +310,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self._validate_names([name for name, _ in items])
         pool = {name: model for name, model in items if not isinstance(model, str)}
         if wrong := [m for _, m in items if isinstance(m, str) and m != "drop"]:
-            raise ValueError(f'The only text among `estimators` may be "drop". Got {wrong[0]!r}.')
+            raise ValueError(f'`estimators` must be classifiers or "drop". Got {wrong[0]!r}.')
         if len(pool) < 2:
             raise ValueError(
                 f"`estimators` must hold at least two classifiers to make a team. Got {len(pool)}."
@@ -318,7 +318,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         for name, model in pool.items():
             if not is_classifier(model):
                 raise ValueError(
-                    f"Estimator {name!r} is no classifier: {model!r}. For regression see "
+                    f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
                     '`AutoDEUQRegressor(selection="hq")`.'
                 )
             if self.voting == "soft" and not hasattr(model, "predict_proba"):
@@ -334,12 +334,13 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                     check_is_fitted(model)
                 except NotFittedError as error:
                     raise NotFittedError(
-                        f"With cv='prefit' every estimator must be fitted; {name!r} is not."
+                        f"With cv='prefit' every estimator must be fitted, and {name!r} is not. "
+                        "Fit it, or use another `cv`."
                     ) from error
         return pool
 
     def _pool_predictions(self, pool, X, y, sample_weight):
-        """Codes (M, n) or probabilities (M, n, C) of rows a model was not fitted on."""
+        """Predict codes (M, n) or probabilities (M, n, C) by models not fitted on these rows."""
         splits = None
         if self.cv != "prefit":
             splits = out_of_fold_splits(self.cv, X, y, classifier=True)
@@ -368,7 +369,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         return Bunch(**dict(zip(names, self.fitted_.estimators)))
 
     def predict_log_proba(self, X):
-        """Logarithm of the team's class probabilities.
+        """Predict the logarithms of the team's class probabilities.
 
         Parameters
         ----------
@@ -377,13 +378,13 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Returns
         -------
         ndarray of shape (n, C)
-            In nats; -inf for classes to which no member gives any probability.
+            Natural logarithms; -inf for classes to which all members give probability 0.
         """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
     def transform(self, X):
-        """What the members of the team predict.
+        """Return the predictions of the members of the team.
 
         Parameters
         ----------
@@ -392,19 +393,20 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Returns
         -------
         ndarray of shape (n, n_members * n_classes) or (n, n_members)
-            Probabilities, member by member; if they vote with labels, the positions in `classes_`
-            of these.
+            Probabilities, member by member, with ``voting="soft"``; otherwise the labels, as
+            positions in `classes_`.
         """
         check_is_fitted(self)
         votes = self.fitted_.votes(self.fitted_.inputs.validate(X, self))
         return votes.T if self.fitted_.voting == "hard" else np.concatenate(votes, axis=1)
 
     def get_feature_names_out(self, input_features=None):
-        """Names of the columns of `transform`.
+        """Return the names of the columns of `transform`.
 
         Parameters
         ----------
         input_features : ignored
+            Exists for compatibility with scikit-learn.
 
         Returns
         -------
@@ -424,7 +426,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Parameters
         ----------
         predictions : array-like of shape (n_models, n_samples) or (n_models, n_samples, n_classes)
-            Labels, or probabilities.
+            Predicted labels or probabilities.
         y : array-like of shape (n_samples,)
         **settings
             `metric`, `score`, `filters`, `beta`, `max_team_size`, `voting`, `weights`,

@@ -38,11 +38,12 @@ _CONSTRAINTS: dict = {
 
 
 class _HyperDeepEnsemble(TrainingMethod):
-    """NOMU's Algorithm 2, with Algorithm 1 as `_select`."""
+    """Method of hyper deep ensembles: NOMU's Algorithm 2, with Algorithm 1 as `_select`."""
 
     dropout = 0.5  # placeholder; each member's recipe sets its own rate
 
     def train(self, network, head, data, splits, report):
+        """Search settings, select some of them, and train the selected ones with several seeds."""
         own = self.estimator
         check_dropout_layers(network)
         warn_of_few_rows(len(data.x_valid))
@@ -54,7 +55,7 @@ class _HyperDeepEnsemble(TrainingMethod):
                 network, head, recipes, data, seeds, start=start, report=report
             )
 
-        # rand_search: the settings differ, first weights do not.
+        # rand_search: networks differ in their settings, and start from the same weights.
         first = training.draw_variables(network, self.seeds(1)[0])
         n_search = own.n_search
         searched = train_stack(settings, self.seeds(n_search), [first] * n_search)
@@ -63,7 +64,7 @@ class _HyperDeepEnsemble(TrainingMethod):
         results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
         chosen = self._select([searched[k] for k in kept], head, data, min_members=1)
 
-        # Stratification: each setting chosen, again with n_members seeds.
+        # Stratification: each selected setting is trained again, with n_members seeds.
         n_members = own.n_members
         settings = [settings[kept[i]] for i in chosen.indices for _ in range(n_members)]
         seeds = self.seeds(n_members, first=n_search) * len(chosen.indices)
@@ -79,7 +80,7 @@ class _HyperDeepEnsemble(TrainingMethod):
         return Outcome(members, chosen.weights, attributes=attributes)
 
     def _draw_settings(self):
-        """Draw log-uniform rates of dropout and strengths of l2, one pair a trial."""
+        """Draw rates of dropout and factors of l2 log-uniformly, one pair for each trial."""
         rng = generator(self.estimator.entropy_, "settings")
         drawn = {}
         for name, largest in (("dropout", 0.999), ("l2", np.inf)):
@@ -116,7 +117,7 @@ class _HyperDeepEnsemble(TrainingMethod):
         )
 
     def _continue(self, network, head, data, members, settings, report):
-        """Train the members on, on all rows, for as long as their best epochs on average."""
+        """Continue training the members on all rows, for the average of their best epochs."""
         epochs = 1 + round(np.mean([member.best_epoch for member in members]))
         changes = {"epochs": epochs, "early_stopping_patience": None, "keep": "last"}
         longer = training.train_stack(
@@ -128,7 +129,7 @@ class _HyperDeepEnsemble(TrainingMethod):
             start=[(member.weights, list(member.state)) for member in members],
             report=report,
         )
-        # A member that diverges on the way stays as it was.
+        # A member that diverges keeps its weights from before.
         return [
             old if isinstance(new, FloatingPointError) else replace(new, held_out=old.held_out)
             for old, new in zip(members, longer)
@@ -136,6 +137,7 @@ class _HyperDeepEnsemble(TrainingMethod):
 
 
 def _check_range(name, given, largest):
+    """Check a range (low, high) of a setting, and return it as an array."""
     try:
         values = np.asarray(given, dtype=float)
     except (TypeError, ValueError):
@@ -153,11 +155,11 @@ def _negative_log(probability):
 
 @saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
 class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
-    """Members that differ in their regularisation as well as in their seeds.
+    """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
-    `n_search` random settings of dropout and L2 are trained from the same first weights,
-    side by side in one program; a greedy selection picks settings whose networks go well
-    together; each is trained again with `n_members` seeds, and the selection repeated.
+    `n_search` random settings of dropout and L2 are trained from the same first weights, in one
+    program. A greedy selection finds settings whose networks complement each other. Each of them
+    is trained again with `n_members` seeds, and the selection is repeated.
 
     Parameters
     ----------
@@ -167,8 +169,8 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     n_search : int, default=50
         Number of random settings that are tried (kappa in NOMU's Algorithm 2).
     min_members : int, default=2
-        Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
-        greedy rule.
+        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
+        paper's greedy rule.
     hidden_units : int or sequence of int, default=(50,)
         Number of units of each hidden layer.
     activation : str, default="relu"
@@ -183,14 +185,14 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         settings replace, and `n_outputs` linear outputs: the means, then numbers that a softplus
         turns into standard deviations. Parameters that describe layers then have no effect.
     loss : {"nll", "mse"}, default="nll"
-        What each network predicts, and its loss. "nll": mean and standard deviation of a normal,
-        by likelihood. "mse": means only, for noise that is known or the same everywhere.
+        Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
+        a normal, by likelihood. "mse": means only, for noise that is known or the same everywhere.
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
         held-out rows, or from training rows if none are held out.
     scale_l2 : float, default=1e-2
-        L2 penalty on the last layer of the standard deviations. Without it, networks of small data
-        are far too sure.
+        L2 penalty on the last layer of the standard deviations. Without it, networks for small data
+        are far too confident.
     optimizer : str, default="adam"
         Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
@@ -206,17 +208,17 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
         Share of the rows that is held out for validation and selection, the same rows for all
         members.
     refit : bool, default=False
-        Whether to continue training the members on all rows after their selection (HDE* in NOMU).
+        Continue training the members on all rows after their selection (HDE* in NOMU).
     schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
+        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
     weight_decay : float, default=0.0
         Factor of decoupled weight decay.
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
@@ -231,11 +233,12 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     Attributes
     ----------
     members_ : list of Member
-        Trained networks as data: weights, history, validation predictions.
+        Records of the trained networks: weights, history, validation predictions.
     member_settings_ : list of dict
         `dropout` and `l2` of each member.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1: how often the selection took each member.
+        Weights of the mixture, which sum to 1: shares of the steps at which the selection added
+        each member.
     search_results_ : dict of ndarray of shape (n_search,)
         `dropout`, `l2` and `val_loss` of each setting tried; NaN if it diverged.
     noise_std_ : float or ndarray of shape (n_outputs,)
@@ -270,7 +273,6 @@ class HyperDeepEnsembleRegressor(NetworkEstimator, UncertaintyRegressor):
     F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
     and Uncertainty Quantification", NeurIPS 2020. Heiss et al., "NOMU", B.1.4, Algorithms
     1 and 2.
-
 
     Examples
     --------
@@ -360,8 +362,8 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     n_search : int, default=50
         Number of random settings that are tried (kappa in NOMU's Algorithm 2).
     min_members : int, default=2
-        Minimum number of distinct members; with one there is no epistemic part. 1 is the paper's
-        greedy rule.
+        Minimum number of distinct members. A single member has no epistemic uncertainty; 1 is the
+        paper's greedy rule.
     hidden_units : int or sequence of int, default=(50,)
         Number of units of each hidden layer.
     activation : str, default="relu"
@@ -390,17 +392,17 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
         Share of the rows that is held out for validation and selection, the same rows for all
         members.
     refit : bool, default=False
-        Whether to continue training the members on all rows after their selection (HDE* in NOMU).
+        Continue training the members on all rows after their selection (HDE* in NOMU).
     schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
+        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
     weight_decay : float, default=0.0
         Factor of decoupled weight decay.
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
@@ -413,11 +415,12 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     members_ : list of Member
-        Trained networks as data: weights, history, validation predictions.
+        Records of the trained networks: weights, history, validation predictions.
     member_settings_ : list of dict
         `dropout` and `l2` of each member.
     weights_ : ndarray of shape (n_members,)
-        Weights of the mixture, which sum to 1: how often the selection took each member.
+        Weights of the mixture, which sum to 1: shares of the steps at which the selection added
+        each member.
     search_results_ : dict of ndarray of shape (n_search,)
         `dropout`, `l2` and `val_loss` of each setting tried; NaN if it diverged.
     preprocessor_ : transformer or None
@@ -448,7 +451,6 @@ class HyperDeepEnsembleClassifier(NetworkEstimator, UncertaintyClassifier):
     F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
     and Uncertainty Quantification", NeurIPS 2020. Heiss et al., "NOMU", B.1.4, Algorithms
     1 and 2.
-
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""MC dropout: one network, many passes with units dropped at random."""
+"""MC dropout: one network that predicts in many passes with units dropped at random."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONSTRAINTS: dict = {
 
 
 class _MCDropout(TrainingMethod):
-    """One network with dropout layers."""
+    """Method of MC dropout: one network with dropout layers."""
 
     def __init__(self, estimator):
         super().__init__(estimator)
@@ -49,10 +49,11 @@ class _MCDropout(TrainingMethod):
 
 @saved_as("estimators.MCDropoutRegressor", kind="estimator")
 class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
-    """One network whose units are dropped at random when it predicts, too.
+    """MC dropout: one network that drops units at random in training and in prediction.
 
-    Every pass is a function drawn from an approximate posterior: what the passes disagree
-    on is epistemic uncertainty, and what each takes for noise is aleatoric.
+    Every prediction pass is a function drawn from an approximate posterior. The disagreement of
+    the passes is the epistemic uncertainty, and the average noise that they predict the aleatoric
+    uncertainty.
 
     Parameters
     ----------
@@ -70,14 +71,14 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
         linear outputs: the means, then numbers that a softplus turns into standard deviations.
         Parameters that describe layers and their rates then have no effect.
     loss : {"nll", "mse"}, default="nll"
-        What each network predicts, and its loss. "nll": mean and standard deviation of a normal,
-        by likelihood. "mse": means only, for noise that is known or the same everywhere.
+        Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
+        a normal, by likelihood. "mse": means only, for noise that is known or the same everywhere.
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
         held-out rows, or from training rows if none are held out.
     scale_l2 : float, default=1e-2
-        L2 penalty on the last layer of the standard deviations. Without it, networks of small data
-        are far too sure.
+        L2 penalty on the last layer of the standard deviations. Without it, networks for small data
+        are far too confident.
     optimizer : str, default="adam"
         Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
@@ -93,7 +94,7 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
         Share of the rows that is held out for validation. None trains on all rows for all
         `epochs`.
     schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
+        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
         Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
     weight_decay : float, default=0.0
@@ -101,9 +102,9 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
@@ -118,7 +119,7 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
     Attributes
     ----------
     members_ : list of one Member
-        Trained networks as data: weights, history, validation predictions.
+        Records of the trained networks: weights, history, validation predictions.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
         transformed y, with a `target_transform`).
@@ -143,13 +144,13 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
 
     See Also
     --------
-    DeepEnsembleRegressor : Several networks; dearer to train, and better far from the data.
+    DeepEnsembleRegressor : Several networks, which take longer to train and are better far from
+        the data.
 
     References
     ----------
     Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
     Uncertainty in Deep Learning", ICML 2016. Heiss et al., "NOMU", B.1.2.
-
 
     Examples
     --------
@@ -219,7 +220,7 @@ class MCDropoutRegressor(NetworkEstimator, UncertaintyRegressor):
 
 @saved_as("estimators.MCDropoutClassifier", kind="estimator")
 class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
-    """One network whose units are dropped at random when it predicts, too.
+    """MC dropout: one network that drops units at random in training and in prediction.
 
     Parameters
     ----------
@@ -251,7 +252,7 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
         Share of the rows that is held out for validation. None trains on all rows for all
         `epochs`.
     schedule : {"constant", "cosine", "exponential"}, default="constant"
-        How the learning rate changes over `epochs`, see `skuq.training.Recipe`.
+        Change of the learning rate over `epochs`, see `skuq.training.Recipe`.
     l2 : float, default=0.0
         Factor of the penalty ``l2 * sum(w**2)`` on all weights and biases: the paper's prior.
     weight_decay : float, default=0.0
@@ -259,9 +260,9 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     clip_norm : float or None, default=None
         Maximum norm of a gradient; None does not clip.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
@@ -274,7 +275,7 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     classes_ : ndarray of shape (n_classes,)
         Labels, in the order of probabilities.
     members_ : list of one Member
-        Trained networks as data: weights, history, validation predictions.
+        Records of the trained networks: weights, history, validation predictions.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
     fitted_ : FittedEnsemble
@@ -302,7 +303,6 @@ class MCDropoutClassifier(NetworkEstimator, UncertaintyClassifier):
     ----------
     Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
     Uncertainty in Deep Learning", ICML 2016. Heiss et al., "NOMU", B.1.2.
-
 
     Examples
     --------

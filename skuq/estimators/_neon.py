@@ -5,16 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from numbers import Integral, Real
 
+import numpy as np
+
 from skuq import training
-from skuq._params import HasMethods, Interval
+from skuq._params import HasMethods, Interval, StrOptions
 from skuq._registry import saved_as
 from skuq._seeds import generator, trial_seed
+from skuq.estimators._neon_conditioned import train_conditioned
 from skuq.estimators._neon_paper import paper_settings
 from skuq.estimators._network_estimator import check_units, completed
-from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
+from skuq.estimators._operator import (
+    N_FOLDS,
+    OPERATOR_CONSTRAINTS,
+    OperatorRegressor,
+    fit_widths,
+)
 from skuq.fitted._given_base import GivenBase
 from skuq.fitted._operator import IndexDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
+from skuq.networks._plan import ARRAYS
 from skuq.networks._rebuild import rebuild
 from skuq.predictive._posterior import normal_indices
 
@@ -61,6 +70,12 @@ class NEONRegressor(OperatorRegressor):
         the shape of Y.
     epinet_units : int or sequence of int, default=(32, 32)
         Number of units of each hidden layer of the EpiNet's trained part.
+    epistemic : {"auto", "conditioned", "epinet"}, default="auto"
+        How the random prior is taken off where data determine the prediction. "epinet" trains an
+        EpiNet to do so, as in the paper. "conditioned" trains base networks only. It
+        conditions random changes of their weights on the data in closed form, which close there.
+        "auto" is "conditioned" wherever that is possible: without `pretrained`, `build_base`,
+        `output_map` and ``loss="nll"``.
     prior_units : int or sequence of int, default=(5, 5)
         Number of units of each hidden layer of the `n_index` networks of its prior.
     prior_scale : float, default=0.75
@@ -80,6 +95,11 @@ class NEONRegressor(OperatorRegressor):
         "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
         functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,
         too: predictions are mixtures of normals (Eq. 5).
+    noise : "auto", float or array-like of shape (m,), default="auto"
+        Standard deviation of the noise of values, in units of Y; 0 says that there is none, as in
+        the paper. "auto" learns one for each component, and a factor of the epistemic part, from
+        functions that networks leave out. For that there must be 30 functions or more; for fewer
+        there is no noise. With ``loss="nll"`` the networks learn it.
     steps : int or callable, default=12000
         Number of training steps, rounded up to whole epochs; or ``steps(n_functions)``, which
         gives it for so many functions.
@@ -115,12 +135,14 @@ class NEONRegressor(OperatorRegressor):
 
     Attributes
     ----------
-    member_ : Member
-        Trained network as data: weights and history.
+    members_ : list of Member
+        Trained networks as data: weights and history.
     query_points_ : ndarray of shape (q, d_y)
         Query points of the columns of Y.
     index_ : ndarray of shape (n_draws, n_index)
         Indices that predictions average over.
+    noise_std_ : ndarray of shape (m,), or (q, m) where columns have scales of their own
+        Standard deviation of the noise, in units of Y: known, learnt, or 0.
     n_parameters_ : int
         Number of trained parameters.
     fitted_ : FittedOperator
@@ -165,6 +187,7 @@ class NEONRegressor(OperatorRegressor):
     _parameter_constraints: dict = {
         **OPERATOR_CONSTRAINTS,
         "pretrained": [HasMethods(["predict"]), None],
+        "epistemic": [StrOptions({"auto", "conditioned", "epinet"})],
         "epinet_units": ["array-like", Interval(Integral, 1, None, closed="left")],
         "prior_units": ["array-like", Interval(Integral, 1, None, closed="left")],
         "prior_scale": [Interval(Real, 0, None, closed="left")],
@@ -186,6 +209,7 @@ class NEONRegressor(OperatorRegressor):
         factorize=True,
         build_base=None,
         pretrained=None,
+        epistemic="auto",
         epinet_units=(32, 32),
         prior_units=(5, 5),
         prior_scale=0.75,
@@ -194,6 +218,7 @@ class NEONRegressor(OperatorRegressor):
         n_draws=128,
         output_map=None,
         loss="auto",
+        noise="auto",
         steps=12_000,
         batch_size=64,
         batch_over="pairs",
@@ -218,6 +243,7 @@ class NEONRegressor(OperatorRegressor):
         self.factorize = factorize
         self.build_base = build_base
         self.pretrained = pretrained
+        self.epistemic = epistemic
         self.epinet_units = epinet_units
         self.prior_units = prior_units
         self.prior_scale = prior_scale
@@ -226,6 +252,7 @@ class NEONRegressor(OperatorRegressor):
         self.n_draws = n_draws
         self.output_map = output_map
         self.loss = loss
+        self.noise = noise
         self.steps = steps
         self.batch_size = batch_size
         self.batch_over = batch_over
@@ -266,7 +293,30 @@ class NEONRegressor(OperatorRegressor):
                 raise ValueError(f"`pretrained` gives the prediction: it excludes `{name}`.")
         return GivenBase(self.pretrained, inputs, targets.head.n_outputs).fit(X)
 
+    def _is_conditioned(self):
+        """Whether the prior is conditioned in closed form; raise ValueError if it cannot be."""
+        reasons = {
+            "`pretrained`": self.pretrained is not None,
+            "`output_map`": self.output_map is not None,
+            "`build_base`": self.build_base is not None,
+            "loss='nll'": self.loss == "nll",
+        }
+        reason = next((name for name, holds in reasons.items() if holds), None)
+        if self.epistemic == "conditioned" and reason is not None:
+            raise ValueError(
+                f"epistemic='conditioned' is not possible with {reason}. Use epistemic='epinet'."
+            )
+        return self.epistemic != "epinet" and reason is None
+
     def _train(self, job, report):
+        if self._is_conditioned():
+            return train_conditioned(
+                job,
+                n_index=int(self.n_index),
+                n_draws=int(self.n_draws),
+                prior_scale=float(self.prior_scale),
+                report=report,
+            )
         epinet = EpiNet(
             _n_features(job),
             job.head.n_raw,
@@ -278,22 +328,47 @@ class NEONRegressor(OperatorRegressor):
             bool(self.factorize),
         )
         order = job.row_order()
-        training_job = training.TrainingJob.of_model(
-            EpistemicNetwork(job.base, job.head.n_raw, epinet),
+        network = EpistemicNetwork(job.base, job.head.n_raw, epinet)
+        recipe = replace(job.recipe, n_draws=self.n_index_samples)
+        index = normal_indices(self.n_draws, self.n_index, generator(job.entropy, "index"))
+        if not job.learns_noise:
+            training_job = training.TrainingJob.of_model(
+                network,
+                job.head,
+                recipe,
+                [trial_seed(job.entropy, 0)],
+                permutations=None if order is None else [order],
+            )
+            (member,) = members = training.train(training_job, job.data, report=report)
+            completed(members)
+            return IndexDraws(member, index), None
+        # A twin is trained on four fifths of the functions, and judged on the others.
+        left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
+        members = training.train_stack(
+            network,
             job.head,
-            replace(job.recipe, n_draws=self.n_index_samples),
-            [trial_seed(job.entropy, 0)],
-            permutations=None if order is None else [order],
+            recipe,
+            job.data,
+            [trial_seed(job.entropy, k) for k in range(2)],
+            splits=[(rows, None) for rows, _ in job.splits(left_out)],
+            permutations=[job.row_order(k) for k in range(2)] if job.by_function else None,
+            report=report,
         )
-        (member,) = members = training.train(training_job, job.data, report=report)
-        completed(members)
-        rng = generator(job.entropy, "index")
-        return IndexDraws(member, normal_indices(self.n_draws, self.n_index, rng))
+        if completed(members) != [0, 1]:
+            completed(members[:1])
+            return IndexDraws(members[0], index), None
+        others = np.flatnonzero(left_out[1])
+        rows = job.rows_of(others)
+        raw = training.predict_draws(members[1], job.data.x[rows], index)
+        values, _ = job.head.values(ARRAYS, raw)
+        error = job.data.y[rows] - values.mean(axis=0)
+        widths = fit_widths(error**2, values.var(axis=0), job.weight[others], job.noise.shape)
+        return IndexDraws(members[0], index), widths
 
     @property
-    def member_(self):
-        """The trained network as data."""
-        return self.fitted_.draws.member
+    def members_(self):
+        """Trained networks as data."""
+        return list(self.fitted_.draws.members)
 
     @property
     def index_(self):

@@ -124,4 +124,5 @@ def paper_settings(name: str) -> dict:
     if name not in _SETTINGS:
         raise ValueError(f"`name` must be one of {sorted(_SETTINGS)}. Got {name!r}.")
     common = {"decoder": "split", "factorize": True, "n_index": 16, "epsilon": 1e-8}
+    common |= {"epistemic": "epinet", "noise": 0.0}
     return {**common, **_SETTINGS[name]}

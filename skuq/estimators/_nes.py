@@ -1,4 +1,4 @@
-"""Neural ensemble search: members of different architectures, chosen for their ensemble."""
+"""Neural ensemble search: ensembles of networks of different architectures."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from skuq.tables._targets import TARGET_CONSTRAINTS
 
 @saved_as("estimators.NESClassifier", kind="estimator")
 class NESClassifier(SearchEstimator, UncertaintyClassifier):
-    """Ensemble of networks of different architectures, searched for the ensemble's sake.
+    """Ensemble of networks of different architectures, found by neural ensemble search.
 
-    Networks are trained one by one, each proposed for what it may add to an ensemble of the
-    others; out of this pool forward selection picks the members whose *averaged*
+    Networks are trained one by one, each a mutation of a network that improves the ensemble of
+    the others. From this pool, forward selection chooses the members whose *averaged*
     probabilities have the lowest negative log likelihood on validation rows. With validation
-    rows of shifted data the ensemble is chosen to be robust to such a shift.
+    rows of shifted data, the ensemble is selected to be robust to such a shift.
 
     Parameters
     ----------
     n_trials : int, default=50
-        Number of trials (K), hence the size of the catalog; 400 in the paper.
+        Number of trials (K), and size of the catalog; 400 in the paper.
     n_members : int, default=5
         Number of members of the ensemble (M); 3 to 30 in the paper.
     strategy : {"re", "rs"}, default="re"
-        "re" evolves (NES-RE, Algorithm 2), "rs" draws at random (NES-RS, Algorithm 1).
+        Search strategy: evolution (NES-RE, Algorithm 2) or random search (NES-RS, Algorithm 1).
     vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
-        Decisions in which members may differ; the others have their values in `fixed_...` or the
-        space's defaults. With "initialisation" only seeds differ.
+        Decisions that can differ between members; the others have their values in `fixed_...` or
+        the space's defaults. With "initialisation" only seeds differ.
     search_space : None, str, SearchSpace, callable or pair, default=None
         Space of networks. "dense" (default for tables): fully connected networks with skip
         connections, three variable nodes; "width-depth": layers of equal width; "darts" (default
@@ -49,27 +49,27 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     population_size, n_parents : int or None, default=None
         P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
-        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half
-        of P, at most 10. A larger m than P means P.
+        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of
+        P, at most 10. m is never larger than P.
     evolve_on : {"both", "clean", "shift"}, default="both"
-        With `shift_validation`, the rows on which evolution selects parents: "both" draws for each
+        With `shift_validation`, the rows on which evolution selects parents. "both" draws for each
         proposal either the clean rows or those of the highest severity (NES-RE); "clean" is
         NES-RE-0.
     selection : {"forward", "replacement", "quick", "top", "hq"} or callable, default="forward"
-        How members are selected, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams of
-        the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
+        Rule that selects the members, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams
+        of the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
         sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
         `skuq.ensembles.Selection`.
     use_best : bool, default=False
-        Whether to take fewer than `n_members`, but at least 2 (repeats counted), if that does
-        better on held-out rows that the selection did not use. Not for "hq" and callables.
+        Choose the number of members by cross-validation on the held-out rows, from 2 to `n_members`
+        (repeats counted). It cannot be used with "hq" and callables.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, in the training loss and in the selection; they multiply
         sample weights. "balanced" is inversely proportional to their frequencies in y.
     epochs : int or None, default=None
         Number of epochs of one network, over which its learning rate follows a cosine schedule.
-        None takes the paper's 100 for images (it has 15 on Fashion-MNIST), and for tables as many
-        as make 500 steps of the optimiser, at least 30 and at most 100.
+        None uses the paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables
+        the number of epochs that has 500 steps of the optimiser, at least 30 and at most 100.
     validation_fraction : float, default=0.25
         Share of the rows that is held out for the search and the selection. Ignored with `cv` or
         `validation_data`.
@@ -77,41 +77,41 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
         one network per fold of the rows of positive weight, each without the rows of its fold.
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
-        selected trials predict. Better for small tables, at as many times the cost as there are
-        folds. A splitter must test every row once. None holds out `validation_fraction`.
+        selected trials predict. Folds are better for small tables, and multiply the cost by their
+        number. A splitter must test every row once. None holds out `validation_fraction`.
     refit : bool, default=False
-        Whether to train the members again on all rows, `validation_data` among them, after the
-        search. Each trains for as many epochs as were best in the search; with `cv` one network
-        replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
-        the networks of the search stay.
+        Train the members again on all rows, including `validation_data`, after the search. Each
+        trains for the number of epochs that was best in the search; with `cv` one network replaces
+        those of the folds. These trainings do not count towards `max_time`. If a training fails,
+        the networks of the search are kept.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only; so do images.
     n_jobs : int or None, default=None
         Number of networks trained in parallel, each in a process with its share of the cores. With
         more than one, proposals of the evolution depend on the order in which trials finish, so
         that only "rs" repeats exactly.
     catalog_dir : str, path or None, default=None
-        Folder that stores the search: each trial is on disk when it finishes, and `fit` with the
+        Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
         own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
-        Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
-        of them. The first always finishes, so that there is an ensemble, and compiling networks
-        can take longer. Below 30 seconds, or 100 with at most two jobs, trials run in the calling
-        process.
+        Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
+        left. The first trial always finishes, so that there is an ensemble, and compilation of
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run in
+        the calling process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
         Maximum number of failed trials; one more ends the search with an error that shows the
         reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` with the same data and settings, and with an integer `random_state`
-        or None, keeps the trials of the one before and adds those that a larger `n_trials` asks
-        for. If data or settings differ, a new search starts, with a warning. With `catalog_dir` it
-        is always so.
+        Let another `fit` with the same data and settings, and with an integer `random_state` or
+        None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
+        If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
+        are always kept.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
     verbose : int or None, default=None
@@ -159,7 +159,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
 
     See Also
     --------
-    DeepEnsembleClassifier : One architecture, several seeds.
+    DeepEnsembleClassifier : Networks of one architecture with different seeds.
 
     Notes
     -----
@@ -253,25 +253,25 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
 
 @saved_as("estimators.NESRegressor", kind="estimator")
 class NESRegressor(SearchEstimator, UncertaintyRegressor):
-    """Ensemble of networks of different architectures, searched for the ensemble's sake.
+    """Ensemble of networks of different architectures, found by neural ensemble search.
 
-    Networks with a mean and a standard deviation as outputs are trained one by one, each
-    proposed for what it may add to an ensemble of the others; out of this pool forward
-    selection picks the members whose *averaged* densities have the lowest negative log
-    likelihood on validation rows. With validation rows of shifted data the ensemble is
-    chosen to be robust to such a shift.
+    Networks that predict a mean and a standard deviation are trained one by one, each a mutation
+    of a network that improves the ensemble of the others. From this pool, forward selection
+    chooses the members whose *averaged* densities have the lowest negative log likelihood on
+    validation rows. With validation rows of shifted data, the ensemble is selected to be robust
+    to such a shift.
 
     Parameters
     ----------
     n_trials : int, default=50
-        Number of trials (K), hence the size of the catalog; 400 in the paper.
+        Number of trials (K), and size of the catalog; 400 in the paper.
     n_members : int, default=5
         Number of members of the ensemble (M); 3 to 30 in the paper.
     strategy : {"re", "rs"}, default="re"
-        "re" evolves (NES-RE, Algorithm 2), "rs" draws at random (NES-RS, Algorithm 1).
+        Search strategy: evolution (NES-RE, Algorithm 2) or random search (NES-RS, Algorithm 1).
     vary : {"architecture", "hyperparameters", "both", "initialisation"}, default="architecture"
-        Decisions in which members may differ; the others have their values in `fixed_...` or the
-        space's defaults. With "initialisation" only seeds differ.
+        Decisions that can differ between members; the others have their values in `fixed_...` or
+        the space's defaults. With "initialisation" only seeds differ.
     search_space : None, str, SearchSpace, callable or pair, default=None
         Space of networks. "dense" (default for tables): fully connected networks with skip
         connections, three variable nodes; "width-depth": layers of equal width; "darts" (default
@@ -286,28 +286,28 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     population_size, n_parents : int or None, default=None
         P and m of the evolution. None is the paper's 50 and 10 for budgets of 400 and more; for
-        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half
-        of P, at most 10. A larger m than P means P.
+        smaller ones P is an eighth of `n_trials`, at least 8 and at most half of it, and m half of
+        P, at most 10. m is never larger than P.
     evolve_on : {"both", "clean", "shift"}, default="both"
-        With `shift_validation`, the rows on which evolution selects parents: "both" draws for each
+        With `shift_validation`, the rows on which evolution selects parents. "both" draws for each
         proposal either the clean rows or those of the highest severity (NES-RE); "clean" is
         NES-RE-0.
     selection : {"forward", "replacement", "quick", "top", "hq"} or callable, default="forward"
-        How members are selected, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams of
-        the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
+        Rule that selects the members, see `skuq.ensembles.select_by_likelihood`; "hq" prunes teams
+        of the 20 best by diversity. A callable gets ``(log_likelihood, n_members,
         sample_weight=...)`` with log likelihoods (n_trials, n_rows) and returns a
         `skuq.ensembles.Selection`.
     use_best : bool, default=False
-        Whether to take fewer than `n_members`, but at least 2 (repeats counted), if that does
-        better on held-out rows that the selection did not use. Not for "hq" and callables.
+        Choose the number of members by cross-validation on the held-out rows, from 2 to `n_members`
+        (repeats counted). It cannot be used with "hq" and callables.
     selection_loss : {"mixture", "normal"}, default="mixture"
         Loss that the selection minimises: minus log of the averaged densities, for which the
         paper's Proposition 3.1 holds, or the NLL of the normal with the mixture's mean and
         variance.
     epochs : int or None, default=None
         Number of epochs of one network, over which its learning rate follows a cosine schedule.
-        None takes the paper's 100 for images (it has 15 on Fashion-MNIST), and for tables as many
-        as make 500 steps of the optimiser, at least 30 and at most 100.
+        None uses the paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables
+        the number of epochs that has 500 steps of the optimiser, at least 30 and at most 100.
     validation_fraction : float, default=0.25
         Share of the rows that is held out for the search and the selection. Ignored with `cv` or
         `validation_data`.
@@ -315,17 +315,17 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Number of folds or a splitter, in place of `validation_fraction`. Every trial then trains
         one network per fold of the rows of positive weight, each without the rows of its fold.
         Search and selection use the out-of-fold predictions of all rows, and all networks of the
-        selected trials predict. Better for small tables, at as many times the cost as there are
-        folds. A splitter must test every row once. None holds out `validation_fraction`.
+        selected trials predict. Folds are better for small tables, and multiply the cost by their
+        number. A splitter must test every row once. None holds out `validation_fraction`.
     refit : bool, default=False
-        Whether to train the members again on all rows, `validation_data` among them, after the
-        search. Each trains for as many epochs as were best in the search; with `cv` one network
-        replaces those of the folds. These trainings do not count towards `max_time`. If one fails,
-        the networks of the search stay.
+        Train the members again on all rows, including `validation_data`, after the search. Each
+        trains for the number of epochs that was best in the search; with `cv` one network replaces
+        those of the folds. These trainings do not count towards `max_time`. If a training fails,
+        the networks of the search are kept.
     preprocess : "auto", transformer or None, default="auto"
-        How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
-        medians and are flagged in columns of their own, and categories become indicator columns,
-        at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only; so do images.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
@@ -336,24 +336,24 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         more than one, proposals of the evolution depend on the order in which trials finish, so
         that only "rs" repeats exactly.
     catalog_dir : str, path or None, default=None
-        Folder that stores the search: each trial is on disk when it finishes, and `fit` with the
+        Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
         own, so that folds and clones can share the folder. See `from_catalog`.
     max_time : float or None, default=None
-        Seconds that `fit` may take, without `refit`. Trials are shortened to fit into what is left
-        of them. The first always finishes, so that there is an ensemble, and compiling networks
-        can take longer. Below 30 seconds, or 100 with at most two jobs, trials run in the calling
-        process.
+        Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
+        left. The first trial always finishes, so that there is an ensemble, and compilation of
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run in
+        the calling process.
     trial_timeout : float or None, default=None
         Seconds after which a trial is stopped and recorded as failed.
     max_failures : int or None, default=None
         Maximum number of failed trials; one more ends the search with an error that shows the
         reasons. None ends it only if the first ten all fail.
     warm_start : bool, default=False
-        Whether another `fit` with the same data and settings, and with an integer `random_state`
-        or None, keeps the trials of the one before and adds those that a larger `n_trials` asks
-        for. If data or settings differ, a new search starts, with a warning. With `catalog_dir` it
-        is always so.
+        Let another `fit` with the same data and settings, and with an integer `random_state` or
+        None, keep the trials of the previous fit and add the missing ones of a larger `n_trials`.
+        If data or settings differ, a new search starts, with a warning. With `catalog_dir` trials
+        are always kept.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer and ``n_jobs=1`` results repeat exactly.
     verbose : int or None, default=None
@@ -399,7 +399,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
 
     See Also
     --------
-    AutoDEUQRegressor : Searches training hyperparameters too, and selects greedily.
+    AutoDEUQRegressor : Search that includes training hyperparameters, with greedy selection.
 
     Notes
     -----

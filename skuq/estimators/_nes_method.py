@@ -1,4 +1,4 @@
-"""Neural ensemble search: what proposes networks, and how ensembles are selected."""
+"""Method of neural ensemble search: proposers of networks, and selection of ensembles."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from skuq.training import Recipe
 
 _IMAGE_EPOCHS = 100  # the paper's
 _TABLE_EPOCHS = 30, 100
-_ENOUGH_STEPS = 500  # of an optimiser: of the smallest tables these take more epochs
+_ENOUGH_STEPS = 500  # optimiser steps of a training; small tables need more epochs for them
 
-_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")  # of `vary`
+_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")  # values of `vary`
 
 _BASELINES = {
     "deep-ensemble": {"vary": "initialisation", "selection": "top"},
@@ -50,13 +50,13 @@ NES_CONSTRAINTS: dict = {
 
 
 class NeuralEnsembleSearch(SearchMethod):
-    """NES by evolution or at random, with forward selection."""
+    """Method of NES: evolution or random search, with forward selection."""
 
     selection_parameters = ("n_members", "selection", "use_best")
 
     @property
     def reselect_parameters(self):
-        return () if self.classifies else ("selection_loss",)  # evolution looks at it, too
+        return () if self.classifies else ("selection_loss",)  # evolution uses it, too
 
     def check(self, shifted):
         super().check(shifted)
@@ -64,6 +64,7 @@ class NeuralEnsembleSearch(SearchMethod):
             raise ValueError('`evolve_on="shift"` needs `shift_validation`.')
 
     def check_selection(self):
+        """Raise ValueError if `n_members` or `use_best` do not fit the selection."""
         own = self.estimator
         least = 2 if own.selection == "hq" else 1  # HQ makes teams
         if own.n_members < least:
@@ -73,23 +74,24 @@ class NeuralEnsembleSearch(SearchMethod):
             )
         if own.use_best and own.selection not in SELECTORS:
             raise ValueError(
-                f"`use_best=True` is for `selection` in {SELECTORS}. Got {own.selection!r}."
+                f"`use_best=True` needs a `selection` in {SELECTORS}. Got {own.selection!r}."
             )
 
     # ----------------------------------------------------------------- search
 
     def inputs(self, X):
+        """Choose how X is converted: as images, as flat rows of images, or as a table."""
         own, n_axes = self.estimator, getattr(X, "ndim", 2)
         holds_images = n_axes == 4 or own.image_shape is not None
         if holds_images and own.preprocess not in ("auto", None):
             raise ValueError(
-                "`preprocess` is for tables: images are arrays of numbers. Leave it at its "
-                f"default. Got {own.preprocess!r}."
+                '`preprocess` must be "auto" or None for images, which are arrays of numbers. '
+                f"Got {own.preprocess!r}."
             )
         if not holds_images and n_axes != 3:
             return super().inputs(X)
         space = None if self.is_tabular else resolve_nes_space(own.search_space, True, len(X))
-        # Networks for tables get flat rows; a user's space that does not say gets images.
+        # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
         flat = getattr(space, "takes_images", None) is False
         return ImageInputs(own.image_shape, flat=flat, embed=self.is_tabular)
 
@@ -102,7 +104,7 @@ class NeuralEnsembleSearch(SearchMethod):
         space = resolve_nes_space(own.search_space, holds_images, n_rows)
         if getattr(space, "takes_images", None) and not holds_images:
             raise ValueError(
-                f"`search_space={own.search_space!r}` is for images: X of shape "
+                f"`search_space={own.search_space!r}` needs images: X of shape "
                 "(n, height, width, channels), or flat rows and `image_shape=`."
             )
         return space
@@ -118,7 +120,7 @@ class NeuralEnsembleSearch(SearchMethod):
         return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS)), None
 
     def _pinned(self):
-        """The decisions, with one value each where they do not vary."""
+        """Return the decisions, restricted to one value if they do not vary."""
         own, decisions = self.estimator, self.estimator.decisions_
         architecture = dict(own.fixed_architecture or {})
         hyperparameters = dict(own.fixed_hyperparameters or {})
@@ -129,6 +131,7 @@ class NeuralEnsembleSearch(SearchMethod):
         return pin(decisions, architecture, hyperparameters)
 
     def proposer(self, space, held_out):
+        """Make the proposer of the strategy: random search, or evolution by ensembles."""
         own, pinned = self.estimator, self._pinned()
         both = pinned.architecture + pinned.hyperparameters
         if both.size == 1:
@@ -136,8 +139,9 @@ class NeuralEnsembleSearch(SearchMethod):
         p, m = ensemble_population(own.n_trials, own.population_size, own.n_parents)
         if own.strategy == "re" and (own.population_size or 0) >= own.n_trials:
             warn_user(
-                f"Evolution begins when `population_size={p}` networks have been trained, and "
-                f"`n_trials` is {own.n_trials}: all are drawn at random.",
+                f"Evolution starts after `population_size={p}` networks, and `n_trials` is "
+                f"{own.n_trials}: all networks are drawn at random. Set a smaller "
+                "`population_size` or more trials.",
             )
         if own.strategy == "rs" or p >= own.n_trials:
             return RandomProposer(both)
@@ -150,7 +154,7 @@ class NeuralEnsembleSearch(SearchMethod):
     def trial_entropy(self, entropy):
         if self.estimator.vary not in _ONE_ARCHITECTURE:
             return entropy
-        # A baseline splits the rows as its search did, but repeats none of its networks.
+        # A baseline has the same split of the rows as its search, and other networks.
         return int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
 
     def is_stackable(self, proposer):
@@ -160,6 +164,7 @@ class NeuralEnsembleSearch(SearchMethod):
     # -------------------------------------------------------------- selection
 
     def choose(self, candidates):
+        """Select the members by the predictions of all trials on the held-out rows."""
         own = self.estimator
         raws, y, weight, groups = candidates[:4]
         if own.selection == "hq":
@@ -186,30 +191,27 @@ class NeuralEnsembleSearch(SearchMethod):
         return ensemble_of(chosen.indices, *self._statistics(y, raws), weight)
 
     def _log_likelihood(self, y, raws):
-        """Log likelihoods of every trial and row.
-
-        Trial by trial, since raw outputs are many times as many numbers.
-        """
+        """Compute log likelihoods (n_trials, n_rows), trial by trial to save memory."""
         return np.stack([self.head.log_likelihood(y, raw.astype("float64")) for raw in raws])
 
     def _distributions(self, raws):
         return self.head.distribution(np.stack(raws).astype("float64"))
 
     def _statistics(self, y, raws):
-        """Statistics that an ensemble averages over members, and the loss of their average."""
+        """Make the statistics that an ensemble averages, and the loss of their average."""
         if not self.classifies and self.estimator.selection_loss == "normal":
             return normal_statistics(y, *self._distributions(raws)), normal_nll
         return likelihood_statistics(self._log_likelihood(y, raws))
 
     def best_trial(self, candidates) -> int:
-        """Position of the candidate that does best alone."""
+        """Find the position of the best single candidate."""
         statistics, loss = self._statistics(candidates.y, candidates.raw)
         weight = candidates.weight
         return int(select_by(statistics, loss, 1, "top", sample_weight=weight).indices[0])
 
 
 class _Criterion:
-    """Predictions of records for one held-out set, for `EnsembleEvolution`."""
+    """Criterion of `EnsembleEvolution`: the trials' predictions for one held-out set."""
 
     def __init__(self, statistics, part):
         self._statistics = statistics
@@ -222,14 +224,14 @@ class _Criterion:
 
 
 def best_configuration(self, severity=None):
-    """Get the configuration of the trial that does best alone.
+    """Return the configuration of the best single trial.
 
     Parameters
     ----------
     severity : int or None, default=None
-        Held-out set that decides: 0 is the clean validation rows, k the k-th set of
-        `shift_validation`. None is all shifted sets together, each counting the same, or the clean
-        rows if there are none.
+        Held-out set on which trials are compared: 0 is the clean validation rows, k the k-th set
+        of `shift_validation`. None is all shifted sets together, with the same weight for each, or
+        the clean rows if there are no shifted sets.
 
     Returns
     -------
@@ -239,7 +241,7 @@ def best_configuration(self, severity=None):
     Raises
     ------
     ValueError
-        If there is no such set, or the estimator was pickled, which keeps the members alone.
+        If there is no such set, or the estimator was pickled, which keeps the members only.
     """
     check_is_fitted(self)
     result, sets = self._result, None

@@ -1,7 +1,7 @@
-"""Ensembles of one architecture: from a table to trained networks.
+"""Base class of ensembles of one architecture, which share `fit`.
 
 Deep ensembles, hyper deep ensembles and MC dropout share `NetworkEstimator.fit`. They differ in
-their `TrainingMethod`, which each estimator names.
+their `TrainingMethod`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 from skuq.tables._targets import TARGET_CONSTRAINTS
 from skuq.training import Recipe, build_checked, predict_members
 
-#: Constraints of the parameters that all ensembles of one architecture have.
+#: Constraints of the parameters of all ensembles of one architecture.
 NETWORK_CONSTRAINTS: dict = {
     "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
     "activation": [str],
@@ -58,7 +58,7 @@ NETWORK_CONSTRAINTS: dict = {
     "verbose": ["verbose", None],
 }
 
-#: Constraints of the parameters that only the regressors have.
+#: Constraints of the parameters of regressors only.
 REGRESSION_CONSTRAINTS: dict = {
     "loss": [StrOptions({"nll", "mse"})],
     "noise_std": [Interval(Real, 0, None, closed="left"), "array-like", None],
@@ -77,11 +77,11 @@ _RECIPE_PARAMETERS = (
     "weight_decay",
 )
 
-_SMALLEST_NOISE = 1e-9  # of the standardised y, where the user says there is none
+_SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noise_std=0
 
 
 class NetworkEstimator:
-    """Fit members of one architecture by the `TrainingMethod` that a subclass names."""
+    """Base class that fits members of one architecture by the `TrainingMethod` of a subclass."""
 
     _method_class: type[TrainingMethod]
 
@@ -94,15 +94,15 @@ class NetworkEstimator:
         ----------
         X : array-like or DataFrame of shape (n, n_features)
             Numbers, booleans, strings and categories, with missing values; see `preprocess`.
-        y : array-like of shape (n,) or, of numbers, (n, n_outputs)
+        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
+            Targets: numbers or classes.
         sample_weight : array-like of shape (n,), optional
-            Non-negative.
+            Non-negative weights of the rows.
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows that all members validate on, instead of a share of the rows above.
+            Rows on which all members validate, instead of a share of the rows above.
         groups : array-like of shape (n,), optional
-            Rows of one group are never divided between training and validation; with
-            groups all members validate on the same rows. Without effect where there is
-            no validation, or with `validation_data`.
+            Groups; all rows of a group either train or validate. With groups all members validate
+            on the same rows. They have no effect without validation or with `validation_data`.
 
         Returns
         -------
@@ -144,12 +144,12 @@ class NetworkEstimator:
 
     @property
     def members_(self):
-        """Trained networks as data."""
+        """Records of the trained networks."""
         return list(self.fitted_.members)
 
     @property
     def preprocessor_(self):
-        """The fitted preprocessor, or None."""
+        """Fitted preprocessor, or None."""
         return self.fitted_.inputs.preprocessor
 
     @property
@@ -160,12 +160,13 @@ class NetworkEstimator:
     to_keras = to_keras
 
     def member_estimators(self):
-        """Each network as a fitted ensemble of one (of its copies, with `n_copies`).
+        """Return each network as a fitted estimator of its own (with all of its `n_copies`).
 
         Returns
         -------
         list of (str, estimator) tuples
-            Of classifiers a pool for ``HQEnsembleSelector(pool, cv="prefit")``.
+            Named estimators. Classifiers can be a pool for
+            ``HQEnsembleSelector(pool, cv="prefit")``.
         """
         check_is_fitted(self)
         pool = []
@@ -183,8 +184,8 @@ class NetworkEstimator:
 class Outcome:
     """Trained members, their weights in the mixture, and attributes to set.
 
-    `parts` are the rows that each member was trained and validated on, where each has its own, and
-    `attributes` fitted attributes of the estimator by name.
+    `parts` are the rows that each member was trained and validated on, or None if these are the
+    same for all members. `attributes` are fitted attributes of the estimator, by name.
     """
 
     members: list
@@ -194,14 +195,14 @@ class Outcome:
 
 
 class TrainingMethod:
-    """How an estimator's parameters become inputs, targets, a network and trained members.
+    """The parts of a fit: inputs, targets, network and trained members.
 
-    The estimator's parameters are read, nothing is set.
+    They are made from the estimator's parameters, which are only read, never set.
     """
 
-    #: Number of members with a validation split of their own; None where they share one.
+    #: Number of members with a validation split of their own; None if they share one.
     n_splits: int | None = None
-    #: Rate of the dropout layers; None for no such layers.
+    #: Rate of the dropout layers; None for no dropout layers.
     dropout: float | None = None
     loss: str | None = None
 
@@ -212,38 +213,38 @@ class TrainingMethod:
 
     @property
     def validation_fraction(self) -> float | None:
-        """Share of the rows that validates."""
+        """Share of the rows for validation."""
         return self.estimator.validation_fraction
 
     def validation_share(self, n_rows: int) -> float | None:
-        """Share of so many rows that validates."""
+        """Return the share of `n_rows` rows for validation."""
         return self.validation_fraction
 
     @property
     def min_rows(self) -> int:
-        """Smallest number of rows to fit."""
+        """Smallest number of rows that can be fitted."""
         return 2 if self.classifies or self.validation_fraction is not None else 1
 
     def inputs(self):
-        """Make the inputs, not yet fitted."""
+        """Make the unfitted inputs."""
         return TableInputs(self.estimator.preprocess)
 
     def targets(self):
-        """Make the targets, not yet fitted."""
+        """Make the unfitted targets."""
         if self.classifies:
             return ClassTargets()
         return NumberTargets(self.estimator.target_transform, loss=self.loss)
 
     def check_parameters(self) -> None:
-        """Raise where parameters contradict each other."""
+        """Raise ValueError if parameters contradict each other."""
 
     def check_noise(self, targets) -> None:
-        """Raise where `noise_std` cannot be that of the targets."""
+        """Raise ValueError if `noise_std` is invalid for these targets."""
         if self.loss == "mse" and self.estimator.noise_std is not None:
             _check_noise(self.estimator.noise_std, targets)
 
     def build(self, data, splits, inputs, targets):
-        """Build the network, from the user's function or as layers of `hidden_units`."""
+        """Build the network by the user's function, or as an MLP with `hidden_units`."""
         own, input_shape, n_raw = self.estimator, data.x.shape[1:], targets.head.n_raw
         if own.network is not None:
             return build_checked(own.network, input_shape, n_raw, "`network`")
@@ -263,13 +264,13 @@ class TrainingMethod:
         )
 
     def recipe_fields(self, kind: int = 0) -> dict:
-        """Fields of the recipe that parameters decide."""
+        """Return the fields of the recipe that are parameters of the estimator."""
         return {name: getattr(self.estimator, name) for name in _RECIPE_PARAMETERS}
 
     def recipe(self, validates: bool, kind: int = 0, **settings) -> Recipe:
-        """Make the training recipe of a kind of networks, of which most methods have one.
+        """Make the training recipe of one kind of networks; most methods have a single kind.
 
-        Without validation rows the last epoch is kept.
+        Without validation rows the last epoch is kept. `settings` replace other fields.
         """
         fields = {"reduce_lr_patience": None, "clip_norm": self.estimator.clip_norm}
         fields |= self.recipe_fields(kind)
@@ -278,7 +279,7 @@ class TrainingMethod:
         return Recipe(**{**fields, **settings})
 
     def seeds(self, n: int, first: int = 0) -> list[int]:
-        """Draw the seeds of members `first` to `first + n`."""
+        """Derive the seeds of `n` members from number `first` on."""
         return [trial_seed(self.estimator.entropy_, first + k) for k in range(n)]
 
     def train(self, network, head, data, splits, report: Callable | None) -> Outcome:
@@ -286,15 +287,18 @@ class TrainingMethod:
         raise NotImplementedError
 
     def passes(self, entropy: int):
-        """Return the masks of MC dropout, or None."""
+        """Return the dropout masks of MC dropout, or None."""
         return
 
     def calibrate(self, targets, outcome: Outcome, data):
-        """Return the targets with what rows that members have not seen say of the mixture."""
+        """Return the targets with a calibration of the mixture on unseen rows, if there is one."""
         return targets
 
     def learn_noise(self, targets, outcome: Outcome, data):
-        """With ``loss="mse"``: put the noise into the head; return targets and `noise_std_`."""
+        """Set the known or estimated noise in the head of ``loss="mse"``.
+
+        Returns targets and the fitted attribute `noise_std_`, by name.
+        """
         if self.loss != "mse":
             return targets, {}
         if self.estimator.noise_std is None:
@@ -310,11 +314,12 @@ class TrainingMethod:
 
 
 def _check_noise(noise_std, targets):
+    """Raise ValueError unless `noise_std` is one number >= 0, or one for each output."""
     if targets.is_transformed:
         raise ValueError(
-            "`noise_std` is in units of y, and with `target_transform="
-            f"{targets.scaling.kind!r}` noise has another size for every y. Leave it None, "
-            'to be estimated, or take target_transform="standard".'
+            "`noise_std` must be None with `target_transform="
+            f"{targets.scaling.kind!r}`: it is in units of y, in which the noise then depends "
+            'on y. None estimates it. Or use target_transform="standard".'
         )
     try:
         noise = np.broadcast_to(np.asarray(noise_std, dtype=float), targets.n_outputs)
@@ -329,9 +334,10 @@ def _check_noise(noise_std, targets):
 
 
 def _residual_std(outcome, data):
-    """Root mean squared error (n_outputs,), on held-out rows where there are any.
+    """Compute the root mean squared error (n_outputs,), on held-out rows if there are any.
 
-    Of the ensemble's mean where its members share their rows, else the members' own.
+    It is the error of the ensemble's mean if all members have the same rows, and otherwise the
+    root of the members' weighted mean squared errors.
     """
     members, weights, parts = outcome.members, outcome.weights, outcome.parts
     if parts is not None and parts[0][1] is not None:
@@ -348,33 +354,36 @@ def _residual_std(outcome, data):
 
 
 def _mean_square(error, weight):
-    """Weighted mean over rows; unweighted where float32 has lost every weight."""
+    """Average squares over rows with weights; unweighted if all weights underflow in float32."""
     weight = weight if weight.sum() > 0 else None
     return np.average(np.square(error, dtype=float), axis=0, weights=weight)
 
 
 def training_progress(verbose) -> Progress:
-    """Show the progress of trainings, which count their epochs."""
+    """Show the progress of trainings, in epochs."""
     return Progress("training", "epoch", verbose=verbose, every_step=False)
 
 
 def check_units(name: str, given) -> list[int]:
-    """Validate a parameter that gives the units of each hidden layer."""
+    """Check a parameter with the number of units of each hidden layer."""
     try:
         units = np.atleast_1d(given)
         usable = units.ndim == 1 and units.dtype.kind in "iu" and (units >= 1).all()
-    except ValueError:  # ragged
+    except ValueError:  # nested sequences of different lengths
         usable = False
     if not usable or not len(units):
-        raise ValueError(f"`{name}` must be positive integers, one a hidden layer. Got {given!r}.")
+        raise ValueError(
+            f"`{name}` must be positive integers, one for each hidden layer. Got {given!r}."
+        )
     return units.tolist()
 
 
 def completed(members) -> list[int]:
-    """Find the positions of members that were trained, and warn of those that diverged.
+    """Find the positions of members that did not diverge, and warn if some did.
 
-    A member whose training loss stopped being finite is left out even if an earlier epoch could be
-    kept: one wild member ruins a mixture. If none was trained, this raises FloatingPointError.
+    A member whose training loss stopped being finite is left out even if an earlier epoch was
+    finite, because a single bad member ruins a mixture. Raises FloatingPointError if all members
+    diverged.
     """
     kept = [k for k, member in enumerate(members) if not diverged(member)]
     if not kept:
@@ -394,14 +403,14 @@ def completed(members) -> list[int]:
 
 
 def diverged(member) -> bool:
-    """Whether training gave an error, or a member whose loss was not finite throughout."""
+    """Tell whether training failed, or the loss was not finite in every epoch."""
     return isinstance(member, FloatingPointError) or not np.isfinite(member.history["loss"]).all()
 
 
 def check_dropout_layers(model):
-    """Return the plan of a network that drops units.
+    """Return the plan of a network with dropout layers.
 
-    Raises ValueError if it has no dropout layer, or layers that have to run through Keras.
+    Raises ValueError if it has no dropout layer, or layers that can only run through Keras.
     """
     plan = make_plan(model.to_json())
     if plan is None or not plan.n_dropouts:

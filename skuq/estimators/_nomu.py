@@ -7,21 +7,27 @@ from numbers import Integral, Real
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._registry import saved_as
-from skuq._seeds import draw_entropy, generator
+from skuq._seeds import draw_entropy
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import training_progress
-from skuq.estimators._nomu_choice import check_parameters, choose_readout, is_to_choose
-from skuq.estimators._nomu_fit import Job, NomuTrainer
+from skuq.estimators._nomu_choice import (
+    Evidence,
+    check_parameters,
+    choose_readout,
+    is_to_choose,
+    warn_of_few_rows,
+)
+from skuq.estimators._nomu_fit import Job, NomuTrainer, is_noiseless
+from skuq.estimators._nomu_folds import MIN_ROWS_TO_STOP_EARLY, training_parts
 from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._nomu_readout import read_readout
 from skuq.fitted import FittedNomu
-from skuq.fitted._nomu import GivenMean, KnownNoise
+from skuq.fitted._nomu import GivenMean, KnownNoise, Readout
 from skuq.networks import OPTIMIZERS
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._nomu import READOUTS
@@ -30,14 +36,11 @@ from skuq.tables import (
     NumberTargets,
     TableInputs,
     check_groups,
-    make_splits,
     read_rows,
     read_validation_rows,
 )
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 
-_MIN_ROWS_TO_STOP_EARLY = 100
-_MIN_ROWS_FOR_SHARE, _FOLDS = 500, 5  # with cv="auto": below so many rows, so many folds
 #: Parameters in which models trained side by side may differ.
 _OF_A_STACK = (
     "pi_sqr",
@@ -61,8 +64,9 @@ class NOMURegressor(UncertaintyRegressor):
 
     Parameters
     ----------
-    hidden_units : int or sequence of int, default=(50,)
-        Number of units of each hidden layer of f, the part that predicts.
+    hidden_units : int, sequence of int or "auto", default="auto"
+        Number of units of each hidden layer of f, the part that predicts. "auto" is (64, 64), with
+        which f can meet its rows, below 100 rows and with ``noise=0.0``, and (50,) otherwise.
     side_hidden_units : int or sequence of int, optional
         Number of units of each hidden layer of r, the part for the uncertainty; by default those
         of f.
@@ -93,12 +97,14 @@ class NOMURegressor(UncertaintyRegressor):
     noise : {"learned"}, float or callable, optional
         Standard deviation of the noise, in units of y: a number, or a function ``noise(X) ->
         (n,)`` of an array. "learned" first trains f with a Gaussian likelihood, then r on top of
-        it (appendix C.1). By default the data are taken to have no noise worth modelling.
+        it (appendix C.1). By default the data are taken to have no noise worth modelling, and what
+        there is widens the band everywhere. 0.0 says that there is none: f is to meet its rows,
+        however many, and the band closes there.
     bounds : {"symmetric", "asymmetric"}, default="symmetric"
         "asymmetric" trains one r upwards and another downwards (appendix C.2).
     pi_sqr : float, default=0.1
         Weight of the loss that keeps r small at the rows; a larger one makes bounds narrower
-        there.
+        there. With ``noise=0.0`` it counts ten times.
     pi_exp : float, default=0.01
         Weight of the loss that raises r everywhere; a larger one makes bounds wider.
     c_exp : float, default=30.0
@@ -117,8 +123,9 @@ class NOMURegressor(UncertaintyRegressor):
     box : array-like of shape (n_features, 2), optional
         Bounds of artificial inputs that are uniform or on a grid, in units of X. By default the
         range of the rows, widened by `box_margin`.
-    box_margin : float, default=0.05
-        Share of each range that is added on either side.
+    box_margin : float or "auto", default="auto"
+        Share of each range that is added on either side. "auto" is 0.05, and more below 61 rows:
+        three times the mean distance ``1 / (n_rows - 1)`` between uniform rows, at most 1.
     l2 : float, default=1e-9
         Factor of the penalty ``l2 * sum(w**2)`` on weights and biases, except those of r's hidden
         layers.
@@ -132,32 +139,45 @@ class NOMURegressor(UncertaintyRegressor):
     batch_size : int or None, default=100
         Number of rows of a batch; None takes all rows. The loss is a sum over rows: with larger
         batches the rows count more against the artificial inputs.
+    schedule : {"auto", "constant", "cosine"}, default="auto"
+        How the learning rate changes from step to step: not at all, or falling to a hundredth
+        along half a cosine. "auto" lets it fall where f is to meet its rows: below 100 rows and
+        with ``noise=0.0``, unless f stops early.
     epochs : int, optional
         Number of epochs; all are run unless `early_stopping` ends them, and the weights of the
-        smallest training loss are kept. By default 400, or as many as make 2000 steps.
+        smallest training loss are kept. By default 400, or as many as make 2000 steps, or 1000
+        where f is to meet its rows.
     early_stopping : bool or "auto", default="auto"
         Whether to train f first, for as long as held-out rows improve, and then r on top of it,
         with f frozen, for all `epochs`: noisy tables need it. f stops after an eighth of `epochs`
         without improvement, and is finally trained on all rows for as many epochs as were best.
-        "auto" does so with 100 rows or more; False, as in the paper, trains both parts together
-        for all epochs.
+        "auto" does so with 100 rows or more, unless ``noise=0.0``; False, as in the paper, trains
+        both parts together for all epochs.
     clip_norm : float or None, default=1.0
         Maximum norm of a gradient; None does not clip.
     readout : {"exponential", "linear"}, default="exponential"
         Function from r to a standard deviation: Eq. 2, or that of Remark 3.2, which mixed-integer
         programmes can represent.
-    l_min, l_max : float or "nll", default="nll"
+    l_min, l_max : float, "auto" or "nll", default="auto"
         Minimum and maximum standard deviation of the model before the factor c, in units of the
-        standardised y. "nll" chooses them from a grid, on held-out rows.
-    c : float or "nll", default="nll"
+        standardised y. "nll" chooses them from a grid, for the likelihood of held-out rows. So
+        does "auto" if there are 30 of these; with fewer, and with ``noise=0.0``, l_max is 2 and
+        l_min the root mean square by which f misses the rows it was trained on, at least 0.005
+        (0.001 with ``noise=0.0``).
+    c : float, "auto" or "nll", default="auto"
         Factor of the model's standard deviation. "nll" chooses the one that maximises the
-        likelihood of held-out rows.
+        likelihood of held-out rows. "auto" does not trust few of them with a narrow band: to the
+        square of that c it adds the square of the one at which the band, averaged over artificial
+        inputs, is 4 / (number of held-out rows) standard deviations of y wide, at most one.
     validation_fraction : float, default=0.2
         Share of the rows that is held out to choose c, l_min and l_max, if any of them is to be
         chosen.
-    cv : int, "auto" or None, default="auto"
+    cv : int, "auto", "gaps" or None, default="auto"
         Number of folds that are held out in turn, in place of one share of the rows. "auto" takes
-        5 folds below 500 rows; None always holds out one share.
+        10 folds, or as many as there are rows, below 30 rows, and 5 below 500; None always holds
+        out one share. "gaps" takes 5 folds and, besides, the middle third of the rows along each of
+        5 features drawn at random: for predictions far from all rows, whose errors say more
+        of the band there. It takes no `groups`.
     refit : bool, default=True
         Whether to train once more on all rows after everything has been chosen.
     standardize : bool, default=True
@@ -238,7 +258,11 @@ class NOMURegressor(UncertaintyRegressor):
     """
 
     _parameter_constraints: dict = {
-        "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "hidden_units": [
+            "array-like",
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
         "side_hidden_units": ["array-like", Interval(Integral, 1, None, closed="left"), None],
         "activation": [StrOptions({*ACTIVATIONS, "swish"})],
         "connect_layers": [Interval(Integral, 0, None, closed="left")],
@@ -256,21 +280,22 @@ class NOMURegressor(UncertaintyRegressor):
         "artificial_inputs": [StrOptions({"uniform", "grid"}), callable, "array-like"],
         "n_artificial": [Interval(Integral, 1, None, closed="left")],
         "box": ["array-like", None],
-        "box_margin": [Interval(Real, 0, None, closed="left")],
+        "box_margin": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "l2": [Interval(Real, 0, None, closed="left")],
         "side_l2": [Interval(Real, 0, None, closed="left")],
         "optimizer": [StrOptions(set(OPTIMIZERS))],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "schedule": [StrOptions({"auto", "constant", "cosine"})],
         "epochs": [Interval(Integral, 1, None, closed="left"), None],
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
         "readout": [StrOptions(set(READOUTS))],
-        "l_min": [StrOptions({"nll"}), Interval(Real, 0, None, closed="left")],
-        "l_max": [StrOptions({"nll"}), Interval(Real, 0, None, closed="neither")],
-        "c": [StrOptions({"nll"}), Interval(Real, 0, None, closed="left")],
+        "l_min": [StrOptions({"auto", "nll"}), Interval(Real, 0, None, closed="left")],
+        "l_max": [StrOptions({"auto", "nll"}), Interval(Real, 0, None, closed="neither")],
+        "c": [StrOptions({"auto", "nll"}), Interval(Real, 0, None, closed="left")],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "cv": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto"}), None],
+        "cv": [Interval(Integral, 2, None, closed="left"), StrOptions({"auto", "gaps"}), None],
         "refit": ["boolean"],
         "standardize": ["boolean"],
         **PREPROCESS_CONSTRAINTS,
@@ -280,7 +305,7 @@ class NOMURegressor(UncertaintyRegressor):
 
     def __init__(
         self,
-        hidden_units=(50,),
+        hidden_units="auto",
         *,
         side_hidden_units=None,
         activation="relu",
@@ -299,19 +324,20 @@ class NOMURegressor(UncertaintyRegressor):
         artificial_inputs="uniform",
         n_artificial=100,
         box=None,
-        box_margin=0.05,
+        box_margin="auto",
         l2=1e-9,
         side_l2=1e-4,
         optimizer="adam",
         learning_rate=0.01,
         batch_size=100,
+        schedule="auto",
         epochs=None,
         early_stopping="auto",
         clip_norm=1.0,
         readout="exponential",
-        l_min="nll",
-        l_max="nll",
-        c="nll",
+        l_min="auto",
+        l_max="auto",
+        c="auto",
         validation_fraction=0.2,
         cv="auto",
         refit=True,
@@ -344,6 +370,7 @@ class NOMURegressor(UncertaintyRegressor):
         self.optimizer = optimizer
         self.learning_rate = learning_rate
         self.batch_size = batch_size
+        self.schedule = schedule
         self.epochs = epochs
         self.early_stopping = early_stopping
         self.clip_norm = clip_norm
@@ -367,7 +394,9 @@ class NOMURegressor(UncertaintyRegressor):
         ----------
         name : {"toy", "testbed", "solar", "uci", "uci_gap", "bayesopt"}
             "toy" is section 4.1.1, "testbed" 4.1.2, "solar" 4.1.3, "uci" and "uci_gap" 4.1.4,
-            "bayesopt" 4.2. All but the UCI ones expect X and y in [-1, 1] and leave c at 1.
+            "bayesopt" 4.2. All but the UCI ones expect X and y in [-1, 1] and leave c at 1. They
+            have three hidden layers of 1024 units: a fit takes a minute or so ("solar" sixteen
+            times as long); `verbose` says how its progress is shown.
         n_features : int, default=1
             Number of features of X.
         **changes
@@ -524,24 +553,29 @@ def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
     trainer = _make_trainer(first, rows, inputs, targets, validation)
     jobs_of_models = []
     for model, entropy in zip(models, entropies):
-        parts = _training_parts(model, rows, entropy, validation, groups)
+        parts = training_parts(model, rows, entropy, validation, groups)
         jobs_of_models.append([Job.of(model, entropy, *part) for part in parts])
     with training_progress(first.verbose) as progress:
         trained = iter(trainer.train(sum(jobs_of_models, []), progress.epochs))
         networks_of_models = [[next(trained) for _ in jobs] for jobs in jobs_of_models]
-        readouts = []
-        for model, jobs, networks in zip(models, jobs_of_models, networks_of_models):
-            held_out = [
-                (network, validation if job.valid is None else rows.take(job.valid))
-                for network, job in zip(networks, jobs)
-            ]
-            readouts.append(choose_readout(model, held_out, inputs, targets))
+        final_jobs = [jobs[0] for jobs in jobs_of_models]
         final = [networks[0] for networks in networks_of_models]
         # With validation data given, a model has trained on all rows already.
         if chooses and first.refit and validation is None:
             pairs = zip(jobs_of_models, networks_of_models)
-            final = trainer.train([trainer.refit_job(*pair) for pair in pairs], progress.epochs)
-    for model, entropy, network, readout in zip(models, entropies, final, readouts):
+            final_jobs = [trainer.refit_job(*pair) for pair in pairs]
+            final = trainer.train(final_jobs, progress.epochs)
+    for k, (model, entropy, network) in enumerate(zip(models, entropies, final)):
+        readout = Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
+        if chooses:
+            held_out = [
+                (own, validation if job.valid is None else rows.take(job.valid))
+                for own, job in zip(networks_of_models[k], jobs_of_models[k])
+            ]
+            warn_of_few_rows(model, sum(len(own.X) for _, own in held_out))
+            seen, raw = rows.take(final_jobs[k].train), trainer.raw_between_rows(network, entropy)
+            evidence = Evidence(held_out, network, seen, raw)
+            readout = choose_readout(model, evidence, inputs, targets)
         model.n_features_in_ = first.n_features_in_
         if inputs.feature_names is not None:
             model.feature_names_in_ = inputs.feature_names
@@ -572,7 +606,8 @@ def _make_trainer(model, rows, inputs, targets, validation):
         given.check(rows.X.shape[1], None if inputs.encodes else inputs.feature_names)
     stops_early = model.early_stopping
     if stops_early == "auto":
-        stops_early = len(rows.X) >= _MIN_ROWS_TO_STOP_EARLY and not model.connect_gradient
+        enough = len(rows.X) >= MIN_ROWS_TO_STOP_EARLY
+        stops_early = enough and not model.connect_gradient and not is_noiseless(model)
     noise = None
     if model.noise is not None and not isinstance(model.noise, str):
         noise = KnownNoise(model.noise, targets.n_outputs)
@@ -598,32 +633,3 @@ def _artificial_source(model, inputs):
     if has_names or (is_table and inputs.encodes):
         return inputs.encode(inputs.validate(source, model))
     return source
-
-
-def _training_parts(model, rows, entropy, validation, groups):
-    """List pairs of positions: rows to train on, and held-out rows or None."""
-    everywhere = np.arange(len(rows.X))
-    if not is_to_choose(model) or validation is not None:
-        return [(everywhere, None)]
-    if model.pretrained is not None:
-        raise ValueError(
-            "`pretrained` has seen the rows it is given, and its errors there say little of "
-            "others: give `validation_data`, or numbers for `c`, `l_min` and `l_max`."
-        )
-    n_folds = model.cv
-    if n_folds == "auto":
-        units = len(rows.X) if groups is None else len(np.unique(groups))
-        few = len(rows.X) < _MIN_ROWS_FOR_SHARE and model.refit and units > 1
-        n_folds = min(_FOLDS, units) if few else None
-    if n_folds is None:
-        splits = make_splits(rows, entropy, fraction=model.validation_fraction, groups=groups)
-        return [(np.setdiff1d(everywhere, splits.positions), splits.positions)]
-    kind = KFold if groups is None else GroupKFold
-    seed = int(generator(entropy, "split").integers(2**31))
-    folds = kind(n_folds, shuffle=True, random_state=seed)
-    parts = make_splits(rows, entropy, cv=folds, groups=groups).parts
-    if groups is None and len(rows.X) >= _MIN_ROWS_TO_STOP_EARLY:
-        # Folds of one size train in one program; all but a few rows are held out.
-        sizes = [min(map(len, part)) for part in zip(*parts)]
-        parts = [tuple(part[:n] for part, n in zip(pair, sizes)) for pair in parts]
-    return parts

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from numbers import Integral
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from skuq._warnings import warn_user
+from skuq.estimators._nomu_fit import is_noiseless
 from skuq.exceptions import SmallValidationWarning
 from skuq.fitted._nomu import Readout, both_sides
 from skuq.networks._nomu import READOUTS
@@ -16,18 +18,21 @@ from skuq.predictive._calibration import fit_epistemic_scale, fit_readout
 # Candidates of the paper's UCI study, in units of the standardised y.
 _L_MINS = np.geomspace(0.005, 0.8, 100)
 _L_MAXS = np.geomspace(0.8, 10.0, 80)
-_FEW_ROWS = 30
+_CHOICES = ("auto", "nll")
+_FEW_ROWS = 30  # held out: below, the likelihood chooses neither end
+_L_MIN, _L_MIN_NOISELESS, _L_MAX = 0.005, 0.001, 2.0  # ends that are not chosen
+_PRIOR_ROWS = 4  # held out: with so many, c is at least what makes the band as wide as y varies
 
 
 def is_to_choose(model) -> bool:
     """Whether any parameter of the readout is to be chosen."""
-    return "nll" in (model.c, model.l_min, model.l_max)
+    return any(value in _CHOICES for value in (model.c, model.l_min, model.l_max))
 
 
 def check_parameters(model) -> None:
     """Raise ValueError where parameters of a NOMURegressor contradict each other."""
     _check_readout(model)
-    if isinstance(model.cv, Integral) and not model.refit:
+    if (isinstance(model.cv, Integral) or model.cv == "gaps") and not model.refit:
         raise ValueError("`cv` trains on parts of the rows only: it needs refit=True.")
     trains_mean = is_to_choose(model) and model.pretrained is None
     if model.early_stopping is True and model.connect_gradient and trains_mean:
@@ -43,70 +48,112 @@ def check_parameters(model) -> None:
 
 def _check_readout(model):
     l_min, l_max = model.l_min, model.l_max
-    if "nll" in (l_min, l_max) and model.c != "nll":
+    if (l_min in _CHOICES or l_max in _CHOICES) and model.c not in _CHOICES:
         raise ValueError(
             f"`l_min` and `l_max` are chosen together with c: with c={model.c!r} give numbers, "
             f"for example l_min=0.001 and l_max=2. Got {l_min!r} and {l_max!r}."
         )
-    lowest = _L_MINS[0] if l_min == "nll" else l_min
-    highest = _L_MAXS[-1] if l_max == "nll" else l_max
+    lowest = _L_MINS[0] if l_min in _CHOICES else l_min
+    highest = _L_MAXS[-1] if l_max in _CHOICES else l_max
     if highest <= lowest:
         raise ValueError(
             f"`l_max` must be larger than `l_min`. Got l_min={l_min}, l_max={l_max}, "
-            f'where "nll" tries l_min from {_L_MINS[0]:g} and l_max up to {_L_MAXS[-1]:g}.'
+            f'where "auto" and "nll" try l_min from {_L_MINS[0]:g} and l_max up to {_L_MAXS[-1]:g}.'
         )
-    if l_min == 0 and model.c == "nll":
+    if l_min == 0 and model.c in _CHOICES:
         raise ValueError(
             "With `l_min` at 0 some rows would have no width at all, and c no value. Give a "
-            'small number, or l_min="nll"; or a number for `c`.'
+            'small number, or l_min="auto"; or a number for `c`.'
         )
 
 
-def choose_readout(model, held_out, inputs, targets) -> Readout:
-    """Choose what the parameters of the readout leave open.
+class Evidence(NamedTuple):
+    """What a readout is chosen by.
 
-    `held_out` holds pairs of a NomuNetwork and Rows that it was not trained on; they are ignored if
-    nothing is to be chosen.
+    Attributes
+    ----------
+    held_out : list of (NomuNetwork, Rows)
+        Networks, and rows that each was not trained on.
+    network : NomuNetwork
+        The network that stays.
+    rows : Rows
+        Those it was trained on.
+    raw : ndarray of shape (n, n_sides * m)
+        Its raw uncertainty at artificial inputs.
     """
-    if not is_to_choose(model):
-        return Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
-    n_rows = sum(len(rows.X) for _, rows in held_out)
-    if n_rows < _FEW_ROWS:
+
+    held_out: list
+    network: Any
+    rows: Any
+    raw: np.ndarray
+
+
+def warn_of_few_rows(model, n_rows: int) -> None:
+    """Warn where a likelihood of few rows is to choose the readout."""
+    chosen = [name for name in ("c", "l_min", "l_max") if getattr(model, name) == "nll"]
+    if chosen and n_rows < _FEW_ROWS:
+        better = f"{' and '.join(chosen)} at" if len(chosen) < 3 else "all three at"
         warn_user(
-            f"c, l_min and l_max are chosen on {n_rows} rows held out, by chance more than by "
-            "knowledge. For data without noise give numbers, for example l_min=0.001, "
-            "l_max=2 and c=1.",
+            f"The likelihood of {n_rows} rows held out chooses {', '.join(chosen)} by chance "
+            f'more than by knowledge. Leave {better} "auto". If the data have no noise, say '
+            "noise=0.0.",
             SmallValidationWarning,
         )
-    parts = [_errors(network, rows, inputs, targets) for network, rows in held_out]
+
+
+def choose_readout(model, evidence: Evidence, inputs, targets) -> Readout:
+    """Choose what the parameters of the readout leave open."""
+    parts = [_errors(network, rows, inputs, targets) for network, rows in evidence.held_out]
     errors, raws, noises, weights = zip(*parts)
     error, raw, weight = (np.concatenate(part) for part in (errors, raws, weights))
     noise = None if noises[0] is None else np.concatenate(noises)
     # The likelihood depends on the widths on both sides, and on the side where y lies.
     up, down = both_sides(raw, model.bounds)
     near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
-    l_min, l_max = model.l_min, model.l_max
-    if "nll" in (l_min, l_max):
+    few = len(error) < _FEW_ROWS or is_noiseless(model)
+    missed = _missed(*_errors(evidence.network, evidence.rows, inputs, targets))
+    l_maxs = _candidates(model.l_max, _L_MAX if few else None, _L_MAXS)
+    highest_floor = min(_L_MINS[-1], 0.5 * l_maxs[0])
+    floor = min(max(missed, _L_MIN_NOISELESS if is_noiseless(model) else _L_MIN), highest_floor)
+    l_mins = _candidates(model.l_min, floor if few else None, _L_MINS)
+    l_min, l_max = l_mins[0], l_maxs[0]
+    if len(l_mins) > 1 or len(l_maxs) > 1:
         l_min, l_max, _ = fit_readout(
             error,
             near,
             READOUTS[model.readout],
             weight,
-            _L_MINS if l_min == "nll" else np.array([l_min]),
-            _L_MAXS if l_max == "nll" else np.array([l_max]),
+            l_mins,
+            l_maxs,
             aleatoric=noise,
             raw_beyond=far,
         )
     readout = Readout(model.readout, model.bounds, l_min, l_max)
-    c, noise_factor = fit_epistemic_scale(
-        error,
-        readout.std(near),
-        noise,
-        weight,
-        fit_noise=model.noise == "learned",
-        beyond=readout.std(far),
-    )
-    return replace(readout, c=c, noise_factor=noise_factor)
+    c, noise_factor = model.c, 1.0
+    if c in _CHOICES:
+        c, noise_factor = fit_epistemic_scale(
+            error,
+            readout.std(near),
+            noise,
+            weight,
+            fit_noise=model.noise == "learned",
+            beyond=readout.std(far),
+        )
+    if model.c == "auto":
+        width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
+        # Of a y that does not vary the errors say nothing.
+        share = min(_PRIOR_ROWS / len(error), 1) if np.ptp(evidence.rows.y) else 1
+        c = float(np.hypot(c, share / width))
+    if model.l_min == "auto" and few:
+        l_min = min(max(l_min, missed / c), highest_floor)  # no band is below the misses
+    return replace(readout, l_min=l_min, c=c, noise_factor=noise_factor)
+
+
+def _candidates(given, fixed, grid):
+    """Values to choose an end of the readout from."""
+    if given == "nll" or (given == "auto" and fixed is None):
+        return grid
+    return np.array([fixed if given == "auto" else given])
 
 
 def _errors(network, rows, inputs, targets):
@@ -114,3 +161,9 @@ def _errors(network, rows, inputs, targets):
     mean, raw, noise = network.predict(rows.X, inputs, targets)
     unit = targets.scaling.scale_
     return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
+
+
+def _missed(error, _, noise, weight):
+    """By how much rows are missed, beyond their noise: a root mean square."""
+    square = error**2 if noise is None else error**2 - noise**2
+    return float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))

@@ -6,12 +6,13 @@ be given. Notation: n rows, m outputs, n_sides raw uncertainties of each output.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from skuq import training
-from skuq._seeds import trial_seed
+from skuq._seeds import generator, trial_seed
 from skuq.estimators._artificial import ArtificialInputs
 from skuq.estimators._network_estimator import check_units, diverged
 from skuq.fitted._nomu import NomuNetwork, predict_mean
@@ -20,7 +21,13 @@ from skuq.tables import TrainingData
 from skuq.tables._splits import standardise_rows
 
 _FULL_BATCH = 2**30
-_DEFAULT_EPOCHS, _MIN_STEPS = 400, 2000
+_FEW_ROWS = 100  # below, f meets them all by default, as it does rows without noise
+_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # for rows to be met, and for others
+_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}
+_MARGIN, _MOST_MARGIN = 0.05, 1.0
+_SPACINGS = 3  # of uniform rows, beyond the outermost: 95 % of them have less there
+_CLOSING = 10  # factor of pi_sqr without noise, where Eq. 57 has no bound for it
+_N_BAND = 256  # artificial inputs over which a band's width is averaged
 _MIN_PATIENCE = 10  # epochs
 _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
 
@@ -54,7 +61,27 @@ class Job(NamedTuple):
     def of(cls, model, entropy, train, valid) -> Job:
         """Make the job of a model, by its parameters."""
         weights = {name: float(getattr(model, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
+        if is_noiseless(model):
+            weights["pi_sqr"] *= _CLOSING
         return cls(entropy, model.learning_rate, tuple(weights.items()), train, valid)
+
+
+def is_noiseless(model) -> bool:
+    """Whether the parameters say that the data have no noise."""
+    return isinstance(model.noise, Real) and model.noise == 0
+
+
+def to_interpolate(model, n_rows: int) -> bool:
+    """Whether f is to meet its rows: few, or without noise."""
+    return n_rows < _FEW_ROWS or is_noiseless(model)
+
+
+def default_margin(n_rows: int) -> float:
+    """Compute how far the default box reaches beyond the rows, as a share of each range.
+
+    Of n uniform rows the outermost are about 1 / (n - 1) of their range away from the ends.
+    """
+    return max(_MARGIN, min(_SPACINGS / max(n_rows - 1, 1), _MOST_MARGIN))
 
 
 def precision(noise) -> np.ndarray:
@@ -94,6 +121,8 @@ class NomuTrainer:
 
     Attributes
     ----------
+    interpolates : bool
+        Whether f is to meet its rows, by what defaults depend on.
     hidden_units, side_hidden_units : list of int
     artificial : ArtificialInputs
     head : NomuHead
@@ -107,13 +136,20 @@ class NomuTrainer:
         self.rows, self.stops_early = rows, stops_early
         self.validation = validation if stops_early else None
         self.n_outputs = targets.n_outputs
-        self.hidden_units = check_units("hidden_units", model.hidden_units)
+        self.interpolates = to_interpolate(model, len(rows.X))
+        units = model.hidden_units
+        if isinstance(units, str):
+            units = _HIDDEN_UNITS[self.interpolates]
+        self.hidden_units = check_units("hidden_units", units)
         side = model.side_hidden_units
         self.side_hidden_units = (
             self.hidden_units if side is None else check_units("side_hidden_units", side)
         )
+        margin = model.box_margin
+        if isinstance(margin, str):
+            margin = default_margin(len(rows.X))
         self.artificial = ArtificialInputs(
-            source, model.n_artificial, model.box, model.box_margin, rows.X, inputs.scaling
+            source, model.n_artificial, model.box, margin, rows.X, inputs.scaling
         )
         self.learns_noise = isinstance(model.noise, str)
         self.head = NomuHead(
@@ -144,6 +180,11 @@ class NomuTrainer:
             best = [network.mean_member.best_epoch + 1 for network in networks]
             epochs = round(float(np.mean(best)))
         return jobs[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
+
+    def raw_between_rows(self, network, entropy) -> np.ndarray:
+        """Predict raw uncertainty (n, n_sides * m) of a network at artificial inputs."""
+        x = self.artificial(_N_BAND, generator(entropy, "band"))
+        return network.head.split(training.predict_members([network.member], x)[0])[1]
 
     def _networks(self, members, mean_members):
         _check_completed(members)
@@ -291,7 +332,13 @@ class NomuTrainer:
         if self.model.epochs is not None:
             return self.model.epochs
         n_batches = -(-len(job.train) // (self.model.batch_size or len(job.train)))
-        return max(_DEFAULT_EPOCHS, -(-_MIN_STEPS // n_batches))
+        return max(_DEFAULT_EPOCHS, -(-_MIN_STEPS[self.interpolates] // n_batches))
+
+    def _schedule(self):
+        """The parameter `schedule`: a falling rate where f meets its rows, unless f stops early."""
+        if self.model.schedule != "auto":
+            return self.model.schedule
+        return "cosine" if self.interpolates and not self.stops_early else "constant"
 
     def _mean_recipe(self, job):
         changes = {"n_artificial": 0, "loss_settings": ()}
@@ -308,6 +355,7 @@ class NomuTrainer:
             "learning_rate": job.learning_rate,
             "batch_size": _FULL_BATCH if model.batch_size is None else model.batch_size,
             "epochs": self._epochs(job),
+            "schedule": self._schedule(),
             "reduce_lr_patience": None,
             "early_stopping_patience": None,
             "clip_norm": model.clip_norm,

@@ -19,14 +19,20 @@ from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import check_units, training_progress
 from skuq.fitted import FittedOperator
+from skuq.fitted._operator import Spread
 from skuq.networks import OPTIMIZERS, OperatorHead, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._builders import refuse_model
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
+from skuq.predictive._out_of_bag import fit_scale
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
+
+_FEWEST_FUNCTIONS = 30  # some of which are left out to learn the noise
+#: Folds of which a network leaves out one to learn the noise.
+N_FOLDS = 5
 
 #: Constraints of the parameters that all regressors of functions have.
 OPERATOR_CONSTRAINTS: dict = {
@@ -41,6 +47,7 @@ OPERATOR_CONSTRAINTS: dict = {
     "build_base": [callable, None],
     "output_map": [StrOptions(set(OUTPUT_MAPS)), callable, None],
     "loss": [StrOptions({"auto", "relative", "squared", "huber", "nll"})],
+    "noise": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left"), "array-like"],
     "steps": [Interval(Integral, 1, None, closed="left"), callable],
     "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     "batch_over": [StrOptions({"pairs", "functions"})],
@@ -75,6 +82,12 @@ class OperatorTraining:
         Whether batches hold whole functions.
     entropy : int
         Decides all random numbers of the fit.
+    weight : ndarray of shape (n_functions,)
+        Weights of the functions.
+    learns_noise : bool
+        Whether functions are left out to learn the noise and the scale of the epistemic part.
+    noise : ndarray of shape (1, m) or (q, m)
+        Known standard deviation of the noise of standardised values; 0 where it is learnt.
     """
 
     base: Any
@@ -84,11 +97,40 @@ class OperatorTraining:
     recipe: Recipe
     by_function: bool
     entropy: int
+    weight: np.ndarray
+    learns_noise: bool
+    noise: np.ndarray
 
     @property
     def n_functions(self) -> int:
         """Functions to train on."""
         return len(self.data.x) // self.n_queries
+
+    def folds(self, n_members: int, n_folds: int) -> np.ndarray:
+        """Draw the functions that members leave out: a mask (n_members, n_functions).
+
+        So many members one after the other leave out each function once.
+        """
+        left_out = np.zeros((n_members, self.n_functions), dtype=bool)
+        for k in range(n_members):
+            order = generator(self.entropy, "folds", k // n_folds).permutation(self.n_functions)
+            left_out[k, np.array_split(order, n_folds)[k % n_folds]] = True
+        return left_out
+
+    def splits(self, left_out: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Find the rows that each member trains and validates on.
+
+        All members need equally many: some functions of the smaller parts are there twice.
+        """
+        parts = []
+        for side in (~left_out, left_out):
+            size = side.sum(axis=1).max()
+            parts.append([self.rows_of(np.resize(np.flatnonzero(own), size)) for own in side])
+        return list(zip(*parts))
+
+    def rows_of(self, functions: np.ndarray) -> np.ndarray:
+        """Find the rows of functions, all pairs of one together."""
+        return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
 
     def row_order(self, *purpose):
         """Return what draws each epoch's order of rows, or None for a plain permutation."""
@@ -154,18 +196,64 @@ class OperatorRegressor(UncertaintyRegressor):
             recipe=_recipe(self, *rows.y.shape[:2]),
             by_function=self.batch_size is not None and self.batch_over == "functions",
             entropy=self.entropy_,
+            weight=rows.weight,
+            learns_noise=self._learns_noise(len(rows.y), given),
+            noise=self._known_noise(targets),
         )
         with training_progress(self.verbose) as progress:
-            draws = self._train(job, progress.epochs)
-        self.fitted_ = FittedOperator(inputs, targets, draws, given)
+            draws, widths = self._train(job, progress.epochs)
+        if widths is None and job.noise.any():
+            widths = np.ones_like(job.noise), job.noise
+        spread = None if widths is None else Spread(widths[0], widths[1] * targets.scale_)
+        self.fitted_ = FittedOperator(inputs, targets, draws, given, spread)
         return self
 
     def _fit_given(self, X, inputs, targets):
         """Fit the `GivenBase` of a model whose predictions are kept; None if there is none."""
 
+    def _learns_noise(self, n_functions, given):
+        """Whether functions are left out to learn the noise."""
+        if not isinstance(self.noise, str) or self.loss == "nll" or given is not None:
+            return False
+        return n_functions >= _FEWEST_FUNCTIONS
+
+    def _known_noise(self, targets):
+        """Standard deviation of the noise of standardised values; 0 where it is not known."""
+        if isinstance(self.noise, str):
+            return np.zeros_like(targets.scale_)
+        noise = np.asarray(self.noise, dtype="float64")
+        if not (noise >= 0).all() or not np.isfinite(noise).all():
+            raise ValueError(f"`noise` must be finite numbers >= 0. Got {self.noise!r}.")
+        if self.loss == "nll" and noise.any():
+            raise ValueError("loss='nll' learns the noise: leave `noise` out.")
+        try:
+            return np.broadcast_to(noise, targets.scale_.shape) / targets.scale_
+        except ValueError as error:
+            raise ValueError(
+                f"`noise` must be one number, or one for each of the {targets.scale_.shape[1]} "
+                f"components. Got shape {noise.shape}."
+            ) from error
+
     def _train(self, job: OperatorTraining, report):
-        """Train the networks, and return the `draws` of a `FittedOperator`."""
+        """Train the networks.
+
+        Returns
+        -------
+        draws
+            As of a `FittedOperator`.
+        widths : tuple of two ndarrays of shape (1, m) or (q, m), or None
+            Factor of the draws' distance from their mean, and standard deviation of the noise of
+            standardised values, where they have been learnt.
+        """
         raise NotImplementedError
+
+    @property
+    def noise_std_(self):
+        """Standard deviation of the noise."""
+        spread = self.fitted_.spread
+        scale = self.fitted_.targets.scale_
+        noise = np.zeros_like(scale) if spread is None else spread.noise
+        return noise if len(noise) > 1 else noise[0]
 
     @property
     def query_points_(self):
@@ -199,6 +287,49 @@ class OperatorRegressor(UncertaintyRegressor):
             sample_weight=sample_weight,
             multioutput="variance_weighted",
         )
+
+
+def fit_widths(
+    squared_error: np.ndarray, variance: np.ndarray, weight: np.ndarray, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit the factor of epistemic standard deviations, and the noise, to functions left out.
+
+    Parameters
+    ----------
+    squared_error, variance : ndarray of shape (n * q, m)
+        Squared errors of standardised values, and the variances predicted of them.
+    weight : ndarray of shape (n,)
+        Weights of the functions; those of weight 0 are ignored.
+    shape : tuple of int
+        (1, m), or (q, m) where each column has a noise of its own.
+
+    Returns
+    -------
+    factor, noise : ndarray of that shape
+    """
+    n = len(weight)
+    per_function = len(squared_error) // n
+    error, variance = (
+        v.reshape(n, per_function, -1)[weight > 0] for v in (squared_error, variance)
+    )
+    weight = weight[weight > 0]
+    factor, noise = np.ones(shape), np.zeros(shape)
+    for place in np.ndindex(shape):
+        columns = slice(None)  # also where a column of its own has too few values
+        if shape[0] > 1 and len(weight) >= _FEWEST_FUNCTIONS:
+            columns = slice(place[0], place[0] + 1)
+        own, predicted = (v[:, columns, place[1]] for v in (error, variance))
+        rows = np.repeat(weight, own.shape[1])
+        own, predicted = own.reshape(-1, 1), predicted.reshape(-1, 1)
+        if not own.any():
+            continue
+        # Of two ways to explain errors that are larger than predicted, noise is the first to try:
+        # rows of equal variance cannot tell it from a factor.
+        ratio = np.average(own[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
+        ratio = min(ratio, 1.0)
+        a, floor = fit_scale(own, ratio * predicted, rows, prior_rows=0)
+        factor[place], noise[place] = np.sqrt(ratio) * a, floor
+    return factor, noise
 
 
 def _recipe(model, n_functions, n_queries) -> Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -11,9 +12,15 @@ from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator, trial_seed
 from skuq.estimators._network_estimator import completed
-from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
+from skuq.estimators._operator import (
+    N_FOLDS,
+    OPERATOR_CONSTRAINTS,
+    OperatorRegressor,
+    fit_widths,
+)
 from skuq.fitted._operator import MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._plan import ARRAYS
 
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
@@ -65,6 +72,11 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         "relative" divides each function's squared error by its size (Eq. 2); "auto" takes it for
         functions and "squared" for single numbers, whose size may be 0. "nll" learns the noise,
         too: predictions are mixtures of normals (Eq. 5).
+    noise : "auto", float or array-like of shape (m,), default="auto"
+        Standard deviation of the noise of values, in units of Y; 0 says that there is none, as in
+        the paper. "auto" learns one for each component, and a factor of the epistemic part, from
+        functions that networks leave out. For that there must be 30 functions or more; for fewer
+        there is no noise. With ``loss="nll"`` the networks learn it.
     steps : int or callable, default=12000
         Number of training steps, rounded up to whole epochs; or ``steps(n_functions)``, which
         gives it for so many functions.
@@ -109,6 +121,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         inputs, query points and values.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
+    noise_std_ : ndarray of shape (m,), or (q, m) where columns have scales of their own
+        Standard deviation of the noise, in units of Y: known, learnt, or 0.
     n_parameters_ : int
         Number of trained parameters, of all members together.
     n_features_in_ : int
@@ -159,6 +173,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         build_base=None,
         output_map=None,
         loss="auto",
+        noise="auto",
         steps=12_000,
         batch_size=64,
         batch_over="pairs",
@@ -187,6 +202,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         self.build_base = build_base
         self.output_map = output_map
         self.loss = loss
+        self.noise = noise
         self.steps = steps
         self.batch_size = batch_size
         self.batch_over = batch_over
@@ -205,23 +221,45 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         network = EpistemicNetwork(job.base, job.head.n_raw, prior_scale=float(self.prior_scale))
         numbers = range(self.n_members)
         orders = [job.row_order(k) for k in numbers]
+        learns, left_out, splits = job.learns_noise and self.n_members > 1, None, None
+        if self.bootstrap is not None:
+            left_out = ~np.stack([self._bootstrap(job, k) for k in numbers])
+        elif learns:
+            left_out = job.folds(self.n_members, N_FOLDS)
+        if left_out is not None:
+            learns = learns and left_out.any(axis=1).all()
+            splits = [(train, valid if learns else None) for train, valid in job.splits(left_out)]
         members = training.train_stack(
             network,
             job.head,
-            job.recipe,
+            replace(job.recipe, keep="best") if learns else job.recipe,
             job.data,
             [trial_seed(job.entropy, k) for k in numbers],
-            splits=None if self.bootstrap is None else [self._bootstrap(job, k) for k in numbers],
+            splits=splits,
             permutations=orders if job.by_function else None,
             report=report,
         )
-        return MemberDraws(tuple(members[k] for k in completed(members)))
+        kept = completed(members)
+        draws = MemberDraws(tuple(members[k] for k in kept))
+        if not learns or len(kept) < 2:
+            return draws, None
+        return draws, self._widths(job, draws, left_out[kept])
+
+    def _widths(self, job, draws, left_out):
+        """Fit the factor of the spread and the noise to functions that members have left out."""
+        values, _ = job.head.values(ARRAYS, draws.raw(job.data.x, draws.index))
+        unseen = np.repeat(left_out, job.n_queries, axis=1)[..., None]
+        n_unseen = unseen.sum(axis=0)
+        mean = (values * unseen).sum(axis=0) / np.maximum(n_unseen, 1)
+        weight = job.weight * left_out.any(axis=0)
+        error = job.data.y - mean
+        return fit_widths(error**2, values.var(axis=0), weight, job.noise.shape)
 
     def _bootstrap(self, job, k):
-        """Draw the rows that member `k` trains on: those of whole functions; none validate."""
+        """Draw the functions that member `k` trains on, as a mask."""
         size = max(1, round(self.bootstrap * job.n_functions))
         chosen = generator(job.entropy, "bootstrap", k).permutation(job.n_functions)[:size]
-        return (chosen[:, None] * job.n_queries + np.arange(job.n_queries)).ravel(), None
+        return np.isin(np.arange(job.n_functions), chosen)
 
     @property
     def members_(self):

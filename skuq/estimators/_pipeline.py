@@ -47,7 +47,7 @@ def _passed_on(documented):
 
 @saved_as("estimators.UncertaintyPipeline", kind="estimator")
 class UncertaintyPipeline(sklearn.pipeline.Pipeline):
-    """A pipeline of scikit-learn that also predicts the uncertainty of its last step.
+    """Pipeline of scikit-learn that also predicts the uncertainty of its last step.
 
     `predict_interval`, `predict_quantiles`, `predict_distribution`, `predict_uncertainty`,
     `sample_y` and `log_prob` transform X by the other steps and call the last one's method. The
@@ -66,14 +66,14 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
 
     See Also
     --------
-    make_pipeline : Names the steps itself.
+    make_pipeline : Make a pipeline with automatic names of the steps.
     sklearn.pipeline.Pipeline : The same without these methods.
 
     Notes
     -----
     Networks standardise X and y themselves and take tables with strings and gaps (see
     `preprocess`), so that a pipeline is needed for other steps only. ``validation_data`` of `fit`
-    reaches the last step as it is: it has to be transformed already.
+    reaches the last step unchanged, so transform it before.
 
     Examples
     --------
@@ -98,8 +98,8 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     sample_y = _passed_on(UncertaintyRegressor.sample_y)
     log_prob = _passed_on(UncertaintyRegressor.log_prob)
 
-    # scikit-learn's own two methods, of which searches take no `return_std`, nor pipelines under
-    # metadata routing.
+    # With `return_std` call the last step directly, since scikit-learn's searches, and pipelines
+    # under metadata routing, do not take this argument.
 
     @available_if(_ends_with("predict"))
     @functools.wraps(UncertaintyRegressor.predict)

@@ -1,7 +1,7 @@
-"""Ensembles found by a search: search, train, keep everything, select.
+"""Base class of estimators that search: train many networks, keep all, and select an ensemble.
 
-AutoDEUQ and NES share `SearchEstimator.fit`. They differ in their `SearchMethod`, which each
-estimator names: the space, the proposer, and how members are selected.
+AutoDEUQ and NES share `SearchEstimator.fit`. They differ in their `SearchMethod`, which defines
+the search space, the proposer and the selection of members.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from skuq.tables._rows import warn_of_few_rows
 from skuq.tables._splits import standardise_rows
 from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer, predict_members
 
-#: Constraints of the parameters that all searches have.
+#: Constraints of the parameters of all searches.
 SEARCH_CONSTRAINTS: dict = {
     "n_trials": [Interval(Integral, 1, None, closed="left")],
     "n_members": [Interval(Integral, 1, None, closed="left")],
@@ -85,26 +85,26 @@ NO_CALIBRATION = (1.0, 0.0)
 
 
 class SearchMethod:
-    """How an estimator's parameters decide a search and a selection.
+    """The parts of a search and a selection, made from an estimator's parameters.
 
-    The estimator's parameters and fitted attributes are read, nothing is set.
+    The estimator's parameters and fitted attributes are only read, never set.
     """
 
-    #: Parameters that decide on the ensemble alone.
+    #: Parameters that only change the selection of the ensemble.
     selection_parameters: tuple[str, ...] = ()
-    #: Parameters that decide on the ensemble, and on trials too.
+    #: Parameters that change the selection of the ensemble, and trials, too.
     reselect_parameters: tuple[str, ...] = ()
-    #: Parameters that change predictions alone.
+    #: Parameters that only change predictions.
     prediction_parameters: tuple[str, ...] = ()
-    #: What the search minimises, for messages.
+    #: Name of the score that the search minimises, for messages.
     score_name = "NLL"
-    #: Whether the ensemble's standard deviation is scaled to fit errors on held-out rows.
+    #: Whether the ensemble's standard deviation is calibrated on errors on held-out rows.
     calibrates = False
-    #: How often the chosen trials are trained again under other folds, to have more networks.
+    #: Number of times that the selected trials are trained again on other folds.
     n_repeats = 0
-    #: Share of `max_time` that the search itself has; the rest is for repeats.
+    #: Share of `max_time` for the search itself; the rest is for repeats.
     search_share = 1.0
-    #: What trials are scored by instead of their own score.
+    #: The user's function that the search minimises instead of a trial's score.
     objective: Any = None
 
     def __init__(self, estimator):
@@ -119,78 +119,82 @@ class SearchMethod:
         return self.estimator.n_trials
 
     def validation(self, n_rows: int, given: bool) -> dict[str, Any]:
-        """Decide the `fraction` or the `cv` by which rows are held out; `given`: the user does."""
+        """Return `fraction` and `cv` for the split of rows.
+
+        `given` tells that the user gives validation rows.
+        """
         return {"fraction": self.estimator.validation_fraction, "cv": self.estimator.cv}
 
     @property
     def params_not_in_fingerprint(self) -> set[str]:
-        """Parameters that change no trial."""
+        """Parameters that do not change trials."""
         return {*self.selection_parameters, *self.prediction_parameters, *RUNNING_PARAMETERS}
 
     @property
     def head(self):
-        """The head of the fitted targets."""
+        """Head of the fitted targets."""
         return self.estimator.targets_.head
 
     def check(self, shifted) -> None:
-        """Raise where parameters contradict each other or the shifted sets."""
+        """Raise ValueError if parameters contradict each other or the shifted sets."""
         self.check_selection()
 
     def check_selection(self) -> None:
-        """Raise where parameters of the selection contradict each other."""
+        """Raise ValueError if parameters of the selection contradict each other."""
 
     def attributes(self, inputs, targets) -> dict[str, Any]:
-        """Fitted attributes of the estimator that hang on the kind of inputs and targets."""
+        """Return fitted attributes that depend on the kind of inputs and targets, by name."""
         return {"classes_": targets.classes} if self.classifies else {}
 
     def inputs(self, X):
-        """Make the inputs, not yet fitted."""
+        """Make the unfitted inputs."""
         return TableInputs(self.estimator.preprocess, embed=self.is_tabular)
 
     def targets(self):
-        """Make the targets, not yet fitted."""
+        """Make the unfitted targets."""
         if self.classifies:
             return ClassTargets(self.estimator.class_weight)
         return NumberTargets(self.estimator.target_transform)
 
     def resolve_space(self, inputs, n_rows: int):
-        """Return the search space that the parameter stands for, other than "tabular"."""
+        """Convert the parameter `search_space` to a space, if it is not "tabular"."""
         raise NotImplementedError
 
     def make_space(self, inputs, n_rows: int, x, n_train: int):
-        """Return the search space for `n_rows` rows, of which networks train on `n_train`."""
+        """Make the search space for `n_rows` rows, of which networks train on `n_train`."""
         if self.is_tabular:
             return TabularSpace(x, inputs.n_codes, n_train, self.classifies)
         return self.resolve_space(inputs, n_rows)
 
     def halving(self, proposer):
-        """Return what discards trials early; None trains all to their end."""
+        """Return the rule that discards trials early, or None."""
         return
 
     def epochs(self, space, inputs, n_train: int) -> tuple[int, int | None]:
-        """Return the epochs of a trial that decides none, and the maximum of all trials."""
+        """Return the default number of epochs of a trial, and the maximum of all trials."""
         return self.estimator.epochs, None
 
     def proposer(self, space, held_out: HeldOut):
-        """Make what proposes configurations."""
+        """Make the proposer of configurations."""
         raise NotImplementedError
 
     def trial_entropy(self, entropy: int) -> int:
-        """Return the entropy of proposals and trials, from that of the fit."""
+        """Derive the entropy of proposals and trials from that of the fit."""
         return entropy
 
     def is_stackable(self, proposer) -> bool:
-        """Whether all configurations are known beforehand and of one architecture."""
+        """Tell whether all configurations are known in advance and have one architecture."""
         return False
 
     def choose(self, candidates: CandidatePredictions) -> Any:
-        """Select an ensemble; returns a `Selection` of positions among the candidates."""
+        """Select an ensemble, as a `Selection` of positions among the candidates."""
         raise NotImplementedError
 
     def calibration(self, chosen, candidates: CandidatePredictions) -> tuple[float, float]:
-        """Fit the factor and the floor of the standard deviation of the chosen ensemble.
+        """Fit the factor and the floor of the standard deviation of the selected ensemble.
 
-        Rows of a single split have none: they are few, and stopped the training of all members.
+        Without folds there is no calibration, because the rows of a single split are few and were
+        used to stop the training of all members.
         """
         if not self.calibrates or candidates.moments is None:
             return NO_CALIBRATION
@@ -202,15 +206,16 @@ class SearchMethod:
         def average(values):
             return np.tensordot(chosen.weights, values, 1)
 
+        # Variance of the mixture of trials = mean of variances + variance of means.
         total = average(variances + (centers - average(centers)) ** 2)
         return fit_scale((candidates.y - average(loc)) ** 2, total, candidates.weight)
 
 
 class SearchEstimator:
-    """Search, train and select by the `SearchMethod` that a subclass names."""
+    """Base class that searches, trains and selects, by the `SearchMethod` of a subclass."""
 
     _method_class: type[SearchMethod]
-    _memory = None  # trials of the last fit, with warm_start
+    _memory = None  # trials of the last fit, if warm_start
 
     @property
     def _method(self) -> SearchMethod:
@@ -235,19 +240,22 @@ class SearchEstimator:
         X : array-like or DataFrame of shape (n, n_features), or ndarray of shape (n, h, w, c)
             Numbers, booleans, strings and categories, with missing values, see `preprocess`.
             NES takes images of finite numbers, too.
-        y : array-like of shape (n,) or, of numbers, (n, n_outputs)
+        y : array-like of shape (n,) or, for several outputs, (n, n_outputs)
+            Targets: numbers or classes.
         sample_weight : array-like of shape (n,), optional
-            Non-negative.
+            Non-negative weights of the rows.
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows to validate on, instead of a share of the rows above. Not with `cv`.
+            Rows to validate on, instead of a share of the rows above. It cannot be used with
+            `cv`.
         shift_validation : tuple (X, y[, sample_weight]) or list of such tuples, optional
-            Labelled rows from where the model will be used, or a simulation of it (see
-            `skuq.datasets.corrupt_table`). A list holds several severities, the highest last.
-            Never trained on: the ensemble is selected on them, on all severities together, each
-            counting the same; see `at_severity`. The evolution of NES looks at the highest.
+            Labelled rows from the distribution on which the model will be used, or a simulation
+            of it (see `skuq.datasets.corrupt_table`). A list holds several severities, the
+            highest last. They are never trained on. The ensemble is selected on all of them
+            together, each severity with the same weight; see `at_severity`. The evolution of NES
+            uses the highest severity.
         groups : array-like of shape (n,), optional
-            Rows of one group are never divided between training and validation, unless a splitter
-            given as `cv` does so.
+            Groups; all rows of a group either train or validate, unless a splitter given as `cv`
+            divides them.
 
         Returns
         -------
@@ -256,9 +264,9 @@ class SearchEstimator:
         Raises
         ------
         ValueError
-            If the data or parameters cannot be used; the message says which and why.
+            If the data or parameters are invalid; the message explains which and why.
         SearchFailedError
-            If no network could be trained; it shows the reasons.
+            If no network could be trained; the message has the reasons.
         """
         started = time.monotonic()
         was_fitted = hasattr(self, "selection_")
@@ -270,7 +278,7 @@ class SearchEstimator:
         self.entropy_ = draw_entropy(self.random_state)
         self.inputs_, self.targets_ = given.inputs, given.targets
         vars(self).update(method.attributes(given.inputs, given.targets))
-        # The user's own `cv` may fold otherwise each time, so its folds are part of the identity.
+        # A user's splitter can make other folds each time, so that the folds identify the search.
         splits = None if isinstance(self.cv, Integral | str | None) else given.splits(self)
         identity, ignored = given.identity(splits), method.params_not_in_fingerprint
         with open_store(self, ignored, self._memory, was_fitted, identity) as store:
@@ -298,7 +306,7 @@ class SearchEstimator:
         return self
 
     def _repeat(self, method, search, result, given, splits, started):
-        """Train the chosen trials again under other folds, and calibrate with their predictions."""
+        """Train the selected trials again on other folds, and calibrate with their predictions."""
         folds = None
         if splits.parts is not None:
             rounds = range(1, 1 + method.n_repeats)
@@ -322,13 +330,13 @@ class SearchEstimator:
             self.calibration_ = method.calibration(own, candidates)
 
     def _time_left(self, started, share=1.0):
-        """Return what is left of a share of `max_time`; None without a limit."""
+        """Return the seconds that are left of a share of `max_time`; None without a limit."""
         if self.max_time is None:
             return None
         return max(0.01, share * self.max_time - (time.monotonic() - started))
 
     def _make_search(self, method, given, splits, store, started):
-        """Fit the scales on the training rows, and put the search together."""
+        """Fit the scales on the training rows, and make the search."""
         inputs, targets = given.inputs, given.targets
         data = splits.training_data(inputs, targets)
         held_out, inputs_of_trials = _held_out(splits, data, given.shifted, inputs, targets)
@@ -362,7 +370,7 @@ class SearchEstimator:
         )
 
     def _options(self, name, *args, **kwargs):
-        """How a search or a refit of this estimator runs, with the limits given."""
+        """Make the options of a search or a refit, with these limits."""
         limits = Limits(*args, **kwargs)
         score_name = self._method.score_name
         return RunOptions(self.n_jobs, limits, self.verbose, name=name, score_name=score_name)
@@ -377,7 +385,8 @@ class SearchEstimator:
         chosen = [self._choose(own) for own in candidates]
         self.selections_ = tuple(selection for selection, _ in chosen)
         self.selection_, self.calibration_ = chosen[-1]
-        if len(result.sets) > 2:  # else the clean rows, or one shifted set: selected on already
+        # With one set besides the clean rows, the selection on it is the last one above.
+        if len(result.sets) > 2:
             self.selection_, _ = self._choose(result.candidate_predictions())
         if len(result.sets) > 1:
             self.calibration_ = NO_CALIBRATION
@@ -391,7 +400,7 @@ class SearchEstimator:
         return replace(chosen, indices=indices), calibration
 
     def _warn_of_few_members(self):
-        """Warn where too few networks predict for an honest epistemic part."""
+        """Warn if the ensemble has fewer networks than the minimum for epistemic uncertainty."""
         wanted = min(getattr(self, "min_members", 1), self.n_members)
         n_networks = len(self.fitted_.members)
         if n_networks < wanted:
@@ -408,12 +417,12 @@ class SearchEstimator:
 
     @property
     def preprocessor_(self):
-        """The fitted preprocessor, or None."""
+        """Fitted preprocessor, or None."""
         return self.inputs_.preprocessor
 
     @property
     def fitted_(self) -> FittedEnsemble:
-        """The networks that are selected, and everything needed to predict with them."""
+        """Fitted ensemble of the selected networks."""
         members, weights = self._result.members(self.selection_)
         targets = self.targets_
         if self.calibration_ != NO_CALIBRATION:
@@ -421,36 +430,36 @@ class SearchEstimator:
         return FittedEnsemble(self.inputs_, targets, members, weights)
 
     def reselect(self, X=None, y=None, sample_weight=None, **settings):
-        """Choose another ensemble out of the networks there are: nothing is trained.
+        """Select another ensemble from the networks of the search, without training.
 
-        With ``refit=True`` members are then the networks of the search, with a warning.
+        With ``refit=True``, members are then the networks of the search, with a warning.
 
         Parameters
         ----------
         X, y, sample_weight : optional
-            Rows to choose on, as in `fit`: not those trained on, and best from where the
-            model is used now. By default the rows that were held out in `fit`.
+            Rows to select on, as in `fit`. They must not be training rows, and should be from the
+            distribution on which the model is used now. By default the rows held out in `fit`.
         **settings : dict
-            Instead of the parameters of the same names, which stay what they are:
-            `n_members`, `selection`, and what else decides on the ensemble.
+            Values of the parameters of the selection, such as `n_members` and `selection`, for
+            this selection only. The parameters of the estimator do not change.
 
         Returns
         -------
         self
-            With another `selection_`.
+            The estimator with a new `selection_`.
 
         Raises
         ------
         ValueError
-            If the estimator was pickled, which keeps the members alone, or the arguments
-            cannot be used.
+            If the estimator was pickled, which keeps the members only, or the arguments are
+            invalid.
         """
         check_is_fitted(self)
         if (X is None) != (y is None) or (X is None and sample_weight is not None):
             raise ValueError("`reselect` needs both X and y, or neither and no weights.")
         method = self._method_with(settings)
         if X is None:
-            # Trials with repeats as they predict now.
+            # The predictions of trials include their repeats.
             self._result.check_complete()
             candidates = self._result.candidate_predictions(indices=self.catalog_.completed)
         else:
@@ -459,8 +468,8 @@ class SearchEstimator:
         if self.refitted_:
             self.refitted_ = {}
             warn_user(
-                "`reselect` trains nothing: from now on members are the networks of the search, "
-                "not those that were refitted on all rows. `fit` trains them.",
+                "`reselect` trains nothing: members are now the networks of the search instead of "
+                "those refitted on all rows. Call `fit` to refit them.",
             )
         return self
 
@@ -470,7 +479,7 @@ class SearchEstimator:
         Parameters
         ----------
         X, y, sample_weight : optional
-            Rows to score each trial on, besides those that were held out in `fit`.
+            Further rows to score each trial on.
 
         Returns
         -------
@@ -480,13 +489,13 @@ class SearchEstimator:
             ensemble, `seconds`, `share` of the full training, `n_networks` with repeats,
             `n_weights` of all of them (missing for networks that a pickle has left behind), and the
             decisions of the configuration. A decision with the name of one of these columns has
-            "decision_" before it.
+            ``decision_`` before it.
 
         Raises
         ------
         ValueError
-            If the estimator was pickled, which keeps the members alone, and X is given. If only
-            one of X and y is given, or weights alone.
+            If the estimator was pickled, which keeps the members only, and X is given, or if only
+            one of X and y, or only weights, are given.
         """
         check_is_fitted(self)
         weights = dict(zip(self.selection_.indices.tolist(), self.selection_.weights.tolist()))
@@ -521,7 +530,7 @@ class SearchEstimator:
         return frame.drop(columns="rank").reset_index(drop=True)
 
     def _scores_on(self, X, y, sample_weight):
-        """Score of each completed trial on other rows, by its position in the catalog."""
+        """Score each completed trial on other rows; scores are by position in the catalog."""
         candidates = self._candidates_on(X, y, sample_weight)
         head, weight = self.targets_.head, candidates.weight
         scores = [
@@ -548,12 +557,14 @@ class SearchEstimator:
         return CandidatePredictions(raws, targets, weight, np.arange(len(x)), moments)
 
     def _method_with(self, settings):
-        """The method with other parameters of the selection, checked."""
+        """Make and check the method with other parameters of the selection."""
         method = self._method
         allowed = (*method.selection_parameters, *method.reselect_parameters)
         unknown = sorted(set(settings) - set(allowed))
         if unknown:
-            raise ValueError(f"`reselect` knows {list(allowed)}. Got {unknown}.")
+            raise ValueError(
+                f"`reselect` can change the parameters {list(allowed)}. Got {unknown}."
+            )
         other = self._copy(**settings)
         other._validate_params()
         method = other._method
@@ -561,17 +572,18 @@ class SearchEstimator:
         return method
 
     def at_severity(self, severity):
-        """The same networks with the ensemble chosen for one held-out set.
+        """Return a copy whose ensemble is selected on one of the held-out sets.
 
         Parameters
         ----------
         severity : int
-            0 is the clean validation rows, k the k-th set of `shift_validation`.
+            Number of the set: 0 for the clean validation rows, k for the k-th set of
+            `shift_validation`.
 
         Returns
         -------
         estimator
-            Fitted; a copy that shares its networks with this one.
+            Fitted copy, which shares its networks with this estimator.
         """
         check_is_fitted(self)
         if not isinstance(severity, Integral) or not 0 <= severity < len(self.selections_):
@@ -592,21 +604,23 @@ class SearchEstimator:
         return self._copy(selection_=selection, calibration_=NO_CALIBRATION)
 
     def member_estimators(self, *, every_trial=False):
-        """Members as fitted estimators of one trial each: a pool to choose from.
+        """Return each member as a fitted estimator with one trial.
 
         Parameters
         ----------
         every_trial : bool, default=False
-            The whole catalog instead of the members of the ensemble, as the search has trained it.
+            Return all completed trials of the catalog, without refits and repeats, instead of the
+            members.
 
         Returns
         -------
         list of (str, estimator) tuples
-            For example for ``HQEnsembleSelector(pool, cv="prefit")``, on rows that the networks
-            have not seen: those held out, or with `cv` and `refit`, which train on all, others.
+            Named estimators, for example for ``HQEnsembleSelector(pool, cv="prefit")``. Fit it on
+            rows on which the networks were not trained: held-out rows or, with `cv` and `refit`,
+            which train on all rows, new ones.
         """
         check_is_fitted(self)
-        # The calibration is that of the ensemble.
+        # The calibration is only valid for the whole ensemble.
         indices = self.selection_.indices
         changes = {"calibration_": NO_CALIBRATION}
         if every_trial:
@@ -625,35 +639,36 @@ class SearchEstimator:
 
     @classmethod
     def from_catalog(cls, path, *, trusted=None, **params):
-        """Make a fitted estimator from the folder of a search, finished or not.
+        """Make a fitted estimator from the folder of a finished or unfinished search.
 
         Nothing is trained, and no data are needed: the ensemble is selected again from the
-        trials that are there. To go on with the search, call `fit` with the same data and the
-        same `catalog_dir`.
+        stored trials. To continue the search, call `fit` with the same data and the same
+        `catalog_dir`.
 
         Parameters
         ----------
         path : path
-            The `catalog_dir` of the search, or the folder in it if it holds several.
+            The `catalog_dir` of the search, or the folder in it if it holds several searches.
         trusted : list of str or type, optional
-            Types in a `preprocess` of scikit-learn's, see `skuq.load`.
+            Trusted types in a scikit-learn transformer given as `preprocess`, see `skuq.load`.
         **params : dict
-            Parameters that do not change trials: those of the selection, such as `n_members`,
-            and of how a search runs, such as `n_trials`. And functions or objects of your own,
-            a `search_space` for example, which files do not hold: needed to fit again.
+            Parameters that do not change trials: those of the selection, such as `n_members`, and
+            of the run, such as `n_trials`. Also your own functions and objects, such as a
+            `search_space`, which are not stored and are needed to fit again.
 
         Returns
         -------
         estimator
+            Fitted estimator.
 
         Raises
         ------
         FileNotFoundError
-            If there is no search.
+            If the folder holds no search.
         ValueError
-            If there are several, or a parameter cannot be changed afterwards.
+            If it holds several searches, or a parameter cannot be changed afterwards.
         TypeError
-            If the search is another estimator's.
+            If the search belongs to another estimator.
         SearchFailedError
             If no trial has succeeded yet.
         FileFormatError
@@ -675,7 +690,7 @@ class SearchEstimator:
         return estimator
 
     def _trials_to_keep(self):
-        """Trials of any selection."""
+        """Positions of the trials that are in any selection."""
         chosen = [self.selection_, *self.selections_]
         return np.unique(np.concatenate([selection.indices for selection in chosen]))
 
@@ -689,13 +704,13 @@ class SearchEstimator:
         return self._copy()
 
     def __deepcopy__(self, memo):
-        # With all trials, unlike a pickle.
+        # Copy all trials, unlike a pickle.
         other = memo[id(self)] = object.__new__(type(self))
         other.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return other
 
     def __getstate__(self):
-        # As small as its members: the other networks of the catalog stay behind.
+        # Pickle only the weights of members, so that the file is small.
         state = {name: v for name, v in super().__getstate__().items() if name != "_memory"}
         if "selection_" in state:
             result = self._result.keep_arrays_of(self._trials_to_keep())
@@ -712,7 +727,7 @@ class SearchEstimator:
 
 
 class _Given(NamedTuple):
-    """What a user gives to `fit`, validated and encoded."""
+    """The user's arguments of `fit`, validated and encoded."""
 
     inputs: Any
     targets: Any
@@ -722,7 +737,7 @@ class _Given(NamedTuple):
     groups: np.ndarray | None
 
     def splits(self, estimator, repeat: int = 0) -> Splits:
-        """Decide which rows train and which validate; `repeat` numbers other divisions in folds."""
+        """Split the rows into training and validation rows; another `repeat` gives other folds."""
         given = self.validation is not None
         return make_splits(
             self.rows,
@@ -735,12 +750,12 @@ class _Given(NamedTuple):
         )
 
     def _n_units(self) -> int:
-        """Number of rows or, where there are groups, of groups, that validation can divide."""
+        """Number of rows of positive weight, or of their groups if there are groups."""
         used = self.rows.used
         return len(used) if self.groups is None else len(np.unique(self.groups[used]))
 
     def identity(self, splits: Splits | None) -> dict[str, Any]:
-        """Data that make two searches the same, by name; `splits` are those of the user's folds."""
+        """Return the data that identify the search, by name; `splits` are the user's folds."""
         identity = {
             "X": self.rows.X,
             "y": self.rows.y,
@@ -755,14 +770,14 @@ class _Given(NamedTuple):
 def _read_data(
     estimator, method, X, y, sample_weight, validation_data, shift_validation, groups
 ) -> _Given:
-    """Validate and encode what a user gives to `fit`."""
+    """Validate and encode the user's arguments of `fit`."""
     named = _named_sets(shift_validation)
     method.check(named)
     is_auto = isinstance(estimator.cv, str)
     if estimator.cv is not None and not is_auto and validation_data is not None:
         raise ValueError(
-            "With `cv` every row validates, and `validation_data` are others to validate on: "
-            f"give one of them. Got cv={estimator.cv!r}."
+            "Give either `cv` or `validation_data`: with `cv` every row validates. "
+            f"Got both, with cv={estimator.cv!r}."
         )
     inputs, targets = method.inputs(X), method.targets()
     rows = read_rows(estimator, inputs, targets, X, y, sample_weight, min_rows=2)
@@ -774,10 +789,13 @@ def _read_data(
 
 
 def _held_out(splits, data, shifted, inputs, targets):
-    """Rows that all trials predict, and their inputs; None for the validation rows alone."""
+    """Collect the rows that all trials predict, and their inputs.
+
+    The inputs are None if these are only the validation rows.
+    """
     sets, x = [], [data.x_valid]
     for rows in shifted:
-        # Through the same steps as the validation rows: float32, weights with mean 1.
+        # The same steps as for validation rows: float32, and weights with mean 1.
         part = TrainingData.without_validation(*standardise_rows(rows, inputs, targets))
         sets.append(HeldOut(None, part.y, part.weight))
         x.append(part.x)
@@ -788,7 +806,7 @@ def _held_out(splits, data, shifted, inputs, targets):
 
 
 def _named_sets(shift_validation):
-    """Pairs (name, data), from one set or several."""
+    """List pairs (name, data) of one shifted set or several."""
     if shift_validation is None:
         return []
     several = isinstance(shift_validation, list) or (
@@ -798,5 +816,7 @@ def _named_sets(shift_validation):
     if not several:
         return [("shift_validation", shift_validation)]
     if not shift_validation:
-        raise ValueError("`shift_validation` is empty: give (X, y), a list of such, or None.")
+        raise ValueError(
+            "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty list."
+        )
     return [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]

@@ -1,4 +1,4 @@
-"""Fitted models: everything that predicts, apart from the estimators that trained it."""
+"""Fitted models, which predict independently of the estimators that trained them."""
 
 import lazy_loader
 

@@ -1,8 +1,15 @@
+from ._adapted import AdaptedCalibration as AdaptedCalibration
+from ._adapted import AdaptedClassCalibration as AdaptedClassCalibration
 from ._calibrated import Calibration as Calibration
+from ._calibrated import ClassCalibration as ClassCalibration
 from ._calibrated import FittedCalibrated as FittedCalibrated
-from ._calibrated import Temperature as Temperature
+from ._density_ratio import DensityRatio as DensityRatio
+from ._density_ratio import WeightedCalibration as WeightedCalibration
 from ._ensemble import DropoutPasses as DropoutPasses
 from ._ensemble import FittedEnsemble as FittedEnsemble
+from ._grouping import Grouping as Grouping
+from ._learning import CalibrationRows as CalibrationRows
+from ._learning import GroupedCalibration as GroupedCalibration
 from ._nomu import FittedNomu as FittedNomu
 from ._operator import FittedOperator as FittedOperator
 from ._protocol import Fitted as Fitted

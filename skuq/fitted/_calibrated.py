@@ -6,23 +6,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from skuq._checks import class_codes
 from skuq._nested import NoUncertaintyError, class_probabilities, innermost, predict_normal
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
+from skuq.fitted._grouping import Grouping
 from skuq.fitted._protocol import refuse_keras
 from skuq.predictive import (
     CategoricalMixture,
     ConformalMixture,
+    EpistemicNormal,
     GaussianMixture,
     Mixture,
     RecalibratedMixture,
 )
-from skuq.predictive._calibration import tempered
+from skuq.predictive._calibration import scaled_probabilities
 from skuq.tables import ForeignInputs
 
 SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
+_COVERAGES = np.concatenate([np.arange(1, 19) / 20, [0.925, 0.95, 0.975, 0.99, 0.995]])
 
 
 @saved_as("fitted.Calibration")
@@ -53,45 +57,108 @@ class Calibration:
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
-        scaled = regressor_distribution(estimator, X, self.method).scaled(self.scale)
+        return self.apply(regressor_distribution(estimator, X, self.method), X)
+
+    def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
+        """Calibrate predictions; `new_weight` (n,) is relative to a mean calibration row."""
+        scaled = mixture.scaled(self.scale)
         if self.method == "isotonic":
             return RecalibratedMixture(scaled, *self.levels)
         if self.method == "conformal":
-            return ConformalMixture(scaled, self.scores, self.coverage)
+            return ConformalMixture(scaled, self.scores, self.coverage, new_weight)
         return scaled
 
+    def smooth(self, mixture: Any, X: Any) -> Any:
+        """Calibrate predictions to a distribution with a density and quantiles at all levels.
 
-@saved_as("fitted.Temperature")
+        The same as `apply` but with "conformal", which gives normals whose levels are mapped so
+        that their intervals are the conformal ones.
+        """
+        calibrated = self.apply(mixture, X)
+        if self.method != "conformal":
+            return calibrated
+        base = calibrated.base
+        normal = EpistemicNormal(
+            base.mean, np.sqrt(base.aleatoric_variance), np.sqrt(base.epistemic_variance)
+        )
+        scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.coverage))
+        known = _COVERAGES[reach[-1].min() >= _COVERAGES]
+        radii = np.stack(
+            [own[np.searchsorted(limit, known - 1e-9)] for own, limit in zip(scores.T, reach.T)],
+            axis=1,
+        )
+        upper = special.ndtr(radii)  # (q, 1 or m)
+        ends = np.zeros((1, upper.shape[1]))
+        predicted = np.concatenate([ends, 1 - upper[::-1], ends + 0.5, upper, ends + 1])
+        half = known / 2
+        observed = np.concatenate([[0], 0.5 - half[::-1], [0.5], 0.5 + half, [1]])
+        # Strictly increasing where scores are equal: a thousandth of the identity.
+        predicted = 0.999 * predicted + 0.001 * observed[:, None]
+        if self.scores.ndim == 1:
+            return RecalibratedMixture(normal, predicted[:, 0], observed)
+        observed = np.broadcast_to(observed[:, None], predicted.shape)
+        return RecalibratedMixture(normal, predicted, observed)
+
+
+@saved_as("fitted.ClassCalibration")
 @dataclass(frozen=True, eq=False)
-class Temperature:
+class ClassCalibration:
     """What a classifier's averaged probabilities become.
 
     Attributes
     ----------
-    temperature : float
+    slopes, biases : ndarray of shape (n_classes,) or (n_groups + 1, n_classes)
+        The logarithm of each class' probability is multiplied by its slope, and its bias added.
+        With groups the last row is for rows of no known group.
     classes : ndarray of shape (n_classes,)
+    grouping : Grouping or None
+    spread : float
+        Factor of the members' differences from the average.
     """
 
-    temperature: float
+    slopes: np.ndarray
+    biases: np.ndarray
     classes: np.ndarray
+    grouping: Grouping | None = None
+    spread: float = 1.0
 
     __repr__ = record_repr
 
     def distribution(self, estimator: Any, X: Any) -> Any:
-        """Predict with the estimator, and calibrate.
+        """Predict with the estimator, and calibrate."""
+        return self.apply(classifier_distribution(estimator, X, self.classes), X)
 
-        Members keep their differences from the average, shortened where a probability would be
-        negative.
-        """
-        mixture = classifier_distribution(estimator, X, self.classes)
-        mean = mixture.mean
-        calibrated = tempered(mean, self.temperature)
-        differences = mixture.proba - mean
-        room = np.ones_like(differences)
-        np.divide(calibrated, -differences, out=room, where=differences < 0)
-        share = np.minimum(room.min(axis=(0, 2)), 1.0)[:, None]
-        proba = np.maximum(calibrated + share * differences, 0)
-        return CategoricalMixture(proba / proba.sum(axis=2, keepdims=True), mixture.weights)
+    def apply(self, mixture: CategoricalMixture, X: Any) -> CategoricalMixture:
+        """Calibrate predictions."""
+        slopes, biases = self.slopes, self.biases
+        if self.grouping is not None:
+            codes = self.grouping.codes(X, log_entropy(mixture))
+            slopes, biases = slopes[codes], biases[codes]
+        calibrated = scaled_probabilities(mixture.mean, slopes, biases)
+        return with_mean(mixture, calibrated, self.spread)
+
+
+def log_entropy(mixture: CategoricalMixture) -> np.ndarray:
+    """Logarithm (n,) of the entropy of the averaged probabilities."""
+    entropy = special.entr(mixture.mean).sum(axis=1)
+    logs: np.ndarray = np.log(np.maximum(entropy, SMALLEST_STD))
+    return logs
+
+
+def with_mean(
+    mixture: CategoricalMixture, mean: np.ndarray, spread: float = 1.0
+) -> CategoricalMixture:
+    """Move members so that their average is `mean` (n, C).
+
+    They keep their differences from the average, times `spread`, shortened where a probability
+    would be negative.
+    """
+    differences = spread * (mixture.proba - mixture.mean)
+    room = np.ones_like(differences)
+    np.divide(mean, -differences, out=room, where=differences < 0)
+    share = np.minimum(room.min(axis=(0, 2)), 1.0)[:, None]
+    proba = np.maximum(mean + share * differences, 0)
+    return CategoricalMixture(proba / proba.sum(axis=2, keepdims=True), mixture.weights)
 
 
 @saved_as("fitted.FittedCalibrated")
@@ -102,7 +169,7 @@ class FittedCalibrated:
     Attributes
     ----------
     estimator : estimator
-    calibration : Calibration or Temperature
+    calibration : Calibration or ClassCalibration, or one made of these
     """
 
     estimator: Any

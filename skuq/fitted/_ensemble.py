@@ -1,4 +1,4 @@
-"""A fitted ensemble: encode and scale X, run the networks, apply the head, restore and mix."""
+"""Fitted ensemble of networks: encode and scale X, run the networks, apply the head, and mix."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from skuq.training import predict_members
 @saved_as("fitted.DropoutPasses")
 @dataclass(frozen=True)
 class DropoutPasses:
-    """Masks of MC dropout: the same units are dropped for all rows of a pass.
+    """Dropout masks of MC dropout, in which a pass drops the same units for all rows.
 
-    A pass is then one function, and its prediction of a row does not depend on other rows.
+    A pass is therefore one function, and its prediction of a row does not depend on other rows.
 
     Attributes
     ----------
     n_passes : int
+        Number of passes.
     entropy : int
-        Of the fit; decides the masks.
+        Origin of the random numbers of the fit, which determines the masks.
     """
 
     n_passes: int
@@ -51,14 +52,15 @@ class FittedEnsemble:
     Attributes
     ----------
     inputs : Inputs
-        Fitted.
+        Fitted encoder and scaler of X.
     targets : Targets
-        Fitted; holds the head of the networks.
+        Fitted scaler of y, with the head of the networks.
     members : tuple of Member
+        The networks.
     weights : ndarray of shape (n_members,)
-        Weights of the mixture, with sum 1.
+        Weights of the mixture, summing to 1.
     passes : DropoutPasses or None
-        With MC dropout: one member then predicts as many times as there are passes.
+        Masks of MC dropout, with which a single member predicts once for each pass.
     """
 
     inputs: TableInputs | ImageInputs
@@ -70,7 +72,7 @@ class FittedEnsemble:
     __repr__ = record_repr
 
     def raw(self, x: np.ndarray) -> np.ndarray:
-        """Predict raw outputs (K, n, n_raw) of standardised inputs."""
+        """Predict raw outputs (K, n, n_raw) for standardised inputs."""
         if self.passes is None:
             return predict_members(self.members, x)
         n_draws = self.passes.n_passes
@@ -89,11 +91,11 @@ class FittedEnsemble:
         return self.targets.distribution(self.raw(x), self.raw_weights)
 
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw (n[, m], n_samples): one member and one noise variable for all rows of a draw."""
+        """Draw (n[, m], n_samples); all rows of a draw share one member and one noise variable."""
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of one row's prediction as the user has it."""
+        """Shape of one row's prediction: () or (m,), as y had it."""
         return self.targets.output_shape
 
     def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
@@ -105,5 +107,5 @@ class FittedEnsemble:
         return ensemble_to_keras(self, epistemic_ddof)
 
     def member(self, k: int) -> FittedEnsemble:
-        """Return the ensemble of one member alone."""
+        """Return the ensemble that has only member k."""
         return replace(self, members=(self.members[k],), weights=np.ones(1))

@@ -1,4 +1,4 @@
-"""A fitted ensemble as one Keras model: from encoded inputs to the mixture's moments.
+"""Convert a fitted ensemble to one Keras model, from encoded inputs to the mixture's moments.
 
 Notation: n rows, K members, m outputs or classes.
 """
@@ -15,14 +15,13 @@ from skuq.networks import CategoricalHead, PackedHead, QuantileHead
 from skuq.predictive._mixture import epistemic_factor
 from skuq.tables import NumberTargets
 
-_TINY = 1e-300  # below it a probability counts as 0 in entropies
+_TINY = 1e-300  # smaller probabilities count as 0 in entropies
 
 
 def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
     """Build one Keras model with copies of the members' weights; see `to_keras` of the estimators.
 
-    Raises ValueError if predictions are not a function of the members' moments that Keras can
-    compute.
+    Raises ValueError if the mixture's moments cannot be computed in Keras.
     """
     _check(ensemble)
     keras, ops = backend.keras, backend.ops
@@ -31,6 +30,7 @@ def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
         network.name, network.trainable = f"member{k}", False
     inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
     scaled = ops.cast(ensemble.inputs.transform(inputs, ops), "float32")
+    # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
     raw = ops.stack([ops.cast(network(scaled), "float64") for network in networks], axis=1)
     head, weights = ensemble.targets.head, ensemble.raw_weights
     if isinstance(head, PackedHead):
@@ -45,18 +45,19 @@ def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
 
 
 def _check(ensemble: Any) -> None:
+    """Raise ValueError if the ensemble cannot become one Keras model."""
     head, targets = ensemble.targets.head, ensemble.targets
     head = head.head if isinstance(head, PackedHead) else head
     if ensemble.passes is not None:
-        refuse_keras("MC dropout averages passes that drop units, each its own")
+        refuse_keras("MC dropout averages passes with different dropped units")
     if isinstance(head, QuantileHead):
-        refuse_keras('moments of loss="quantiles" are integrals')
+        refuse_keras('those of loss="quantiles" are integrals')
     if targets.is_transformed:
-        refuse_keras(f"moments with target_transform={targets.scaling.kind!r} are integrals")
+        refuse_keras(f"those with target_transform={targets.scaling.kind!r} are integrals")
 
 
 def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
-    """Average over members: (n, K, ..) to (n, ..)."""
+    """Average values (n, K, ..) over members, to (n, ..)."""
     return ops.sum(values * np.expand_dims(weights, tuple(range(1, len(values.shape) - 1))), axis=1)
 
 
@@ -68,7 +69,7 @@ def _number_outputs(
     epistemic_ddof: int,
     ops: Any,
 ) -> dict[str, Any]:
-    """Outputs of a regressor, from raw numbers (n, K, n_raw)."""
+    """Compute the outputs of a regressor from raw numbers (n, K, n_raw)."""
     means, stds = head.moments(raw, ops)
     means, stds = targets.calibrate(means, stds, weights, ops, axis=1)
     mean = _average(means, weights, ops)
@@ -88,7 +89,7 @@ def _number_outputs(
 def _class_outputs(
     head: CategoricalHead, raw: Any, weights: np.ndarray, ops: Any
 ) -> dict[str, Any]:
-    """Outputs of a classifier, from logits (n, K, n_classes)."""
+    """Compute the outputs of a classifier from logits (n, K, n_classes)."""
     proba = head.probabilities(raw, ops)
 
     def entropy(p: Any) -> Any:

@@ -15,6 +15,7 @@ from skuq import training
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
 from skuq.catalog import Member
+from skuq.fitted._conditioned import ConditionedDraws
 from skuq.fitted._given_base import GivenBase
 from skuq.fitted._operator_draws import OperatorDraws
 from skuq.fitted._protocol import refuse_keras
@@ -22,6 +23,23 @@ from skuq.networks._plan import ARRAYS
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
 from skuq.predictive._posterior import normal_indices
 from skuq.tables import FunctionInputs, FunctionTargets
+
+
+@saved_as("fitted.FittedOperator.Spread")
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Width of the predictions of a fitted operator.
+
+    Attributes
+    ----------
+    factor : ndarray of shape (1, m), or (q, m) where columns have scales of their own
+        Factor of the distance of draws from their mean.
+    noise : ndarray of the same shape
+        Standard deviation of the noise, in units of Y.
+    """
+
+    factor: np.ndarray
+    noise: np.ndarray
 
 
 @saved_as("fitted.FittedOperator.IndexDraws")
@@ -106,16 +124,19 @@ class FittedOperator:
         Fitted.
     targets : FunctionTargets
         Fitted; holds the head of the networks.
-    draws : IndexDraws or MemberDraws
+    draws : IndexDraws, ConditionedDraws or MemberDraws
         The networks, and what tells their draws apart.
     given : GivenBase or None
         A model whose predictions are kept; the networks then only say how unsure these are.
+    spread : Spread or None
+        Scale of the epistemic part, and the noise. None leaves draws as they are, without noise.
     """
 
     inputs: FunctionInputs
     targets: FunctionTargets
-    draws: IndexDraws | MemberDraws
+    draws: IndexDraws | ConditionedDraws | MemberDraws
     given: GivenBase | None = None
+    spread: Spread | None = None
 
     __repr__ = record_repr
 
@@ -143,12 +164,16 @@ class FittedOperator:
         encode = self.inputs.transform if self.given is None else self.given.features
         rows = encode(X, query_points)
         loc, scale = self._standardised(rows, index)
-        if self.given is not None:
-            # The EpiNet moves the prediction one way for one z and another way for another,
-            # but not on average.
+        if self.given is not None or self.spread is not None:
             own = self.draws.index
-            centre = loc if index is own else self._standardised(rows, own)[0]
-            loc = loc - centre.mean(axis=0)
+            centre = (loc if index is own else self._standardised(rows, own)[0]).mean(axis=0)
+            loc = loc - centre
+            if self.spread is not None:
+                factor = self.spread.factor
+                loc = loc * np.tile(factor, (len(rows) // len(factor), 1))
+            # A given model is the mean itself: the EpiNet moves it one way for one z and another
+            # way for another, but not on average.
+            loc = loc if self.given is not None else loc + centre
         n_queries = len(self.inputs.points(query_points))
         shape = (len(loc), len(X), n_queries, self.targets.head.n_outputs)
         scale = None if scale is None else scale.reshape(shape)
@@ -164,16 +189,19 @@ class FittedOperator:
         """Predict the distribution of each function's values, for validated X."""
         mean = self._given_mean(X, query_points)
         loc, scale = self._values_around(mean, X, self.draws.index, query_points)
-        return self.targets.distribution(loc, scale, centre=mean)
+        noise = None if self.spread is None else self.spread.noise
+        return self.targets.distribution(loc, scale, centre=mean, noise=noise)
 
     def sample(
         self, X: np.ndarray, n_samples: int, rng: np.random.Generator, query_points: Any = None
     ) -> np.ndarray:
         """Draw (n[, q[, m]], n_samples): each draw is one function of inputs and query points.
 
-        Of a likelihood every value has noise of its own.
+        Every value has noise of its own.
         """
         loc, scale = self.values(X, self.draws.independent(n_samples, rng), query_points)
+        if scale is None and self.spread is not None:
+            scale = self.spread.noise
         if scale is not None:
             loc = loc + scale * rng.standard_normal(loc.shape)
         loc = loc.reshape(n_samples, len(X), *self.output_shape(query_points))

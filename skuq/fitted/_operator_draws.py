@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from skuq.fitted._conditioned import ConditionedDraws, linearised
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, Run, tensors
@@ -35,13 +36,17 @@ class OperatorDraws:
     output_shape : tuple of int
         Shape of one function's values as the user has them.
     n_members : int
-        Members of an ensemble, which are its draws; 0 for one network with indices.
+        Members of an ensemble, which are its draws, or networks of conditioned draws; 0 for one
+        network with indices.
+    is_conditioned : bool
+        Whether draws are those of `linearised` networks.
     """
 
     network: EpistemicNetwork
     head: OperatorHead
     output_shape: tuple[int, ...]
     n_members: int = 0
+    is_conditioned: bool = False
 
     def key(self, arguments: Sequence[np.ndarray]) -> Hashable:
         """Return what is equal where the same program computes the draws."""
@@ -60,27 +65,43 @@ class OperatorDraws:
         members, inputs, targets = fitted.draws.members, fitted.inputs, fitted.targets
         network = read_network(members[0].network)
         n_members = 0 if network.n_index else len(members)
-        function = cls(network, targets.head, output_shape, n_members)
+        is_conditioned = isinstance(fitted.draws, ConditionedDraws)
+        function = cls(network, targets.head, output_shape, n_members, is_conditioned)
         weights = np.stack([member.weights for member in members]).astype("float64")
         states = [np.stack(values) for values in zip(*(member.state for member in members))]
         states = [v.astype("float64") if v.dtype.kind == "f" else v for v in states]
-        if n_members:
+        if n_members and not is_conditioned:
             index = np.zeros((1, 1))  # not used
-        else:  # without a member axis
+        elif not n_members:  # without a member axis
             weights, states = weights[0], [v[0] for v in states]
         x, queries = inputs.scaling, inputs.query_scaling.transform(points)
-        fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, index)
-        return function, (*fixed, *_runnable(network, n_members).split(weights), *states)
+        factor = np.ones((1, 1)) if fitted.spread is None else fitted.spread.factor
+        fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
+        arguments = *fixed, *_runnable(network, n_members).split(weights), *states
+        if is_conditioned:
+            directions = fitted.draws.directions.astype("float64")
+            arguments = *arguments, *_runnable(network, n_members).split(directions)
+        return function, arguments
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         """Compute draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
-        x_mean, x_scale, queries, mean, scale, index, *variables = arguments
+        x_mean, x_scale, queries, mean, scale, factor, index, *variables = arguments
         space = ARRAYS if xp is np else tensors()
         network = _runnable(self.network, self.n_members)
         n, q = X.shape[0], queries.shape[0]
         rows = pair_rows(xp, hard_clip(xp, (X - x_mean) / x_scale), queries)
         k = len(network.shapes)
-        raw, _, _ = network.forward(variables[:k], variables[k:], rows, Run(space, index=index))
+        if self.is_conditioned:
+            networks = [
+                (self.network.base, [v[i] for v in variables[:k]], [d[i] for d in variables[k:]])
+                for i in range(self.n_members)
+            ]
+            raw = linearised(space, networks, rows, index)
+        else:
+            run = Run(space, index=index)
+            raw, _, _ = network.forward(variables[:k], variables[k:], rows, run)
         values, _ = self.head.values(space, raw)
-        values = xp.reshape(values, (-1, n, q, self.head.n_outputs)) * scale + mean
+        values = xp.reshape(values, (-1, n, q, self.head.n_outputs))
+        centre = xp.mean(values, axis=0)
+        values = (centre + factor * (values - centre)) * scale + mean
         return xp.reshape(values, (-1, n, *self.output_shape))

@@ -1,4 +1,4 @@
-"""What every fitted model knows."""
+"""Interface of fitted models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from skuq.tables._inputs import Inputs
 
 
 class Fitted(Protocol):
-    """A fitted model: what is pickled, saved and predicted with."""
+    """A fitted model, which predicts, and is pickled and saved."""
 
     @property
     def inputs(self) -> Inputs | ForeignInputs:
-        """Validates X and, unless that is for others to do, turns it into numbers."""
+        """Object that validates X and, except for foreign estimators, encodes it as numbers."""
 
     def distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row of validated X."""
@@ -26,30 +26,30 @@ class Fitted(Protocol):
         """Draw (n[, m], n_samples) jointly for all rows of validated X."""
 
     def output_shape(self, **query: Any) -> tuple[int, ...]:
-        """Shape of one row's prediction as the user has it."""
+        """Shape of one row's prediction, as y had it."""
 
     def posterior(self, n_draws: int, rng: np.random.Generator, **query: Any) -> Any:
-        """Draws of the function with gradients, as a `skuq.predictive.Posterior`."""
+        """Draw functions, with gradients if possible, as a `skuq.predictive.Posterior`."""
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
-        """Build one Keras model of the whole, or raise ValueError with the reason."""
+        """Convert to one Keras model, or raise ValueError with the reason."""
 
 
 def refuse_keras(reason: str) -> NoReturn:
-    """Raise the ValueError of models that cannot become one Keras model."""
+    """Raise ValueError for models that cannot become one Keras model."""
     raise ValueError(
-        f"`to_keras` gives the mixture's moments, and {reason}. `skuq.save` keeps the "
-        "estimator as it is."
+        f"`to_keras` computes the mixture's moments, and {reason}. Use `skuq.save` to store the "
+        "estimator."
     )
 
 
 def check_pretrained(model: Any) -> None:
-    """Raise NotFittedError if a given model can be fitted, and is not."""
+    """Raise NotFittedError if a given model can be fitted and is not."""
     try:
-        if hasattr(model, "fit"):  # an object that can only predict needs no fit
+        if hasattr(model, "fit"):  # objects that only predict need no fit
             check_is_fitted(model)
     except NotFittedError as error:
         raise NotFittedError(
-            "`pretrained` is not fitted. What clones an estimator, as cross-validation and "
-            "searches do, loses what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
+            "`pretrained` is not fitted. Cloning, as in cross-validation and searches, discards "
+            "what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
         ) from error

@@ -1,4 +1,4 @@
-"""A team of fitted classifiers of any kind."""
+"""Fitted team of classifiers of any kind."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from skuq.tables import ForeignInputs
 @saved_as("fitted.FittedTeam")
 @dataclass(frozen=True, eq=False)
 class FittedTeam:
-    """Classifiers whose votes are averaged.
+    """Fitted classifiers whose votes are averaged.
 
     Attributes
     ----------
     estimators : tuple of classifier
+        The members.
     classes : ndarray of shape (n_classes,)
+        Labels of the classes.
     voting : {"soft", "hard"}
-        Whether they vote with probabilities or with labels.
+        Average the members' probabilities ("soft") or count their labels ("hard").
     weights : ndarray of shape (n_estimators,) or None
-        Weights of the votes, positive and summing to 1. None is equal ones.
+        Positive weights of the votes, summing to 1. None means equal weights.
     """
 
     estimators: tuple[Any, ...]
@@ -40,11 +42,11 @@ class FittedTeam:
 
     @property
     def inputs(self) -> ForeignInputs:
-        """X is handed on as it is."""
+        """Inputs that pass X to the classifiers unchanged."""
         return ForeignInputs()
 
     def votes(self, X: Any) -> np.ndarray:
-        """Predict codes (S, n), or with soft voting probabilities (S, n, C), of each classifier."""
+        """Predict with each classifier: codes (S, n), or probabilities (S, n, C) if soft."""
         return np.stack([predict_votes(m, X, self.voting, self.classes) for m in self.estimators])
 
     def distribution(self, X: Any) -> CategoricalMixture:
@@ -54,16 +56,16 @@ class FittedTeam:
         return CategoricalMixture(proba, self.weights)
 
     def sample(self, X: Any, n_samples: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw codes (n, n_samples)."""
+        """Draw class codes (n, n_samples)."""
         return self.distribution(X).sample(n_samples, rng)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
-        """Refuse: the classifiers may be anything."""
-        refuse_keras("the classifiers of a team may be anything")
+        """Raise ValueError, since the classifiers need not be networks."""
+        refuse_keras("the classifiers of a team need not be networks")
 
 
 def predict_votes(model: Any, X: Any, voting: str, classes: np.ndarray) -> np.ndarray:
-    """Predict codes (n,), or with soft voting probabilities (n, C), of one classifier."""
+    """Predict with one classifier: codes (n,), or probabilities (n, C) if voting is soft."""
     if voting == "hard":
         return class_codes(model.predict(X), classes)
     return class_probabilities(model, X, classes)

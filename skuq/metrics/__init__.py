@@ -1,6 +1,6 @@
-"""Scores of predictions and of their uncertainty, from plain arrays.
+"""Score predictions and their uncertainty, from plain arrays.
 
-A ``.._loss`` is better when smaller, a ``.._score`` when larger.
+A smaller ``.._loss`` is better, and a larger ``.._score``.
 """
 
 import lazy_loader

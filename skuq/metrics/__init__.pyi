@@ -9,6 +9,12 @@ from ._classification import classwise_ece_loss as classwise_ece_loss
 from ._classification import ece_loss as ece_loss
 from ._classification import predictive_entropy as predictive_entropy
 from ._classification import reliability_curve as reliability_curve
+from ._conditional import coverage_by_group as coverage_by_group
+from ._conditional import coverage_curve as coverage_curve
+from ._conditional import neighbor_distance as neighbor_distance
+from ._conditional import worst_slab_coverage as worst_slab_coverage
+from ._exchangeability import epistemic_score as epistemic_score
+from ._exchangeability import exchangeability_martingale as exchangeability_martingale
 from ._intervals import coverage_score as coverage_score
 from ._intervals import interval_loss as interval_loss
 from ._intervals import mean_width as mean_width

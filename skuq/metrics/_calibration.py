@@ -1,7 +1,7 @@
-"""Are predicted quantiles at the level they claim? From values of the predicted cdf at y.
+"""Score the calibration of predicted quantiles, from values of the predicted cdf at y.
 
-These values (PIT, the probability integral transform) are uniform for a calibrated
-prediction, whatever its shape: with ``pit=`` mixtures are judged by their own cdf.
+These values (PIT, the probability integral transform) are uniform for a calibrated prediction
+of any shape, so that with ``pit=`` mixtures are scored by their own cdf.
 Notation: n rows, m outputs.
 """
 
@@ -15,17 +15,17 @@ from skuq.metrics._checks import average, check_choice, check_members, check_sam
 
 
 def pit_values(y_true, mean, std):
-    """Probability integral transform of y under predicted normals: their cdf at y.
+    """Compute the probability integral transform of y under predicted normals: their cdf at y.
 
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y; std > 0.
+        Targets, means and standard deviations, in units of y; std > 0.
 
     Returns
     -------
     ndarray of the shape of y_true
-        In [0, 1]; uniform if predictions are calibrated.
+        Values in [0, 1], which are uniform if predictions are calibrated.
 
     Raises
     ------
@@ -47,21 +47,21 @@ def pit_values(y_true, mean, std):
 
 
 def mixture_pit_values(y_true, loc, scale, weights=None):
-    """Probability integral transform of y under predicted mixtures of normals.
+    """Compute the probability integral transform of y under predicted mixtures of normals.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y.
+        Targets.
     loc, scale : array-like of shape (n_members, n_samples[, n_outputs])
         Means and standard deviations of the members, in units of y; scale > 0.
     weights : array-like of shape (n_members,), optional
-        Non-negative, summing to 1; equal by default.
+        Weights of the members: non-negative, summing to 1; equal by default.
 
     Returns
     -------
     ndarray of the shape of y_true
-        In [0, 1]; uniform if predictions are calibrated.
+        Values in [0, 1], which are uniform if predictions are calibrated.
 
     Raises
     ------
@@ -74,14 +74,14 @@ def mixture_pit_values(y_true, loc, scale, weights=None):
     array([0.5])
     """
     y, loc, scale, weights = check_members(y_true, loc, scale, weights)
-    # Sums of weights may be above 1 by rounding.
+    # Rounding can make sums of weights larger than 1.
     return np.minimum(np.tensordot(weights, special.ndtr((y - loc) / scale), axes=1), 1.0)
 
 
 def quantile_calibration_curve(
     y_true=None, mean=None, std=None, *, pit=None, kind="quantile", n_levels=100, sample_weight=None
 ):
-    """Nominal levels, and the share of targets that each of them holds.
+    """Compute the observed share of targets below (or inside) each nominal level.
 
     Parameters
     ----------
@@ -90,17 +90,19 @@ def quantile_calibration_curve(
     pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
         Values of the predicted cdf at y, instead of the three above.
     kind : {"quantile", "interval"}, default="quantile"
-        Whether a level is that of a quantile (the share of targets below it) or that of a
-        central interval (the share of targets inside).
+        Meaning of a level: the level of a quantile, with the share of targets below it, or the
+        coverage of a central interval, with the share of targets inside.
     n_levels : int, default=100
-        Equally spaced from 0 to 1, ends included.
+        Number of levels, equally spaced from 0 to 1, ends included.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     expected : ndarray of shape (n_levels,)
+        Nominal levels.
     observed : ndarray of shape (n_levels,) or (n_levels, n_outputs)
-        The same as `expected` if predictions are calibrated.
+        Shares of targets, which equal `expected` if predictions are calibrated.
 
     Raises
     ------
@@ -130,7 +132,7 @@ def quantile_calibration_curve(
 def calibration_error(
     y_true=None, mean=None, std=None, *, pit=None, kind="quantile", n_levels=100, sample_weight=None
 ):
-    """Mean absolute difference between nominal levels and what they hold.
+    """Compute the mean absolute difference between nominal levels and observed shares.
 
     Parameters
     ----------
@@ -141,23 +143,24 @@ def calibration_error(
     kind : {"quantile", "interval"}, default="quantile"
         Levels of quantiles, or of central intervals.
     n_levels : int, default=100
-        Equally spaced from 0 to 1, ends included.
+        Number of levels, equally spaced from 0 to 1, ends included.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        Between 0 and 0.5; the mean over outputs.
-        Smaller is better. Not proper: a prediction that ignores X can come close to 0.
+        Mean over outputs, between 0 and 0.5; smaller is better. It is not proper: a prediction
+        that ignores X can have an error close to 0.
 
     Raises
     ------
     ValueError
-        As `quantile_calibration_curve`.
+        As in `quantile_calibration_curve`.
 
     See Also
     --------
-    miscalibration_area : Its limit for many levels.
+    miscalibration_area : The limit for many levels.
 
     References
     ----------
@@ -178,7 +181,7 @@ def calibration_error(
 def miscalibration_area(
     y_true=None, mean=None, std=None, *, pit=None, kind="quantile", sample_weight=None
 ):
-    """Area between the calibration curve and the diagonal, exactly.
+    """Compute the exact area between the calibration curve and the diagonal.
 
     Parameters
     ----------
@@ -189,12 +192,13 @@ def miscalibration_area(
     kind : {"quantile", "interval"}, default="quantile"
         Levels of quantiles, or of central intervals.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        Between 0 and 0.5; the mean over outputs. Smaller is better. Not proper: a
-        prediction that ignores X can come close to 0.
+        Mean over outputs, between 0 and 0.5; smaller is better. It is not proper: a prediction
+        that ignores X can have an area close to 0.
 
     Raises
     ------
@@ -204,9 +208,9 @@ def miscalibration_area(
 
     Notes
     -----
-    The curve is a staircase with a step at each target, so that no levels need be chosen.
-    For ``kind="quantile"`` this is the Wasserstein distance of the PIT values from uniform
-    ones.
+    The curve is a step function with a step at each target, so that no levels must be chosen.
+    For ``kind="quantile"`` the area is the Wasserstein distance between the PIT values and the
+    uniform distribution.
 
     Examples
     --------
@@ -219,19 +223,20 @@ def miscalibration_area(
 
 
 def sharpness(std, *, sample_weight=None):
-    """Root mean square of predicted standard deviations: how sure predictions are.
+    """Compute the root mean square of predicted standard deviations.
 
     Parameters
     ----------
     std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y; positive.
+        Positive standard deviations, in units of y.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of y; the mean over outputs. Of two calibrated predictions the one with
-        the smaller value says more.
+        Mean over outputs, in units of y. Of two calibrated predictions, the one with the smaller
+        value is more informative.
 
     Raises
     ------
@@ -252,38 +257,42 @@ def sharpness(std, *, sample_weight=None):
 
 
 def _levels(y_true, mean, std, pit, kind, sample_weight):
-    """Smallest level that holds each row's target (n[, m]), and weights (n,)."""
+    """Compute the smallest level that includes each row's target, (n[, m]), and weights (n,)."""
     check_choice("kind", kind, ("quantile", "interval"))
     normals = [values is not None for values in (y_true, mean, std)]
     if any(normals) if pit is not None else not all(normals):
-        raise ValueError("Give either `y_true`, `mean` and `std`, or `pit`.")
+        given = [n for n, values in zip(("y_true", "mean", "std"), normals) if values]
+        given += ["pit"] * (pit is not None)
+        raise ValueError(f"Give either `y_true`, `mean` and `std`, or `pit`. Got {given}.")
     if pit is None:
         pit = pit_values(y_true, mean, std)
     else:
         (pit,) = check_same_shape(pit=pit)
         if pit.min() < 0 or pit.max() > 1:
             raise ValueError(
-                f"`pit` must be numbers in [0, 1]. They are between {pit.min()} and {pit.max()}."
+                f"`pit` must have numbers in [0, 1]. Got values from {pit.min()} to {pit.max()}."
             )
     return (np.abs(2 * pit - 1) if kind == "interval" else pit), check_weights(sample_weight, pit)
 
 
 def _shares(expected, levels, weight):
-    """Share of the weight of levels (n,) at or below each of the expected ones."""
-    # The first expected level that holds each, without sorting the rows.
+    """Compute the weighted share of levels (n,) at or below each of the expected levels."""
+    # Count rows by the first expected level that includes them, without sorting the rows.
     first = np.searchsorted(expected, levels, side="left")
     total = np.cumsum(np.bincount(first, weights=weight, minlength=len(expected)))
     return total / total[-1]
 
 
 def _area_from_diagonal(levels, weight):
-    """Integral over p in [0, 1] of |share of levels at or below p, less p|."""
+    """Integrate |(share of levels at or below p) - p| over p in [0, 1]."""
     order = np.argsort(levels)
     total = np.cumsum(weight[order])
+    # The share is constant between sorted levels.
     height = np.concatenate([[0.0], total / total[-1]])
     edges = np.concatenate([[0.0], levels[order], [1.0]])
 
-    def integral(p):  # of |p - height|
+    def integral(p):
+        """Antiderivative of |p - height|."""
         return 0.5 * (p - height) * np.abs(p - height)
 
     return np.sum(integral(edges[1:]) - integral(edges[:-1]))

@@ -1,7 +1,7 @@
-"""Validation of the scores' arguments, and weighted means over rows.
+"""Check the arguments of scores, and compute weighted means over rows.
 
-Notation of the package: n rows, m outputs (the last axis is absent where y is 1-D), K
-members of an ensemble, C classes.
+Notation of the package: n rows, m outputs (the last axis is absent if y is 1-D), K members of an
+ensemble, C classes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from sklearn.utils import check_consistent_length
 
 from skuq._checks import check_member_weights, check_weights
 
-# Probabilities often come in single or half precision.
+# Tolerance for sums of probabilities, which are often given in single or half precision.
 _SUM_TOLERANCE = 1e-3
 
 
 def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
-    """Check arrays of one length, each with at least one row; return floats."""
+    """Check that arrays have one length and at least one row, and return them as floats."""
     arrays = {name: np.asarray(values, dtype=float) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:
@@ -30,7 +30,7 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
 
 def check_same_shape(*, finite=True, **arrays) -> list[np.ndarray]:
-    """Check arrays of one shape (n,) or (n, m); one named `std` must be positive."""
+    """Check that arrays have one shape, (n,) or (n, m); one named `std` must be positive."""
     checked = check_arrays(finite=finite, **arrays)
     first, *others = arrays
     shape = checked[0].shape
@@ -49,6 +49,7 @@ def check_same_shape(*, finite=True, **arrays) -> list[np.ndarray]:
 
 
 def check_positive(name: str, values: np.ndarray) -> None:
+    """Raise ValueError unless all values are positive."""
     if not (values > 0).all():
         raise ValueError(f"`{name}` must be positive. The smallest is {values.min()}.")
 
@@ -64,19 +65,23 @@ def check_ordered(lower: np.ndarray, upper: np.ndarray) -> None:
 
 
 def check_choice(name: str, value, choices) -> None:
+    """Raise ValueError unless a value is one of the choices."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {list(choices)}. Got {value!r}.")
 
 
 def average(values: np.ndarray, sample_weight) -> np.ndarray:
-    """Weighted mean over rows, output by output."""
+    """Average over rows with weights, separately for each output."""
     weight = check_weights(sample_weight, values)
-    used = weight > 0  # a row of no weight may be infinite
+    used = weight > 0  # rows of weight 0 can be infinite
     return np.average(values[used], axis=0, weights=weight[used])
 
 
 def group_sums(keys, *values):
-    """Sum values over rows of equal keys; return sorted keys, each row's position, and sums."""
+    """Sum values over rows with equal keys.
+
+    Returns the distinct keys in increasing order, each row's position in them, and the sums.
+    """
     distinct, group = np.unique(keys, return_inverse=True)
     return distinct, group, *(np.bincount(group, weights=column) for column in values)
 
@@ -107,6 +112,6 @@ def check_proba(proba, *, name: str = "proba", members: bool = False) -> np.ndar
     if (proba < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError(
             f"Each row of `{name}` must be non-negative and sum to 1. The smallest probability "
-            f"is {proba.min()}, the sums are between {sums.min()} and {sums.max()}."
+            f"is {proba.min()}; the sums lie between {sums.min()} and {sums.max()}."
         )
     return proba

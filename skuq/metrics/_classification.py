@@ -1,6 +1,6 @@
-"""Scores of class probabilities. Notation: n rows, C classes.
+"""Score class probabilities. Notation: n rows, C classes.
 
-Negative log likelihood is `sklearn.metrics.log_loss`.
+For the negative log likelihood, use `sklearn.metrics.log_loss`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from skuq.metrics._checks import check_choice, check_proba, group_sums
 
 
 def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
-    """Brier score of class probabilities: squared distance to what came true.
+    """Compute the Brier score: the squared distance of probabilities from the one-hot true class.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
-        Labels of any kind.
+        True labels of any kind.
     proba : array-like of shape (n_samples, n_classes)
-        Each row sums to 1.
+        Class probabilities; each row sums to 1.
     labels : array-like of shape (n_classes,), optional
         Classes in the order of the columns; by default the sorted labels of y_true.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        Between 0 and 2, as Brier defined it: the mean over rows of the sum over classes.
-        (For two classes scikit-learn gives half of it by default.) Smaller is better.
+        Mean over rows of the sum over classes, between 0 and 2, as Brier defined it; smaller is
+        better. For two classes scikit-learn returns half of it by default.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a row is no distribution or a label is unknown.
+        If shapes do not agree, a row is not a distribution or a label is unknown.
 
     References
     ----------
@@ -49,41 +50,44 @@ def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
     proba = check_proba(proba)
     codes = label_columns(y_true, proba, labels)
     weight = check_weights(sample_weight, codes)
-    # (p - 1)**2 of the true class and p**2 of all others.
+    # Sum over classes of p^2, with (p - 1)^2 = p^2 + 1 - 2 p for the true class.
     losses = np.einsum("nc,nc->n", proba, proba) + 1 - 2 * proba[np.arange(len(codes)), codes]
     return float(np.average(np.maximum(losses, 0), weights=weight))
 
 
 def ece_loss(y_true, proba, *, n_bins=15, strategy="uniform", labels=None, sample_weight=None):
-    """Expected calibration error of the predicted class.
+    """Compute the expected calibration error of the predicted class.
 
-    Rows are put into bins by confidence, the largest probability. The error is the mean
-    over rows of the gap between accuracy and mean confidence of their bin.
+    Rows are binned by confidence, the largest probability. The error is the mean over rows of the
+    absolute difference between accuracy and mean confidence of their bin.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
-        Labels of any kind.
+        True labels of any kind.
     proba : array-like of shape (n_samples, n_classes)
-        Each row sums to 1.
+        Class probabilities; each row sums to 1.
     n_bins : int, default=15
+        Number of bins.
     strategy : {"uniform", "quantile"}, default="uniform"
-        Bins equally wide (Naeini et al., Guo et al.), or of equal weight (adaptive); rows
-        of the same confidence stay together.
+        Bins of equal width (Naeini et al., Guo et al.), or of equal weight (adaptive), in which
+        rows with the same confidence stay together.
     labels : array-like of shape (n_classes,), optional
         Classes in the order of the columns; by default the sorted labels of y_true.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        Between 0 and 1; smaller is better. Not proper: a prediction that ignores X can
-        have 0. Too large for few rows, where accuracies of bins are noisy.
+        Error between 0 and 1; smaller is better. It is not proper: a prediction that ignores X
+        can have an error of 0. With few rows it is too large, because accuracies of bins are
+        noisy.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a row is no distribution or a label is unknown.
+        If shapes do not agree, a row is not a distribution or a label is unknown.
 
     References
     ----------
@@ -104,26 +108,26 @@ def ece_loss(y_true, proba, *, n_bins=15, strategy="uniform", labels=None, sampl
 def reliability_curve(
     y_true, proba, *, n_bins=15, strategy="uniform", labels=None, sample_weight=None
 ):
-    """Confidence and accuracy of the predicted class, bin by bin: what `ece_loss` compares.
+    """Compute confidence and accuracy of the predicted class in bins, as compared by `ece_loss`.
 
     Parameters
     ----------
     y_true, proba, n_bins, strategy, labels, sample_weight
-        As in `ece_loss`.
+        See `ece_loss`.
 
     Returns
     -------
     edges : ndarray of shape (n_held + 1,)
-        Ends of the bins; with "quantile" of those only that hold rows.
+        Edges of the bins; with "quantile" only those of bins with rows.
     confidence, accuracy : ndarray of shape (n_held,)
-        Means over the rows of each bin; NaN for a bin without any.
+        Means over the rows of each bin; NaN for a bin without rows.
     weight : ndarray of shape (n_held,)
-        Total weight of each bin, its number of rows if there are no weights.
+        Total weight of each bin, or its number of rows without weights.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a row is no distribution or a label is unknown.
+        If shapes do not agree, a row is not a distribution or a label is unknown.
 
     Examples
     --------
@@ -151,7 +155,7 @@ def reliability_curve(
 
 
 def _predicted_class(y_true, proba, labels, sample_weight):
-    """Confidence in the predicted class, whether it is right, and weight, each (n,)."""
+    """Return confidence in the predicted class, whether it is right, and weight, each (n,)."""
     proba = check_proba(proba)
     codes = label_columns(y_true, proba, labels)
     predicted = proba.argmax(axis=1)
@@ -162,30 +166,32 @@ def _predicted_class(y_true, proba, labels, sample_weight):
 def classwise_ece_loss(
     y_true, proba, *, n_bins=15, strategy="uniform", labels=None, sample_weight=None
 ):
-    """Expected calibration error of each class' probability, averaged over classes.
+    """Compute the expected calibration error of each class' probability, averaged over classes.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
-        Labels of any kind.
+        True labels of any kind.
     proba : array-like of shape (n_samples, n_classes)
-        Each row sums to 1.
+        Class probabilities; each row sums to 1.
     n_bins : int, default=15
+        Number of bins.
     strategy : {"uniform", "quantile"}, default="uniform"
-        Bins equally wide or of equal weight, for each class.
+        Bins of equal width or of equal weight, for each class.
     labels : array-like of shape (n_classes,), optional
         Classes in the order of the columns; by default the sorted labels of y_true.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        Between 0 and 1; smaller is better. Not proper, as `ece_loss`.
+        Error between 0 and 1; smaller is better. Like `ece_loss`, it is not proper.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a row is no distribution or a label is unknown.
+        If shapes do not agree, a row is not a distribution or a label is unknown.
 
     References
     ----------
@@ -208,29 +214,29 @@ def classwise_ece_loss(
 
 
 def predictive_entropy(proba):
-    """Entropy of each row's class probabilities: how unsure a prediction is.
+    """Compute the entropy of each row's class probabilities.
 
     Parameters
     ----------
     proba : array-like of shape (n_samples, n_classes)
-        Each row sums to 1.
+        Class probabilities; each row sums to 1.
 
     Returns
     -------
     ndarray of shape (n_samples,)
-        In nats, between 0 and log(n_classes).
+        Entropies in nats, between 0 (certain) and log(n_classes).
 
     Raises
     ------
     ValueError
-        If a row is no distribution.
+        If a row is not a distribution.
 
     Examples
     --------
     >>> predictive_entropy([[1.0, 0.0], [0.5, 0.5]]).round(4)
     array([0.    , 0.6931])
     """
-    # Rows that sum to just above 1 would be just below 0.
+    # Entropies of rows that sum to slightly more than 1 could be slightly negative.
     return np.maximum(special.entr(check_proba(proba)).sum(axis=1), 0.0)
 
 
@@ -243,7 +249,7 @@ def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
     given = labels is not None
     labels = column_or_1d(labels) if given else np.unique(y)
     if len(labels) != n_classes or len(np.unique(labels)) != n_classes:
-        hint = "" if given else " These are the labels of y_true; give all classes as `labels`."
+        hint = "" if given else " These are the labels in y_true; give all classes as `labels`."
         raise ValueError(
             f"`labels` must name the {n_classes} columns of the probabilities. "
             f"Got {labels.tolist()}.{hint}"
@@ -252,21 +258,21 @@ def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
 
 
 def _binned_gap(confidence, correct, weight, n_bins, strategy):
-    """Mean over rows of |accuracy - mean confidence| of their bin."""
+    """Average |accuracy - mean confidence| of the rows' bins over rows."""
     bins = _bin(confidence, weight, n_bins, strategy)
-    # In each bin the weights of both means cancel against the weight of the bin.
+    # The weight of a bin cancels against the denominators of its two means.
     gaps = np.bincount(bins, weights=weight * (correct - confidence))
     return float(np.abs(gaps).sum() / weight.sum())
 
 
 def _bin(confidence, weight, n_bins, strategy):
-    """The bin (n,) of each row."""
+    """Assign rows to bins, (n,), by confidence."""
     check_choice("strategy", strategy, ("uniform", "quantile"))
     if n_bins < 1:
         raise ValueError(f"`n_bins` must be at least 1. Got {n_bins}.")
-    if strategy == "uniform":  # closed on the right, as those of Guo et al.
+    if strategy == "uniform":  # bins are closed on the right, as in Guo et al.
         return np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], confidence, side="left")
     _, group, total = group_sums(confidence, weight)
     share = np.cumsum(total) / total.sum()
-    # Where a bin ends is a whole number, but for rounding.
+    # Subtract a little, because rounding can put the end of a bin just above a whole number.
     return np.maximum(np.ceil(share * n_bins - 1e-9).astype(int) - 1, 0)[group]

@@ -1,4 +1,4 @@
-"""Scores of predicted intervals and quantiles. Notation: n rows, m outputs, q quantiles."""
+"""Score predicted intervals and quantiles. Notation: n rows, m outputs, q quantiles."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from skuq.metrics._checks import average, check_arrays, check_ordered, check_sam
 
 
 def coverage_score(y_true, lower, upper, *, sample_weight=None):
-    """Share of targets inside their interval, ends included.
+    """Compute the share of targets inside their interval, ends included.
 
     Parameters
     ----------
     y_true, lower, upper : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y.
+        Targets, and lower and upper ends of the intervals, in units of y.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        Between 0 and 1; best equal to the interval's nominal coverage.
+        Coverage between 0 and 1; the best value is the interval's nominal coverage.
 
     Raises
     ------
@@ -38,19 +39,20 @@ def coverage_score(y_true, lower, upper, *, sample_weight=None):
 
 
 def mean_width(lower, upper, *, sample_weight=None):
-    """Mean width of intervals.
+    """Compute the mean width of intervals.
 
     Parameters
     ----------
     lower, upper : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y.
+        Ends of the intervals, in units of y.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of y; the mean over rows and outputs. Of two predictions with the same
-        coverage the narrower is better.
+        Mean over rows and outputs, in units of y. Of two predictions with the same coverage, the
+        narrower one is better.
 
     Raises
     ------
@@ -67,23 +69,24 @@ def mean_width(lower, upper, *, sample_weight=None):
 
 
 def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
-    """Interval (Winkler) score: width, and a fine for each target outside.
+    """Compute the interval (Winkler) score: width plus a penalty for each target outside.
 
-    A miss by d costs ``2 d / (1 - coverage)``. Proper: the expected score is smallest for
-    the central interval that has this coverage.
+    A target at a distance d from the interval costs ``2 d / (1 - coverage)``. The score is
+    proper: its expectation is smallest for the central interval with this coverage.
 
     Parameters
     ----------
     y_true, lower, upper : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y.
+        Targets, and lower and upper ends of the intervals, in units of y.
     coverage : float
         Nominal coverage of the central interval, strictly between 0 and 1.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of y; the mean over rows and outputs. Smaller is better.
+        Mean over rows and outputs, in units of y; smaller is better.
 
     Raises
     ------
@@ -109,32 +112,33 @@ def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
 
 
 def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
-    """Pinball loss of several predicted quantiles, their mean.
+    """Compute the mean pinball loss of several predicted quantiles.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y.
+        Targets.
     y_quantiles : array-like of shape (n_samples, n_quantiles[, n_outputs])
-        As `predict_quantiles` gives them, in units of y.
+        Predicted quantiles as returned by `predict_quantiles`, in units of y.
     probabilities : array-like of shape (n_quantiles,)
-        Strictly between 0 and 1.
+        Levels of the quantiles, strictly between 0 and 1.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of y; the mean over rows, quantiles and outputs. Smaller is better. Twice
-        this tends to the CRPS as equally spaced quantiles become many.
+        Mean over rows, quantiles and outputs, in units of y; smaller is better. For many equally
+        spaced quantiles, twice this loss approximates the CRPS.
 
     Raises
     ------
     ValueError
-        If shapes do not fit or a probability is outside (0, 1).
+        If shapes do not agree or a probability is outside (0, 1).
 
     See Also
     --------
-    sklearn.metrics.mean_pinball_loss : Of one quantile; called here for each.
+    sklearn.metrics.mean_pinball_loss : The loss of one quantile, which is called here for each.
 
     Examples
     --------
@@ -160,7 +164,7 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
 
 
 def _intervals(lower, upper, **y_true):
-    """Arrays of one shape: y_true if given, lower, upper. Intervals may be unbounded."""
+    """Check y_true (if given), lower and upper, which have one shape and can be infinite."""
     *y, lower, upper = check_same_shape(finite=False, **y_true, lower=lower, upper=upper)
     check_ordered(lower, upper)
     return *y, lower, upper

@@ -1,4 +1,4 @@
-"""Scores of an ensemble of classifiers by its members: how good, and how different.
+"""Score the members of an ensemble of classifiers: their quality and their diversity.
 
 Notation: K members, n rows, C classes.
 """
@@ -14,34 +14,35 @@ from skuq._checks import check_member_weights, check_weights
 from skuq.metrics._checks import average, check_proba
 from skuq.metrics._classification import label_columns
 
-_SMALLEST = np.finfo(float).eps  # of a probability in a logarithm, as in scikit-learn's log_loss
+_SMALLEST = np.finfo(float).eps  # smallest probability in a logarithm, as in sklearn's log_loss
 
 
 def ensemble_nll_loss(y_true, member_proba, weights=None, *, labels=None, sample_weight=None):
-    """Negative log likelihood of labels under the members' averaged probabilities.
+    """Compute the negative log likelihood of labels under the members' averaged probabilities.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
-        Labels of any kind.
+        True labels of any kind.
     member_proba : array-like of shape (n_members, n_samples, n_classes)
-        Each row sums to 1.
+        Class probabilities of the members; each row sums to 1.
     weights : array-like of shape (n_members,), optional
-        Non-negative, summing to 1; equal by default.
+        Weights of the members: non-negative, summing to 1; equal by default.
     labels : array-like of shape (n_classes,), optional
         Classes in the order of the columns; by default the sorted labels of y_true.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In nats; the mean over rows. Smaller is better. Probabilities below 2.2e-16 count
-        as that. Never below `oracle_nll_loss` nor above `average_member_nll_loss`.
+        Mean over rows, in nats; smaller is better. Probabilities below 2.2e-16 count as 2.2e-16.
+        The loss is never below `oracle_nll_loss` nor above `average_member_nll_loss`.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a row is no distribution or a label is unknown.
+        If shapes do not agree, a row is not a distribution or a label is unknown.
 
     References
     ----------
@@ -59,30 +60,31 @@ def ensemble_nll_loss(y_true, member_proba, weights=None, *, labels=None, sample
 
 
 def average_member_nll_loss(y_true, member_proba, weights=None, *, labels=None, sample_weight=None):
-    """Negative log likelihood of labels under each member, averaged over members.
+    """Compute the negative log likelihood of labels under each member, averaged over members.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
-        Labels of any kind.
+        True labels of any kind.
     member_proba : array-like of shape (n_members, n_samples, n_classes)
-        Each row sums to 1.
+        Class probabilities of the members; each row sums to 1.
     weights : array-like of shape (n_members,), optional
-        Non-negative, summing to 1; equal by default.
+        Weights of the members: non-negative, summing to 1; equal by default.
     labels : array-like of shape (n_classes,), optional
         Classes in the order of the columns; by default the sorted labels of y_true.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In nats; how strong members are on their own. Smaller is better. Probabilities
-        below 2.2e-16 count as that.
+        Mean over members and rows, in nats; it measures the strength of single members. Smaller
+        is better. Probabilities below 2.2e-16 count as 2.2e-16.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a row is no distribution or a label is unknown.
+        If shapes do not agree, a row is not a distribution or a label is unknown.
 
     References
     ----------
@@ -99,28 +101,29 @@ def average_member_nll_loss(y_true, member_proba, weights=None, *, labels=None, 
 
 
 def oracle_nll_loss(y_true, member_proba, *, labels=None, sample_weight=None):
-    """Negative log likelihood of labels if each row had its best member.
+    """Compute the negative log likelihood of labels if an oracle chose the best member of each row.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
-        Labels of any kind.
+        True labels of any kind.
     member_proba : array-like of shape (n_members, n_samples, n_classes)
-        Each row sums to 1.
+        Class probabilities of the members; each row sums to 1.
     labels : array-like of shape (n_classes,), optional
         Classes in the order of the columns; by default the sorted labels of y_true.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In nats. For members equally strong, small means diverse. Probabilities below
-        2.2e-16 count as that.
+        Mean over rows, in nats. For members of equal strength, smaller means more diverse.
+        Probabilities below 2.2e-16 count as 2.2e-16.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a row is no distribution or a label is unknown.
+        If shapes do not agree, a row is not a distribution or a label is unknown.
 
     References
     ----------
@@ -137,13 +140,15 @@ def oracle_nll_loss(y_true, member_proba, *, labels=None, sample_weight=None):
 
 
 def disagreement_score(members, *, sample_weight=None):
-    """Share of rows on which two members differ, averaged over all pairs.
+    """Compute the share of rows on which two members predict different classes, over all pairs.
 
     Parameters
     ----------
     members : array-like of shape (n_members, n_samples) or (n_members, n_samples, n_classes)
-        Labels of any kind, or class probabilities, of which the largest counts.
+        Predicted labels of any kind, or class probabilities, of which the largest is the
+        predicted class.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
@@ -153,7 +158,7 @@ def disagreement_score(members, *, sample_weight=None):
     Raises
     ------
     ValueError
-        If `members` has another shape or rows of probabilities are no distributions.
+        If `members` has another shape, or rows of probabilities are not distributions.
 
     See Also
     --------
@@ -178,8 +183,8 @@ def disagreement_score(members, *, sample_weight=None):
         )
     if members.dtype.kind == "f" and not (members == np.round(members)).all():
         raise ValueError(
-            "`members` with two axes must be labels. Probabilities need the shape (n_members, "
-            "n_samples, n_classes), also of two classes."
+            "`members` with two axes must be labels. Got fractions. Probabilities need the shape "
+            "(n_members, n_samples, n_classes), also for two classes."
         )
     weight = check_weights(sample_weight, members[0])
     shares = [np.average(a != b, weights=weight) for a, b in combinations(members, 2)]
@@ -187,26 +192,26 @@ def disagreement_score(members, *, sample_weight=None):
 
 
 def mutual_information(member_proba, weights=None):
-    """Mutual information of class and member for each row: epistemic uncertainty.
+    """Compute each row's mutual information of class and member, its epistemic uncertainty.
 
-    The entropy of the averaged probabilities less the average of the members' entropies.
+    It is the entropy of the averaged probabilities minus the average of the members' entropies.
 
     Parameters
     ----------
     member_proba : array-like of shape (n_members, n_samples, n_classes)
-        Each row sums to 1.
+        Class probabilities of the members; each row sums to 1.
     weights : array-like of shape (n_members,), optional
-        Non-negative, summing to 1; equal by default.
+        Weights of the members: non-negative, summing to 1; equal by default.
 
     Returns
     -------
     ndarray of shape (n_samples,)
-        In nats, never negative; 0 where members agree.
+        Mutual information in nats, never negative, and 0 if the members agree.
 
     Raises
     ------
     ValueError
-        If a row is no distribution.
+        If a row is not a distribution.
 
     References
     ----------
@@ -219,15 +224,16 @@ def mutual_information(member_proba, weights=None):
     """
     proba = check_proba(member_proba, name="member_proba", members=True)
     weights = check_member_weights(weights, len(proba))
-    # As a divergence: the difference of entropies cancels for members that nearly agree.
+    # Computed as a mean Kullback-Leibler divergence from the average, because the difference of
+    # entropies cancels for members that nearly agree.
     mean = np.maximum(np.tensordot(weights, proba, axes=1), np.finfo(float).tiny)
     return np.maximum(weights @ special.kl_div(proba, mean).sum(axis=2), 0.0)
 
 
 def _true_probabilities(y_true, member_proba, labels, weights=None):
-    """Each member's probability of the true class, (K, n), and weights (K,)."""
+    """Return the members' probabilities of the true class, (K, n), and weights (K,)."""
     proba = check_proba(member_proba, name="member_proba", members=True)
     codes = label_columns(y_true, proba, labels)
-    # Cut off before averaging, so that oracle <= ensemble <= average member always holds.
+    # Clip before averaging, so that oracle <= ensemble <= average member always holds.
     p = np.maximum(proba[:, np.arange(len(codes)), codes], _SMALLEST)
     return p, check_member_weights(weights, len(p))

@@ -1,6 +1,6 @@
-"""Scores of predicted distributions of numbers: their density, and their cdf.
+"""Score predicted distributions of numbers, by their density and by their cdf.
 
-Arguments come in scikit-learn's order. Notation: n rows, m outputs, K members.
+Arguments are in scikit-learn's order. Notation: n rows, m outputs, K members.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from skuq.metrics._checks import average, check_arrays, check_members, check_sam
 
 
 def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
-    """Negative log likelihood of y under predicted normals, with 0.5 log(2 pi).
+    """Compute the negative log likelihood of y under predicted normals.
 
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y; std > 0.
+        Targets, means and standard deviations, in units of y; std > 0.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In nats; the mean over rows and outputs. Smaller is better.
+        Mean over rows and outputs, in nats, with the constant 0.5 log(2 pi); smaller is better.
 
     Raises
     ------
@@ -42,24 +43,25 @@ def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
 
 
 def mixture_nll_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
-    """Negative log likelihood of y under predicted mixtures of normals, exactly.
+    """Compute the exact negative log likelihood of y under predicted mixtures of normals.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y.
+        Targets.
     loc, scale : array-like of shape (n_members, n_samples[, n_outputs])
         Means and standard deviations of the members, in units of y; scale > 0.
     weights : array-like of shape (n_members,), optional
-        Non-negative, summing to 1; equal by default.
+        Weights of the members: non-negative, summing to 1; equal by default.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In nats; the mean over rows. Of several outputs the joint density is taken (given
-        the member they are independent) and its logarithm divided by their number, so
-        that one member has its `gaussian_nll_loss`. Smaller is better.
+        Mean over rows, in nats; smaller is better. For several outputs, the logarithm of the
+        joint density (in which outputs are independent given the member) is divided by their
+        number, so that a single member has its `gaussian_nll_loss`.
 
     Raises
     ------
@@ -80,23 +82,24 @@ def mixture_nll_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
     log_density = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale)
     log_density = log_density.reshape(*loc.shape[:2], -1)  # (K, n, m)
     n_outputs = log_density.shape[2]
-    joint = special.logsumexp(log_density.sum(axis=2), axis=0, b=weights[:, None])
+    joint = special.logsumexp(log_density.sum(axis=2), axis=0, b=weights[:, None])  # (n,)
     return float(LOG_SQRT_2PI - average(joint, sample_weight) / n_outputs)
 
 
 def crps_loss(y_true, mean, std, *, sample_weight=None):
-    """Continuous ranked probability score of predicted normals, in closed form.
+    """Compute the continuous ranked probability score of predicted normals, in closed form.
 
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y; std > 0.
+        Targets, means and standard deviations, in units of y; std > 0.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of y; the mean over rows and outputs. Smaller is better.
+        Mean over rows and outputs, in units of y; smaller is better.
 
     Raises
     ------
@@ -118,29 +121,31 @@ def crps_loss(y_true, mean, std, *, sample_weight=None):
 
 
 def crps_normal(error: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Score normals with these errors of the mean, element by element and without checks."""
+    """Compute the CRPS of normals from errors of the mean, element by element, without checks."""
+    # E|X - y| - E|X - X'| / 2, where E|X - X'| = 2 std / sqrt(pi).
     return _mean_distance(error, std) - std / np.sqrt(np.pi)
 
 
 def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
-    """Continuous ranked probability score of mixtures of normals, in closed form.
+    """Compute the continuous ranked probability score of mixtures of normals, in closed form.
 
-    With several outputs each is scored by its marginal.
+    Each of several outputs is scored by its marginal distribution.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y.
+        Targets.
     loc, scale : array-like of shape (n_members, n_samples[, n_outputs])
         Means and standard deviations of the members, in units of y; scale > 0.
     weights : array-like of shape (n_members,), optional
-        Non-negative, summing to 1; equal by default.
+        Weights of the members: non-negative, summing to 1; equal by default.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of y; the mean over rows and outputs. Smaller is better.
+        Mean over rows and outputs, in units of y; smaller is better.
 
     Raises
     ------
@@ -163,47 +168,49 @@ def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
     0.3594
     """
     y, loc, scale, weights = check_members(y_true, loc, scale, weights)
+    # CRPS = sum_k w_k E|X_k - y| - 1/2 sum_kl w_k w_l E|X_k - X_l| (Eq. 5).
     losses = np.zeros_like(y)
     for k, weight in enumerate(weights):
         losses += weight * _mean_distance(y - loc[k], scale[k])
-        # Half of each pair's weight, twice: as (k, other) and as (other, k).
+        # Each pair counts twice, as (k, other) and (other, k), which cancels the factor 1/2.
         for other in range(k):
             spread = np.hypot(scale[k], scale[other])
             losses -= weight * weights[other] * _mean_distance(loc[k] - loc[other], spread)
-        losses -= weight**2 * scale[k] / np.sqrt(np.pi)
+        losses -= weight**2 * scale[k] / np.sqrt(np.pi)  # the pair (k, k)
     return float(average(losses, sample_weight).mean())
 
 
 def _mean_distance(shift, std):
-    """E|Z| of a normal Z with this mean and standard deviation."""
+    """Compute E|Z| of a normal Z with this mean and standard deviation."""
     z = shift / std
     return std * (z * special.erf(z / np.sqrt(2)) + np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2))
 
 
 def crps_sample_loss(y_true, samples, *, fair=True, sample_weight=None):
-    """Continuous ranked probability score of predictions given as draws.
+    """Compute the continuous ranked probability score of predictions given as draws.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y.
+        Targets.
     samples : array-like of shape (n_samples, n_draws) or (n_samples, n_outputs, n_draws)
-        Draws for each row, as `sample_y` gives them; in units of y.
+        Draws for each row, as returned by `sample_y`, in units of y.
     fair : bool, default=True
-        True takes the draws as a sample of the prediction: the score is an unbiased
-        estimate of the prediction's own, and may be negative. False takes the draws
-        themselves, equally likely, as the prediction.
+        True treats the draws as a sample from the prediction: the score is an unbiased estimate
+        of the prediction's score, and can be negative. False treats the empirical distribution of
+        the draws as the prediction.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of y; the mean over rows and outputs. Smaller is better.
+        Mean over rows and outputs, in units of y; smaller is better.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, or a fair score is asked of a single draw.
+        If shapes do not agree, or there is only one draw for a fair score.
 
     References
     ----------
@@ -226,9 +233,12 @@ def crps_sample_loss(y_true, samples, *, fair=True, sample_weight=None):
             f"{', '.join(map(str, y.shape))}, n_draws). Got {samples.shape}."
         )
     if fair and n_draws < 2:
-        raise ValueError("A fair score needs 2 draws at least. Got 1; fair=False takes it as is.")
+        raise ValueError(
+            "A fair score needs at least 2 draws. Got 1. Add draws, or set fair=False."
+        )
     error = np.abs(samples - y[..., None]).mean(axis=-1)
-    # Each draw is above so many others, and below the rest: the sum of distances of all pairs.
+    # The sum of distances of all pairs is a weighted sum of sorted draws: the k-th draw is larger
+    # than k others and smaller than n_draws - 1 - k.
     rank = 2 * np.arange(n_draws) - (n_draws - 1)
     distance = np.sort(samples, axis=-1) @ rank / (n_draws * (n_draws - fair))
     return float(average(error - distance, sample_weight).mean())

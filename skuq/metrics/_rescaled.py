@@ -1,7 +1,7 @@
-"""Scores of relative uncertainty: of bounds ``mean +- c std``, whatever the scale c.
+"""Score relative uncertainty: bounds ``mean +- c std`` for all scales c.
 
-They ask whether standard deviations are wide where errors are large, and leave aside
-whether they are too wide on the whole. Notation: n rows, m outputs, z = |y - mean| / std.
+These scores measure whether standard deviations are large where errors are large, and ignore
+whether they are too large overall. Notation: n rows, m outputs, z = |y - mean| / std.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from skuq.metrics._checks import average, check_same_shape
 
 
 def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
-    """Coverage and mean width of ``mean +- c std`` for all scales c that matter.
+    """Compute coverage and mean width of ``mean +- c std`` for all relevant scales c.
 
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,)
-        In units of y; std > 0.
+        Targets, means and standard deviations, in units of y; std > 0.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     scale : ndarray of shape (n_points,)
-        c: 0, then every value at which another target is covered, ascending to the
-        smallest that covers all. No unit.
+        Scales c: 0, and every value at which a further target is covered, in increasing order up
+        to the smallest value that covers all targets.
     coverage : ndarray of shape (n_points,)
         Share of targets covered, ends of the bounds included; 1 at the end.
     width : ndarray of shape (n_points,)
@@ -39,7 +40,7 @@ def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
 
     Notes
     -----
-    Coverage is a staircase in c: between two points it is that of the first.
+    Coverage is a step function of c, constant between two points.
 
     References
     ----------
@@ -55,32 +56,33 @@ def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
     y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
     if y.ndim > 1:
         raise ValueError(
-            f"A curve is of one output, `y_true` of shape (n_samples,). Got {y.shape}."
+            f"`y_true` must have shape (n_samples,), since a curve is of one output. Got {y.shape}."
         )
     weight = check_weights(sample_weight, y)
-    z = np.where(weight > 0, np.abs(y - mean) / std, 0.0)  # no step for rows that do not count
+    z = np.where(weight > 0, np.abs(y - mean) / std, 0.0)  # no step for rows of weight 0
     order = np.argsort(z)
     scale = np.concatenate([[0.0], z[order]])
     total = np.cumsum(np.concatenate([[0.0], weight[order]]))
-    last = np.append(scale[1:] > scale[:-1], True)  # of those covered at once
+    last = np.append(scale[1:] > scale[:-1], True)  # the last of targets covered at the same c
     scale, coverage = scale[last], total[last] / total[-1]
     return scale, coverage, 2 * scale * np.average(std, weights=weight)
 
 
 def coverage_width_auc(y_true, mean, std, *, sample_weight=None):
-    """Area under the curve of mean width against coverage, from 0 to full coverage.
+    """Compute the area under the curve of mean width against coverage, from 0 to full coverage.
 
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y; std > 0.
+        Targets, means and standard deviations, in units of y; std > 0.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of y; the mean over outputs. Smaller is better. The same for std times
-        any factor.
+        Mean over outputs, in units of y; smaller is better. It does not change if std is
+        multiplied by a factor.
 
     Raises
     ------
@@ -93,13 +95,13 @@ def coverage_width_auc(y_true, mean, std, *, sample_weight=None):
 
     Notes
     -----
-    The curve climbs straight up while no target is covered and steps to the right by a
-    target's share when c reaches its z, at the width ``2 z mean(std)``. So the area is
-    exactly ``2 mean(std) mean(z)``, and no grid of scales is needed. The NOMU paper takes
-    trapezoids over a geometric grid of c from 1e-3 to 1e3 in 1e5 steps of 0.014 %, where a
-    step to the right stands somewhere within a grid step: the two agree to 7e-5 of the
-    area while all z are inside the grid. (Trapezoids between the targets themselves would
-    cut half a step off each, and give less by half the last width over n.)
+    The curve is vertical while no target is covered, and steps to the right by a target's share
+    when c reaches its z, at the width ``2 z mean(std)``. Therefore the area is exactly
+    ``2 mean(std) mean(z)``, and no grid of scales is needed. The NOMU paper uses the trapezoidal
+    rule over a geometric grid of c from 1e-3 to 1e3, in 1e5 steps of 0.014 %, in which a step to
+    the right lies somewhere within a grid step. The two agree to 7e-5 of the area if all z are
+    inside the grid. (Trapezoids between the targets themselves would cut off half of each step,
+    and give an area smaller by half the last width divided by n.)
 
     References
     ----------
@@ -117,24 +119,25 @@ def coverage_width_auc(y_true, mean, std, *, sample_weight=None):
 
 
 def nll_min_loss(y_true, mean, std, *, return_scale=False, sample_weight=None):
-    """Gaussian negative log likelihood with all std times the factor that suits y best.
+    """Compute the Gaussian negative log likelihood after all std are multiplied by the best factor.
 
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        In units of y; std > 0.
+        Targets, means and standard deviations, in units of y; std > 0.
     return_scale : bool, default=False
-        Whether to return the factor too.
+        Also return the factor.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     loss : float
-        In nats, with 0.5 log(2 pi); the mean over rows and outputs. Smaller is better.
-        -inf if all predictions of an output are exact.
+        Mean over rows and outputs, in nats, with the constant 0.5 log(2 pi); smaller is better.
+        It is -inf if all predictions of an output are exact.
     scale : float or ndarray of shape (n_outputs,)
-        Only if `return_scale`: the factor c of each output, ``c**2 = mean(z**2)``. Above 1
-        the std were too small.
+        Factor c of each output, ``c**2 = mean(z**2)``, returned if `return_scale`. Above 1 the
+        std were too small.
 
     Raises
     ------
@@ -143,9 +146,9 @@ def nll_min_loss(y_true, mean, std, *, return_scale=False, sample_weight=None):
 
     Notes
     -----
-    The factor is chosen on the rows that are scored, as in the paper. It judges relative
-    uncertainty, and is no estimate of what calibration would achieve on new rows. The
-    paper leaves out the constant.
+    As in the paper, the factor is chosen on the rows that are scored. The loss therefore measures
+    relative uncertainty, and does not estimate the effect of a calibration on new rows. The paper
+    omits the constant.
 
     References
     ----------
@@ -163,7 +166,7 @@ def nll_min_loss(y_true, mean, std, *, return_scale=False, sample_weight=None):
     largest = np.where(z.max(axis=0) > 0, z.max(axis=0), 1.0)  # squares must not underflow
     scale = largest * np.sqrt(average((z / largest) ** 2, sample_weight))  # (m,) or a number
     with np.errstate(divide="ignore"):
-        # With this factor the mean of z**2 is 1.
+        # Mean over rows of log(c std) + (z / c)^2 / 2, where the mean of (z / c)^2 is 1.
         losses = LOG_SQRT_2PI + average(np.log(std), sample_weight) + np.log(scale) + 0.5
     loss = float(losses.mean())
     return (loss, scale if y.ndim > 1 else float(scale)) if return_scale else loss

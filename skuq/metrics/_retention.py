@@ -1,7 +1,7 @@
-"""Does uncertainty find what goes wrong? Of errors of any kind, in numbers or in classes.
+"""Score how well uncertainty identifies errors of any kind, in regression or classification.
 
-Notation: n rows, r the share of rows retained, the least uncertain first. Rows of equal
-uncertainty come in random order, and what is given is the expectation over it.
+Notation: n rows; r is the share of rows retained, of which the least uncertain come first. Rows
+of equal uncertainty come in random order, and results are expectations over this order.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from skuq.metrics._checks import check_same_shape, group_sums
 
 
 def error_retention_curve(errors, uncertainty, *, sample_weight=None):
-    """Error left if the most uncertain rows were handed to someone who makes none.
+    """Compute the error that is left if the most uncertain rows are given to a perfect oracle.
 
     Parameters
     ----------
     errors : array-like of shape (n_samples,)
         Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
     uncertainty : array-like of shape (n_samples,)
-        Larger is less sure.
+        Uncertainty of each row; larger means less certain.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     retained : ndarray of shape (n_points,)
         Shares of rows, from 0 to 1.
     error : ndarray of shape (n_points,)
-        Sum of the retained rows' errors over the number of all rows, so that it ends at
-        the mean error. The curve is linear between points.
+        Sum of the retained rows' errors divided by the number of all rows, so that the last value
+        is the mean error. The curve is linear between points.
 
     Raises
     ------
@@ -59,21 +60,22 @@ def error_retention_curve(errors, uncertainty, *, sample_weight=None):
 
 
 def retention_auc(errors, uncertainty, *, sample_weight=None):
-    """Area under the error-retention curve.
+    """Compute the area under the error-retention curve.
 
     Parameters
     ----------
     errors : array-like of shape (n_samples,)
         Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
     uncertainty : array-like of shape (n_samples,)
-        Larger is less sure.
+        Uncertainty of each row; larger means less certain.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of the errors; smaller is better. Half the mean error if uncertainty says
-        nothing. Judges errors and their ranking together.
+        Area in units of the errors; smaller is better. It is half the mean error if uncertainty
+        is unrelated to the errors. It measures the errors and their ranking together.
 
     Raises
     ------
@@ -96,21 +98,22 @@ def retention_auc(errors, uncertainty, *, sample_weight=None):
 
 
 def aurc_loss(errors, uncertainty, *, sample_weight=None):
-    """Area under the risk-coverage curve: mean error of the rows retained, over all r.
+    """Compute the area under the risk-coverage curve: the retained rows' mean error, over all r.
 
     Parameters
     ----------
     errors : array-like of shape (n_samples,)
         Errors of any kind: squared or absolute ones of a regressor, 0 and 1 of a classifier.
     uncertainty : array-like of shape (n_samples,)
-        Larger is less sure.
+        Uncertainty of each row; larger means less certain.
     sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
     Returns
     -------
     float
-        In units of the errors; smaller is better. The mean error if uncertainty says
-        nothing.
+        Area in units of the errors; smaller is better. It is the mean error if uncertainty is
+        unrelated to the errors.
 
     Raises
     ------
@@ -119,9 +122,9 @@ def aurc_loss(errors, uncertainty, *, sample_weight=None):
 
     Notes
     -----
-    The integral over r of the error-retention curve over r, exactly. Geifman and El-Yaniv
-    take the mean over whole numbers of rows; the two differ by order log(n) / n, and the
-    integral does not change if all rows are repeated.
+    The area is the exact integral over r of the error-retention curve divided by r. Geifman and
+    El-Yaniv take the mean over whole numbers of rows. The two differ by order log(n) / n, and
+    only the integral does not change if all rows are repeated.
 
     References
     ----------
@@ -137,22 +140,23 @@ def aurc_loss(errors, uncertainty, *, sample_weight=None):
     """
     retained, error = error_retention_curve(errors, uncertainty, sample_weight=sample_weight)
     step, rise = np.diff(retained), np.diff(error)
-    # Beside a huge weight a tiny one may be lost in rounding.
+    # A step can round to 0 if a tiny weight is added to a huge one.
     slope = np.divide(rise, step, out=np.zeros_like(step), where=step > 0)
-    # On each piece the curve is slope * r + offset; the first starts at the origin. The
-    # slopes integrate to the curve's last value, the offsets to logarithms.
+    # On each piece the curve is slope * r + offset, and the first piece starts at the origin. In
+    # the integral of (slope * r + offset) / r the slopes sum to the curve's last value, and the
+    # offsets are multiplied by logarithms.
     offset = (error[:-1] - slope * retained[:-1])[1:]
     return float(error[-1] + offset @ np.log1p(step[1:] / retained[1:-1]))
 
 
 def ood_auroc_score(score_in, score_out, *, sample_weight=None):
-    """Area under the ROC curve of a score that detects out-of-distribution rows.
+    """Compute the area under the ROC curve of a score that detects out-of-distribution rows.
 
     Parameters
     ----------
     score_in : array-like of shape (n_in,)
-        Scores of rows like the training data: a standard deviation, entropy or another number
-        that should be low there.
+        Scores of rows like the training data, such as standard deviations or entropies, which
+        should be low.
     score_out : array-like of shape (n_out,)
         Scores of rows unlike the training data, which should be high.
     sample_weight : array-like of shape (n_in + n_out,), optional
@@ -161,8 +165,8 @@ def ood_auroc_score(score_in, score_out, *, sample_weight=None):
     Returns
     -------
     float
-        Area under the ROC curve: the probability that a row out of the distribution has
-        the higher score of two. 1 is best, 0.5 says nothing.
+        Area under the ROC curve: the probability that an out-of-distribution row has a higher
+        score than an in-distribution row. 1 is best, and 0.5 is the value of random scores.
 
     Raises
     ------
@@ -171,7 +175,7 @@ def ood_auroc_score(score_in, score_out, *, sample_weight=None):
 
     See Also
     --------
-    sklearn.metrics.roc_auc_score : Called here.
+    sklearn.metrics.roc_auc_score : The function that computes the area.
 
     Examples
     --------
@@ -189,5 +193,7 @@ def ood_auroc_score(score_in, score_out, *, sample_weight=None):
     weight = check_weights(sample_weight, score)
     for name, side in (("score_in", ~is_out), ("score_out", is_out)):
         if not weight[side].any():
-            raise ValueError(f"All `sample_weight` of `{name}` are 0.")
+            raise ValueError(
+                f"`sample_weight` must be positive for at least one row of `{name}`. All are 0."
+            )
     return float(roc_auc_score(is_out, score, sample_weight=weight))

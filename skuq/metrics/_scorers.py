@@ -1,4 +1,4 @@
-"""Scores of estimators by name, for scikit-learn's cross-validation and searches.
+"""Scorers of estimators by name, for scikit-learn's cross-validation and searches.
 
 Notation: n rows, m outputs.
 """
@@ -22,24 +22,24 @@ from skuq.metrics._members import ensemble_nll_loss
 from skuq.metrics._regression import crps_loss, crps_mixture_loss, gaussian_nll_loss
 from skuq.metrics._rescaled import coverage_width_auc, nll_min_loss
 
-# Of a distribution known by its quantiles only: the midpoint rule over so many levels.
+# Levels of the midpoint rule for the CRPS of distributions that are given by quantiles.
 _CRPS_LEVELS = (np.arange(100) + 0.5) / 100
 
 
 def get_scorer(name):
-    """A scorer by its name.
+    """Get a scorer by its name.
 
     Parameters
     ----------
     name : str
-        One of `get_scorer_names()`, where the coverage at the end may be any whole
-        percentage, or a name of scikit-learn's own scorers.
+        One of `get_scorer_names()`, in which the coverage at the end can be any whole
+        percentage, or the name of one of scikit-learn's scorers.
 
     Returns
     -------
     callable
-        ``scorer(estimator, X, y, sample_weight=None)``, larger is better (of "coverage_90"
-        and its kind neither: best is 0.9). Can be pickled.
+        ``scorer(estimator, X, y, sample_weight=None)``, which can be pickled. Larger values are
+        better, except for coverages, such as "coverage_90", whose best value is 0.9.
 
     Raises
     ------
@@ -48,11 +48,11 @@ def get_scorer(name):
 
     Notes
     -----
-    Estimators with `predict_distribution(X)` (all of skuq) are scored by what that gives:
-    its `log_prob`, `cdf` and `interval`, and for the CRPS its normals (`loc`, `scale`,
-    `weights`) or, without them, its `quantile`. Others, and for what is missing, by the
-    normal of `predict(X, return_std=True)`. Classifiers are scored by `predict_proba`.
-    Pipelines and searches are scored by the estimator inside.
+    Estimators with `predict_distribution(X)`, as all of skuq's, are scored by the distribution:
+    by its `log_prob`, `cdf` and `interval`, and for the CRPS by its normals (`loc`, `scale`,
+    `weights`) or, without them, by its `quantile`. If the method or one of these is missing, the
+    normal of `predict(X, return_std=True)` is scored. Classifiers are scored by `predict_proba`,
+    and pipelines and searches by the estimator inside.
 
     Examples
     --------
@@ -69,17 +69,18 @@ def get_scorer(name):
         if name in sklearn.metrics.get_scorer_names():
             return sklearn.metrics.get_scorer(name)
     raise ValueError(
-        f"`name` must be one of {get_scorer_names()} or one of scikit-learn's. Got {name!r}."
+        f"`name` must be one of {get_scorer_names()}, or the name of one of scikit-learn's "
+        f"scorers. Got {name!r}."
     )
 
 
 def get_scorer_names():
-    """Names of the scorers, without scikit-learn's own.
+    """List the names of skuq's scorers.
 
     Returns
     -------
     list of str
-        Sorted. Those of intervals are listed for a coverage of 50, 80, 90, 95 and 99 %.
+        Sorted names. Scorers of intervals are listed for coverages of 50, 80, 90, 95 and 99 %.
 
     Examples
     --------
@@ -91,16 +92,17 @@ def get_scorer_names():
 
 
 def make_scorers(*names):
-    """Scorers by their names, for ``cross_validate(.., scoring=..)`` and searches.
+    """Get several scorers by their names, for ``cross_validate(.., scoring=..)`` and searches.
 
     Parameters
     ----------
     *names : str
-        Any that `get_scorer` knows.
+        Names accepted by `get_scorer`.
 
     Returns
     -------
     dict of {str: callable}
+        The scorers by name.
 
     Raises
     ------
@@ -117,7 +119,7 @@ def make_scorers(*names):
 
 @dataclass(frozen=True)
 class UncertaintyScorer:
-    """Scorer of an uncertainty: ``scorer(estimator, X, y, sample_weight=None)``.
+    """Scorer of uncertainty: ``scorer(estimator, X, y, sample_weight=None)``.
 
     Parameters
     ----------
@@ -136,9 +138,13 @@ class UncertaintyScorer:
         Parameters
         ----------
         estimator : fitted estimator
+            Regressor or classifier, or a pipeline or search with one inside.
         X : array-like of shape (n_samples, n_features)
+            Rows to predict.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
         sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
 
         Returns
         -------
@@ -147,13 +153,14 @@ class UncertaintyScorer:
         Raises
         ------
         TypeError
-            If the estimator is of the wrong kind, or does not say how sure it is.
+            If the score is not for this kind of estimator, or the estimator does not predict its
+            uncertainty.
         """
         model, X = innermost(estimator, X)
         if classifies(model):
             if self.name not in _CLASS_SCORES:
                 raise TypeError(
-                    f"{self.name!r} is a score of regressors; of classifiers there are "
+                    f"{self.name!r} is a score of regressors. Scores of classifiers are "
                     f"{sorted(_CLASS_SCORES)}. Got {model!r}."
                 )
             return _CLASS_SCORES[self.name](*_classes(model, X, y), sample_weight)
@@ -166,32 +173,34 @@ class UncertaintyScorer:
         return score(_Predicted(model, X, y), sample_weight)
 
     def set_score_request(self, *, sample_weight):
-        """A scorer that asks metadata routing for weights.
+        """Return a scorer that requests weights by metadata routing.
 
         Parameters
         ----------
         sample_weight : bool, str or None
-            As in scikit-learn's `set_score_request`.
+            Request, as in scikit-learn's `set_score_request`.
 
         Returns
         -------
         UncertaintyScorer
+            Copy of this scorer with the request.
         """
         return replace(self, weight_request=sample_weight)
 
     def get_metadata_routing(self):
-        """Describe the metadata that scikit-learn may route to the scorer.
+        """Describe the metadata that scikit-learn can route to the scorer.
 
         Returns
         -------
         MetadataRequest
+            Request for `sample_weight`.
         """
         request = MetadataRequest(owner=self)
         request.score.add_request(param="sample_weight", alias=self.weight_request)
         return request
 
     def _accept_sample_weight(self):
-        # Asked by scikit-learn where several scorers share weights without routing.
+        # Called by scikit-learn if several scorers share weights without routing.
         return True
 
     def __repr__(self):
@@ -199,7 +208,7 @@ class UncertaintyScorer:
 
 
 def _percentage(name):
-    """The coverage at the end of the name of an interval's score, or None."""
+    """Read the coverage at the end of the name of an interval score; None if there is none."""
     kind, _, digits = str(name).rpartition("_")
     known = kind in _INTERVAL_SCORES and digits in map(str, range(1, 100))
     return int(digits) if known else None
@@ -207,7 +216,7 @@ def _percentage(name):
 
 @dataclass(frozen=True)
 class _Predicted:
-    """Rows, and what a regressor says about them."""
+    """Targets of some rows, and a regressor's predictions of them, computed when needed."""
 
     model: object
     X: object
@@ -215,17 +224,17 @@ class _Predicted:
 
     @cached_property
     def distribution(self):
-        """The predictive distribution, None for a regressor that has none."""
+        """Predictive distribution, or None if the regressor has none."""
         predict = getattr(self.model, "predict_distribution", None)
         return None if predict is None else predict(self.X)
 
     def offers(self, *names):
-        """Whether the distribution has attributes of these names."""
+        """Tell whether the distribution has attributes of these names."""
         return all(hasattr(self.distribution, name) for name in names)
 
     @cached_property
     def normal(self):
-        """Mean and standard deviation, (n[, m])."""
+        """Mean and standard deviation of the prediction, (n[, m]) each."""
         return predict_normal(self.model, self.X)
 
     @cached_property
@@ -235,7 +244,7 @@ class _Predicted:
         return as_predicted(self.target, self.normal[0] if mean is None or callable(mean) else mean)
 
     def interval(self, coverage):
-        """Lower and upper ends of central intervals, each (n[, m])."""
+        """Predict lower and upper ends of central intervals, each (n[, m])."""
         if self.offers("interval"):
             return np.moveaxis(np.asarray(self.distribution.interval(coverage)), 1, 0)
         mean, std = self.normal
@@ -243,23 +252,25 @@ class _Predicted:
         return mean - reach, mean + reach
 
     def pit(self):
-        """Values of the predicted cdf at y, (n[, m])."""
+        """Compute values of the predicted cdf at y, (n[, m])."""
         if self.offers("cdf"):
             return np.clip(self.distribution.cdf(self.y), 0, 1)
         return pit_values(self.y, *self.normal)
 
 
 def _nll(predicted, weight):
+    """Minus the negative log likelihood of the distribution, or of the normal."""
     if not predicted.offers("log_prob"):
         return -gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
-    # Per output, as `mixture_nll_loss`.
+    # Divided by the number of outputs, as in `mixture_nll_loss`.
     n_outputs = predicted.y[0].size
     return float(average(predicted.distribution.log_prob(predicted.y), weight)) / n_outputs
 
 
 def _crps(predicted, weight):
+    """Minus the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
-    # Members with parameters beyond these are no normals.
+    # Distributions with further parameters are not mixtures of normals.
     others = predicted.offers("df") or predicted.offers("probabilities")
     if predicted.offers("loc", "scale", "weights") and not others:
         mixture = distribution.loc, distribution.scale, distribution.weights
@@ -270,11 +281,13 @@ def _crps(predicted, weight):
     return -crps_loss(y, *predicted.normal, sample_weight=weight)
 
 
-def _of_normal(loss):
+def _normal_score(loss):
+    """Make a score of a loss of (y, mean, std)."""
     return lambda predicted, weight: -loss(predicted.y, *predicted.normal, sample_weight=weight)
 
 
-def _of_pit(loss):
+def _pit_score(loss):
+    """Make a score of a loss of PIT values."""
     return lambda predicted, weight: -loss(pit=predicted.pit(), sample_weight=weight)
 
 
@@ -296,29 +309,30 @@ def _width(predicted, weight, coverage):
 
 
 def _classes(model, X, y):
-    """Labels, probabilities and the classes that these are of."""
+    """Return labels, predicted probabilities and the classes of their columns."""
     if not hasattr(model, "predict_proba"):
-        raise TypeError(f"To be scored, a classifier must have `predict_proba`. {model!r} has not.")
+        raise TypeError(f"To be scored, a classifier must have `predict_proba`. Got {model!r}.")
     return y, np.asarray(model.predict_proba(X)), model.classes_
 
 
-def _of_proba(loss):
+def _proba_score(loss):
+    """Make a score function, larger is better, of a loss of class probabilities."""
     return lambda y, proba, classes, weight: -loss(y, proba, labels=classes, sample_weight=weight)
 
 
 _NUMBER_SCORES = {
     "neg_nll": _nll,
-    "neg_gaussian_nll": _of_normal(gaussian_nll_loss),
-    "neg_nll_min": _of_normal(nll_min_loss),
+    "neg_gaussian_nll": _normal_score(gaussian_nll_loss),
+    "neg_nll_min": _normal_score(nll_min_loss),
     "neg_crps": _crps,
-    "neg_coverage_width_auc": _of_normal(coverage_width_auc),
-    "neg_calibration_error": _of_pit(calibration_error),
-    "neg_miscalibration_area": _of_pit(miscalibration_area),
+    "neg_coverage_width_auc": _normal_score(coverage_width_auc),
+    "neg_calibration_error": _pit_score(calibration_error),
+    "neg_miscalibration_area": _pit_score(miscalibration_area),
     "neg_sharpness": lambda predicted, weight: (
         -sharpness(predicted.normal[1], sample_weight=weight)
     ),
 }
-# Each with a percentage after its name.
+# Their names are followed by a percentage, the nominal coverage.
 _INTERVAL_SCORES = {
     "coverage": _coverage,
     "neg_coverage_error": _coverage_error,
@@ -329,8 +343,8 @@ _CLASS_SCORES = {
     "neg_nll": lambda y, proba, classes, weight: (
         -ensemble_nll_loss(y, proba[None], labels=classes, sample_weight=weight)
     ),
-    "neg_brier": _of_proba(brier_loss),
-    "neg_ece": _of_proba(ece_loss),
-    "neg_classwise_ece": _of_proba(classwise_ece_loss),
+    "neg_brier": _proba_score(brier_loss),
+    "neg_ece": _proba_score(ece_loss),
+    "neg_classwise_ece": _proba_score(classwise_ece_loss),
 }
 _SCORES = {**_NUMBER_SCORES, **_CLASS_SCORES}

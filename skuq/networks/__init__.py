@@ -1,4 +1,4 @@
-"""Functions that build Keras models, their heads and their search spaces."""
+"""Build Keras models, and define their heads and search spaces."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""Activation functions on arrays, by Keras' names: what a plan needs to predict in NumPy.
+"""Activation functions on arrays, by Keras' names, with which a plan predicts in NumPy.
 
-In training the same names mean Keras' own functions; tests hold the two together. Written
-with what NumPy does quickly: tanh, exp, maximum and minimum, but not where or logaddexp.
+In training the same names mean Keras' own functions, and tests compare the two. They are written
+with functions that are fast in NumPy: tanh, exp, maximum and minimum, but not where or logaddexp.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def _softplus(x):
 
 
 def mish(xp, x):
-    """``x * tanh(softplus(x))``, of one exponential instead of three functions.
+    """Compute ``x * tanh(softplus(x))`` with a single exponential.
 
-    With e = exp(x), tanh(log(1 + e)) is n / (n + 2) for n = e (e + 2). Beyond 20 that is 1.
+    With e = exp(x) and n = e (e + 2), tanh(log(1 + e)) = n / (n + 2). For x > 20 it rounds to 1.
     """
     e = xp.exp(xp.minimum(x, 20.0))
     n = e * (e + 2.0)

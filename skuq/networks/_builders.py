@@ -27,7 +27,8 @@ def unpack_hypermodel(given: Any) -> Any:
     keras_tuner = sys.modules.get("keras_tuner")
     if keras_tuner is None or not isinstance(given, keras_tuner.HyperModel):
         return given
-    # As its class defines it: Keras-Tuner wraps it in a function of any arguments.
+    # Use the method of the class, because Keras-Tuner wraps that of the object in a function of
+    # any arguments.
     return types.MethodType(type(given).build, given)
 
 
@@ -35,7 +36,7 @@ def check_space_arguments(build: Callable[..., Any]) -> None:
     """Raise SearchSpaceError if a function does not take hp, input_shape and n_outputs."""
     try:
         signature = inspect.signature(build)
-    except (TypeError, ValueError):  # of some builtins
+    except (TypeError, ValueError):  # some builtins have no signature
         return
     try:
         signature.bind("hp", "input_shape", "n_outputs")

@@ -20,41 +20,51 @@ class CategoricalHead:
     Parameters
     ----------
     n_classes : int
+        Number of classes.
     """
 
     n_classes: int
 
     @property
     def n_raw(self) -> int:
-        """Numbers the network has to give."""
+        """Number of raw outputs of the network."""
         return self.n_classes
 
     def probabilities(self, raw: Any, xp: Any = np) -> Any:
-        """Numbers (.., n_classes) that sum to 1, from raw numbers of that shape."""
+        """Compute class probabilities (.., n_classes) from raw numbers of that shape."""
         return (special if xp is np else xp).softmax(raw, axis=-1)
 
     def pooled(self, raw) -> np.ndarray:
-        """Raw numbers (.., n_classes) of the average probabilities of an equal mixture (K, ..)."""
+        """Compute raw numbers (.., n_classes) of the averaged probabilities of K networks.
+
+        `raw` is (K, .., n_classes).
+        """
         return special.logsumexp(special.log_softmax(raw, axis=-1), axis=0) - np.log(len(raw))
 
     def loss(self, y, raw):
-        """Cross-entropy of each row, in nats: codes (.., 1) and raw tensors to (..,)."""
+        """Compute the cross-entropy (..,) of each row in nats, from tensors.
+
+        `y` holds class codes (.., 1), and `raw` is (.., n_classes).
+        """
         ops = backend.ops
         codes = ops.cast(y[..., 0], "int32")
         chosen = ops.sum(ops.one_hot(codes, self.n_classes) * raw, axis=-1)
         return ops.logsumexp(raw, axis=-1) - chosen
 
     def mixture_loss(self, y, copies):
-        """`loss` of the copies' average probabilities: y (.., 1), copies (.., C, n_raw)."""
+        """Compute the loss of the copies' average probabilities.
+
+        `y` is (.., 1), and `copies` are (.., C, n_raw).
+        """
         losses = self.loss(y[..., None, :], copies)  # (.., C)
         return np.log(copies.shape[-2]) - backend.ops.logsumexp(-losses, axis=-1)
 
     def scores(self, y, raw) -> np.ndarray:
-        """`loss` (..,) in NumPy, from arrays: searches minimise it."""
+        """Compute the loss (..,) in NumPy, from arrays. Searches minimise it."""
         return -self.log_likelihood(y, raw)
 
     def log_likelihood(self, y, raw) -> np.ndarray:
-        """Log probability (..,) of codes (.., 1), from arrays of raw numbers (.., n_classes)."""
+        """Compute log probabilities (..,) of codes (.., 1), from raw numbers (.., n_classes)."""
         codes = np.broadcast_to(np.asarray(y).astype(int), (*raw.shape[:-1], 1))
         chosen = np.take_along_axis(raw, codes, axis=-1)[..., 0]
         return chosen - special.logsumexp(raw, axis=-1)

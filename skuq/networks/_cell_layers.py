@@ -1,4 +1,4 @@
-"""Layers of image networks stacked of cells, and the network that stacks a genotype's cells."""
+"""Build image networks from stacked cells: their layers, and the network of a genotype."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from skuq.networks._genotypes import Cell, Genotype
 
 
 class CellLayers:
-    """Keras' layers as functions of a value, all float32 and with names of their own.
+    """Functions that apply Keras layers to a value, with given names and in float32.
 
-    A model's JSON then depends on nothing but its architecture, and holds no class that
-    is not Keras' own.
+    A model's JSON then depends only on its architecture, and names no class outside Keras.
     """
 
     def __init__(self):
         from skuq.backend import keras
 
         self._layers = keras.layers
-        self._rectified = {}
+        self._rectified = {}  # id of a value -> the value, and its ReLU
 
     def __call__(self, layer: str, x, name: str, **arguments):
+        """Apply the Keras layer of class `layer` to a value."""
         return getattr(self._layers, layer)(name=name, dtype="float32", **arguments)(x)
 
     def conv(self, x, channels, size, name, strides=1):
@@ -35,23 +35,23 @@ class CellLayers:
         return self("SeparableConv2D", x, name, **arguments)
 
     def norm(self, x, name):
-        # PyTorch's momentum 0.1 and epsilon, which both papers train with.
+        # Defaults of PyTorch, which both papers use. Its momentum of 0.1 is 0.9 in Keras.
         return self("BatchNormalization", x, name, momentum=0.9, epsilon=1e-5)
 
     def relu(self, x, name):
-        """A rectified value, computed once for all operations that begin with it."""
+        """Apply a ReLU, computed once for all operations that begin with the same value."""
         if id(x) not in self._rectified:
-            # With x itself, lest its id is given to another value.
+            # Keep x itself, too, so that its id is not given to another value.
             self._rectified[id(x)] = x, self("ReLU", x, f"{name}_relu")
         return self._rectified[id(x)][1]
 
     def conv_norm(self, x, channels, size, name, strides=1):
-        """ReLU, convolution, batch normalisation: the order in all cells."""
+        """Apply ReLU, convolution and batch normalisation, the order in all cells."""
         x = self.conv(self.relu(x, name), channels, size, f"{name}_conv", strides)
         return self.norm(x, f"{name}_norm")
 
     def pool(self, kind, x, size, strides, name):
-        # "same" averages over real pixels only.
+        # With "same" padding, Keras averages over real pixels only.
         return self(kind, x, name, pool_size=size, strides=strides, padding="same")
 
     def add(self, values, name):
@@ -61,11 +61,11 @@ class CellLayers:
         return values[0] if len(values) == 1 else self("Concatenate", values, name)
 
     def factorized_reduction(self, x, channels, name):
-        """Half the resolution: even pixels give half of the channels, odd ones the rest."""
+        """Halve the resolution: even pixels give half of the channels, odd pixels the rest."""
         x = self.relu(x, name)
         even = self.conv(x, channels // 2, 1, f"{name}_even_conv", 2)
         odd_height, odd_width = x.shape[1] % 2, x.shape[2] % 2
-        if odd_height or odd_width:  # one more pixel, so that both halves have one size
+        if odd_height or odd_width:  # add a pixel, so that both halves have the same size
             padding = ((0, odd_height), (0, odd_width))
             x = self("ZeroPadding2D", x, f"{name}_pad", padding=padding)
         x = self("Cropping2D", x, f"{name}_shift", cropping=((1, 0), (1, 0)))
@@ -91,7 +91,7 @@ def _separable(size, layers, x, strides, name):
 
 def _dilated_convolution(size, layers, x, strides, name):
     x = layers.separable(layers.relu(x, name), size, f"{name}_conv", dilation=2)
-    if strides > 1:  # Keras takes none beside a dilation: pixels are left out behind it
+    if strides > 1:  # Keras allows no strides with a dilation: drop pixels after it instead
         x = layers.pool("MaxPooling2D", x, 1, strides, f"{name}_strides")
     return layers.norm(x, f"{name}_norm")
 
@@ -125,35 +125,37 @@ def build_cell_network(
     n_cells: int,
     stem_multiplier: int = 3,
 ):
-    """The network that stacks a genotype's cells, as DARTS does for small images.
+    """Build the network that stacks a genotype's cells, as DARTS does for small images.
 
-    A 3x3 convolution with batch normalisation (the stem), `n_cells` cells, the mean over
-    all pixels, a dense layer. Cells ``n_cells // 3`` and ``2 * n_cells // 3`` are
-    reduction cells: half the resolution, twice the channels. The first cell is always a
-    normal one, so that a network of one cell has no reduction and one of two cells one.
+    The layers are a 3x3 convolution with batch normalisation (the stem), `n_cells` cells, the
+    mean over all pixels, and a dense layer. Cells ``n_cells // 3`` and ``2 * n_cells // 3`` are
+    reduction cells, with half the resolution and twice the channels. The first cell is always a
+    normal one, so that a network of one cell has no reduction, and one of two cells has one.
 
     Parameters
     ----------
     genotype : Genotype
+        The normal and the reduction cell.
     input_shape : tuple of (height, width, channels)
-        Any size from one pixel on.
+        Shape of an image, of any size from one pixel on.
     n_outputs : int
-        Linear outputs.
+        Number of linear outputs.
     channels : int
         Number of channels of the operations in the first cells.
     n_cells : int
+        Number of cells.
     stem_multiplier : int, default=3
         Channels of the stem, in units of `channels`.
 
     Returns
     -------
     keras.Model
-        float32, of Keras' own layers only. Equal arguments give equal JSON.
+        A float32 model that has only Keras' own layers. Equal arguments give equal JSON.
 
     Raises
     ------
     ValueError
-        If `input_shape` is not that of an image.
+        If `input_shape` is not the shape of an image.
 
     References
     ----------
@@ -161,14 +163,15 @@ def build_cell_network(
     """
     check_image(input_shape)
     layers = CellLayers()
-    inputs, stem = begin(layers, input_shape, stem_multiplier * channels)
-    before, last = stem, stem
-    halved = False  # is `last` half as large as `before`?
+    inputs, stem = image_stem(layers, input_shape, stem_multiplier * channels)
+    before, last = stem, stem  # outputs of the two previous cells, which a cell reads
+    halved = False  # whether `last` has half the resolution of `before`
     reductions = {n_cells // 3, 2 * n_cells // 3} - {0}
     for i in range(n_cells):
         name, reduces = f"cell_{i}", i in reductions
         cell = genotype.reduction if reduces else genotype.normal
         channels = channels * 2 if reduces else channels
+        # Both inputs of a cell get its number of channels and the resolution of `last`.
         if halved:
             first = layers.factorized_reduction(before, channels, f"{name}_0")
         else:
@@ -176,10 +179,11 @@ def build_cell_network(
         second = layers.conv_norm(last, channels, 1, f"{name}_1")
         output = _cell(layers, cell, first, second, 2 if reduces else 1, name)
         before, last, halved = last, output, reduces
-    return end(layers, inputs, last, n_outputs, "cells")
+    return image_outputs(layers, inputs, last, n_outputs, "cells")
 
 
 def _cell(layers, cell: Cell, before, last, strides, name):
+    """Apply one cell; in a reduction cell the operations on its inputs have strides of 2."""
     values = [before, last]
     for k, edges in enumerate(cell.nodes, start=2):
         ends = [
@@ -193,21 +197,24 @@ def _cell(layers, cell: Cell, before, last, strides, name):
 
 
 def check_image(input_shape):
+    """Raise ValueError unless a shape is (height, width, channels)."""
     if len(input_shape) != 3 or not all(isinstance(n, Integral) and n > 0 for n in input_shape):
         raise ValueError(
-            "Cells take images: `input_shape` must be (height, width, channels). "
+            "Networks of cells need images: `input_shape` must be (height, width, channels). "
             f"Got {tuple(input_shape)}."
         )
 
 
-def begin(layers, input_shape, channels):
+def image_stem(layers, input_shape, channels):
+    """Make the input of an image network, and its stem: convolution and normalisation."""
     from skuq.backend import keras
 
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     return inputs, layers.norm(layers.conv(inputs, channels, 3, "stem_conv"), "stem_norm")
 
 
-def end(layers, inputs, x, n_outputs, name):
+def image_outputs(layers, inputs, x, n_outputs, name):
+    """Add the mean over pixels and the dense output layer, and make the model."""
     from skuq.backend import keras
 
     x = layers("GlobalAveragePooling2D", x, "mean")

@@ -1,6 +1,6 @@
-"""Image networks stacked of cells: the space of DARTS.
+"""Search space of image networks stacked of cells: that of DARTS.
 
-Neural Ensemble Search (Zaidi et al., NeurIPS 2021; here NES) looks there for its members.
+Neural Ensemble Search (Zaidi et al., NeurIPS 2021; here NES) searches its members in it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from skuq.networks._search_space import Decisions
 
 KINDS = ("normal", "reduction")
 _SIZES = ("channels", "n_cells")
-NODES = (2, 3, 4, 5)  # intermediate ones; 0 and 1 are the cell's inputs
+NODES = (2, 3, 4, 5)  # intermediate nodes; 0 and 1 are the cell's inputs
 
 
 def cell_hyperparameters() -> Space:
-    """Learning rate and l2 around those of DARTS, which are the defaults."""
+    """Make the space of learning rate and l2, with DARTS' values as defaults."""
     return Space(
         (
             Real("learning_rate", 0.0025, 0.25, log=True, default=0.025),
@@ -33,7 +33,7 @@ def cell_hyperparameters() -> Space:
 
 
 def cell_recipe(configuration: Mapping, batch_size: int) -> dict:
-    """DARTS' training (NES B.3); how many epochs is left to whoever trains."""
+    """Make the recipe of DARTS' training (NES, appendix B.3), without a number of epochs."""
     hyperparameters = cell_hyperparameters().default()
     decided = {name: configuration[name] for name in hyperparameters if name in configuration}
     return {
@@ -43,7 +43,7 @@ def cell_recipe(configuration: Mapping, batch_size: int) -> dict:
         "momentum": 0.9,
         "batch_size": batch_size,
         "schedule": "cosine",
-        "final_lr_factor": 1e-4,  # DARTS goes down to zero
+        "final_lr_factor": 1e-4,  # 0 in DARTS
         "clip_norm": 5.0,
         "reduce_lr_patience": None,
         "early_stopping_patience": None,
@@ -54,20 +54,20 @@ def cell_recipe(configuration: Mapping, batch_size: int) -> dict:
 @saved_as("networks.CellSpace")
 @dataclass(frozen=True)
 class CellSpace:
-    """The cells of DARTS: about 10^18 pairs of a normal and a reduction cell.
+    """Search space of DARTS: about 10^18 pairs of a normal and a reduction cell.
 
-    Each cell has four intermediate nodes, each the sum of two edges from different
-    earlier nodes, and each edge one of seven operations. How cells are stacked is told
-    at `build_cell_network`. The default of all decisions together is DARTS' own result.
+    Each cell has four intermediate nodes. A node is the sum of two edges from different earlier
+    nodes, and each edge has one of seven operations. `build_cell_network` documents how cells are
+    stacked. The default configuration is the architecture that DARTS found.
 
     Parameters
     ----------
     channels : int or tuple of int, default=16
-        Channels of the operations in the first cells. Several are a decision, ``"channels"``.
+        Channels of the operations in the first cells. A tuple adds the decision ``"channels"``.
     n_cells : int or tuple of int, default=8
-        Cells stacked. Several are a decision, ``"n_cells"``.
+        Number of stacked cells. A tuple adds the decision ``"n_cells"``.
     genotype : None, Genotype, "darts" or "amoebanet", default=None
-        Cells given once and for all; by default they are what is decided.
+        Fixed cells. With None the cells are decisions.
     batch_size : int, default=100
         Batch size of the training recipe.
 
@@ -119,14 +119,14 @@ class CellSpace:
 
     @classmethod
     def width_depth(cls) -> CellSpace:
-        """DARTS' cells in networks of five widths and three depths (NES C.4)."""
+        """Make the space of DARTS' cells in five widths and three depths (NES, appendix C.4)."""
         return cls(channels=(12, 14, 16, 18, 20), n_cells=(5, 8, 11), genotype=DARTS)
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """Architecture and training decisions; they do not depend on the data."""
+        """List architecture and training decisions; they do not depend on the data."""
         cells = Space() if self.genotype else _CELLS
         sizes = [
-            # The middle one is the default: 16 channels and 8 cells of NES C.4.
+            # The middle choice is the default: 16 channels and 8 cells in NES C.4.
             Categorical(name, choices, default=choices[len(choices) // 2])
             for name in ("channels", "n_cells")
             if isinstance(choices := getattr(self, name), tuple)
@@ -134,13 +134,13 @@ class CellSpace:
         return Decisions(cells + Space(tuple(sizes)), cell_hyperparameters())
 
     def cells(self, configuration: Mapping) -> Genotype:
-        """The two cells that a configuration describes."""
+        """Make the two cells that a configuration describes."""
         if isinstance(self.genotype, Genotype):
             return self.genotype
         return Genotype(*(_cell_of(configuration, kind) for kind in KINDS))
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
-        """The Keras model of one decision vector, with `n_outputs` linear outputs."""
+        """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
         return build_cell_network(
             self.cells(configuration),
             input_shape,
@@ -154,30 +154,32 @@ class CellSpace:
         return configuration[name] if isinstance(size, tuple) else size
 
     def recipe(self, configuration: Mapping) -> dict:
-        """DARTS' training with the configuration's learning rate and l2, if it has them.
+        """Make the recipe of DARTS' training, with the configuration's learning rate and l2.
 
-        Stochastic gradient descent with momentum, the rate falling along half a cosine,
-        gradients clipped, the last weights kept. The number of epochs is left open.
+        It is stochastic gradient descent with momentum, with a rate that falls along half a
+        cosine and clipped gradients, and keeps the last weights. The number of epochs is not set.
         """
         return cell_recipe(configuration, self.batch_size)
 
     def mutate(self, configuration: Mapping, rng) -> dict:
-        """A child of a configuration by NES' mutations (B.4).
+        """Mutate a configuration as in NES (appendix B.4).
 
-        One of the two cells is drawn, then with a third each: nothing changes; one edge
-        gets a different operation; or one edge reads a different node and keeps its
-        operation. A size that is a decision (which the paper does not have together with
-        free cells) is as likely to be drawn as a cell, and gets another value. Everything
-        else is copied, hyperparameters too.
+        One of the two cells is drawn. With a probability of one third each, nothing changes, one
+        edge gets a different operation, or one edge reads a different node and keeps its
+        operation. If sizes are decisions, each is as likely to be drawn as a cell, and then gets
+        another value; the paper does not search both. Everything else, hyperparameters included,
+        is copied.
 
         Parameters
         ----------
         configuration : mapping
+            The parent.
         rng : numpy.random.Generator
 
         Returns
         -------
         dict
+            The child.
         """
         sizes = Space(tuple(d for d in self.decisions().architecture.decisions if d.name in _SIZES))
         n_cells = 0 if self.genotype else len(KINDS)
@@ -194,12 +196,13 @@ class CellSpace:
 
 
 def _mutate(configuration, space, rng):
-    """Another value of one of the decisions of `space`."""
+    """Change the value of one of the decisions of `space`."""
     return {**configuration, **space.mutate(configuration, rng)}
 
 
 def _mutate_input(configuration, kind, rng):
-    # Node 2 reads both nodes there are.
+    """Let one edge of a cell read another node."""
+    # Node 2 cannot change: it reads both of the earlier nodes.
     k = NODES[1 + rng.integers(len(NODES) - 1)]
     edges, inputs = _edges(configuration, kind, k), _inputs(configuration, kind, k)
     others = [node for node in range(k) if node not in inputs]
@@ -209,16 +212,18 @@ def _mutate_input(configuration, kind, rng):
 
 
 def _inputs(configuration, kind, k) -> list[int]:
+    """Numbers of the two nodes that node k reads."""
     return [int(node) for node in configuration[f"{kind}_{k}_inputs"].split("-")]
 
 
 def _edges(configuration, kind, k) -> list[tuple[str, int]]:
+    """The two edges of node k: operations, and nodes that they read."""
     operations = (configuration[f"{kind}_{k}_op_{edge}"] for edge in "ab")
     return list(zip(operations, _inputs(configuration, kind, k)))
 
 
 def _node_decisions(kind, k, edges) -> dict:
-    """The decisions that give node k its two edges."""
+    """Make the decisions that describe the two edges of node k."""
     (op_a, low), (op_b, high) = sorted(edges, key=lambda edge: edge[1])
     prefix = f"{kind}_{k}"
     return {f"{prefix}_inputs": f"{low}-{high}", f"{prefix}_op_a": op_a, f"{prefix}_op_b": op_b}
@@ -229,6 +234,7 @@ def _cell_of(configuration, kind) -> Cell:
 
 
 def _cell_decisions() -> Space:
+    """List the decisions about both cells, with DARTS' own cells as defaults."""
     decisions = []
     for kind, cell in zip(KINDS, (DARTS.normal, DARTS.reduction)):
         for k, edges in zip(NODES, cell.nodes):

@@ -1,4 +1,4 @@
-"""Fully connected networks with skip connections (AutoDEUQ III.A and Fig. 3)."""
+"""Search space of fully connected networks with skip connections (AutoDEUQ III.A, Fig. 3)."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ ACTIVATIONS = (
 )
 IDENTITY = "identity"
 LAYER_TYPES = (IDENTITY, *(f"{w}-{a}" for w in WIDTHS for a in ACTIVATIONS))
-_MAX_SKIPS = 3  # a node is reached from at most this many anchors besides the last one
+_MAX_SKIPS = 3  # most skip connections that end at one node
 
 
 @saved_as("networks.DenseSkipSpace")
 @dataclass(frozen=True)
 class DenseSkipSpace:
-    """The directed graph of the AutoDEUQ paper, and its training hyperparameters.
+    """Search space of the AutoDEUQ paper: a directed graph of layers, and training settings.
 
-    Anchors are the input (0), the variable nodes (1..n_nodes) and the output
-    (n_nodes + 1). Every node is one of 177 layer types: identity, or a dense layer of
-    16, 32, .., 256 units with one of 11 activations. Every anchor from the second on
-    may also be reached from the up to three anchors before its predecessor: each such
-    skip is one yes/no decision, projects linearly to the predecessor's width and is
-    added, with no activation after the addition.
+    Anchors are the input (0), the variable nodes (1..n_nodes) and the output (n_nodes + 1). Every
+    node is one of 177 layer types: identity, or a dense layer of 16, 32, .., 256 units with one
+    of 11 activations. Every anchor from the second on can also be connected to up to three
+    anchors before its predecessor. Each such skip connection is one yes/no decision. It projects
+    linearly to the predecessor's width and is added, with no activation after the addition.
 
     Parameters
     ----------
     n_nodes : int, default=5
-        Variable nodes: 3 give 9 architecture decisions, 5 give 17, 10 give 37.
+        Number of variable nodes: 3 give 9 architecture decisions, 5 give 17, 10 give 37.
     max_batch_size : int, default=256
-        Upper end of the batch sizes tried.
+        Largest batch size of the search.
 
     References
     ----------
@@ -60,19 +59,22 @@ class DenseSkipSpace:
 
     @classmethod
     def benchmark(cls) -> DenseSkipSpace:
-        """The paper's regression benchmark: five nodes, batches of up to 256, 100 epochs."""
+        """Make the paper's space for regression benchmarks: five nodes, batches of up to 256.
+
+        The paper trains for 100 epochs.
+        """
         return cls()
 
     @classmethod
     def toy(cls) -> DenseSkipSpace:
-        """The paper's one-dimensional toy task: three nodes, batches of up to 32.
+        """Make the paper's space for its one-dimensional example: three nodes, batches up to 32.
 
-        The paper trains it for 200 epochs and validates on a third of the rows.
+        The paper trains for 200 epochs and validates on a third of the rows.
         """
         return cls(n_nodes=3, max_batch_size=32)
 
     def skips(self) -> list[tuple[int, int]]:
-        """(source, target) anchors of every possible skip, by target."""
+        """List the (source, target) anchors of all possible skip connections, by target."""
         return [
             (source, target)
             for target in range(2, self.n_nodes + 2)
@@ -80,7 +82,7 @@ class DenseSkipSpace:
         ]
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """Architecture and training decisions; they do not depend on the data."""
+        """List architecture and training decisions; they do not depend on the data."""
         nodes = [
             Categorical(f"node_{k}", LAYER_TYPES, default="64-relu")
             for k in range(1, self.n_nodes + 1)
@@ -89,7 +91,7 @@ class DenseSkipSpace:
         return Decisions(Space((*nodes, *skips)), training_hyperparameters(self.max_batch_size))
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
-        """The Keras model of one decision vector, with `n_outputs` linear outputs."""
+        """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
         from skuq.backend import keras
 
         layers = keras.layers
@@ -99,7 +101,7 @@ class DenseSkipSpace:
             merged = [last]
             for source in range(target - 1):
                 if configuration.get(_skip(source, target)):
-                    # A matrix only: a bias here would repeat the next layer's own.
+                    # Without a bias, since the next layer has one.
                     project = layers.Dense(
                         last.shape[-1],
                         use_bias=False,
@@ -122,7 +124,7 @@ class DenseSkipSpace:
         return keras.Model(anchors[0], anchors[-1], name="dense_skip", dtype="float32")
 
     def recipe(self, configuration: Mapping) -> dict:
-        """Every training hyperparameter, under the recipe's own names."""
+        """Select the configuration's training hyperparameters, by the recipe's names."""
         return self.decisions().hyperparameters.restrict(configuration)
 
 

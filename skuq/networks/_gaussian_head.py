@@ -1,4 +1,4 @@
-"""Heads of one normal for each output: with a scale of its own, or with known noise.
+"""Heads with one normal distribution for each output, of predicted or of known scale.
 
 Notation: m outputs. Raw numbers are (.., n_raw) and y is (.., m), in standardised units,
 with any leading axes, which broadcast: rows, or members and rows.
@@ -38,18 +38,19 @@ class GaussianHead(LikelihoodHead):
         likelihood bounded when a network fits its training rows exactly.
     score : {"log", "crps"}, default="log"
         Training loss: the negative log likelihood, or the continuous ranked probability score
-        (CRPS). A badly fitted row counts by its error in the CRPS, and by its squared error
-        over the variance in the likelihood.
+        (CRPS). For rows that fit badly, the CRPS grows with the error, and the likelihood with
+        the squared error divided by the variance.
     beta : float, default=0.0
-        With ``score="log"``, weighs each output's loss by ``scale**(2 * beta)``, without a
-        gradient through this factor; in [0, 1]. 0 is the likelihood; with 1 the mean learns as
-        from the squared error. In between (the paper recommends 0.5) rows that fit well do not
-        drown the others. `log_likelihood` and `validation_loss` remain those of the normal.
+        Exponent in [0, 1] for ``score="log"``: each output's loss is multiplied by
+        ``scale**(2 * beta)``, without a gradient through this factor. 0 is the likelihood; with 1
+        the mean learns as from the squared error. Values in between (the paper recommends 0.5)
+        keep rows that fit well from dominating. `log_likelihood` and `validation_loss` do not
+        depend on it.
 
     Raises
     ------
     ValueError
-        If beta is outside [0, 1], or set with ``score="crps"``, or there is no such score.
+        If beta is outside [0, 1], or set with ``score="crps"``, or the score is unknown.
 
     References
     ----------
@@ -72,39 +73,43 @@ class GaussianHead(LikelihoodHead):
         if self.score not in ("log", "crps"):
             raise ValueError(f'score must be "log" or "crps". Got {self.score!r}.')
         if self.beta and self.score != "log":
-            raise ValueError(f'beta is for score="log". Got beta={self.beta}.')
+            raise ValueError(f'beta needs score="log". Got beta={self.beta} with score="crps".')
 
     @property
     def n_raw(self) -> int:
-        """Numbers the network has to give."""
+        """Number of raw outputs of the network."""
         return 2 * self.n_outputs
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
-        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         mean, r = raw[..., : self.n_outputs], raw[..., self.n_outputs :]
         return mean, softplus(r, xp) + self.min_scale
 
     def moments(self, raw, xp=np):
-        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         return self.distribution(raw, xp)
 
     def pooled(self, raw) -> np.ndarray:
-        """Raw numbers (.., n_raw) of the normal with the moments of an equal mixture (K, ..)."""
+        """Compute raw numbers (.., n_raw) of the normal that matches the mixture of K networks.
+
+        `raw` is (K, .., n_raw). The normal has the mean and the variance of the equal mixture.
+        """
         mean, scale = self.distribution(np.asarray(raw, dtype="float64"))
+        # Variance of the mixture = mean of the variances + variance of the means.
         std = np.sqrt(np.square(scale).mean(axis=0) + mean.var(axis=0))
         excess = np.maximum(std - self.min_scale, np.finfo(float).tiny)
         # Inverse of softplus in a form that never overflows.
         return np.concatenate([mean.mean(axis=0), excess + np.log(-np.expm1(-excess))], axis=-1)
 
     def log_densities(self, y, raw, xp=np):
-        """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
+        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
         return log_normal(y, *self.distribution(raw, xp), xp)
 
     def loss(self, y, raw):
-        """Negative log likelihood (Eq. 1, with its constant) or CRPS of each row.
+        """Compute each row's negative log likelihood (Eq. 1, with its constant) or CRPS.
 
-        The mean over outputs, which `beta` weighs. Tensors: y (.., n_outputs), raw (.., n_raw);
-        returns (..,).
+        The result (..,) is the mean over outputs, weighted if `beta` is set. `y` (.., n_outputs)
+        and `raw` (.., n_raw) are tensors.
         """
         if not self.beta:
             return self.validation_loss(y, raw)
@@ -114,30 +119,37 @@ class GaussianHead(LikelihoodHead):
         return -ops.mean(factor * self.log_densities(y, raw, ops), axis=-1)
 
     def validation_loss(self, y, raw):
-        """Negative log likelihood or CRPS of each row, mean over outputs; `beta` is not used."""
+        """Compute each row's negative log likelihood or CRPS, mean over outputs, without `beta`."""
         if self.score == "log":
             return super().validation_loss(y, raw)
         return backend.ops.mean(self._crps(y, raw, backend.ops), axis=-1)
 
     def scores(self, y, raw) -> np.ndarray:
-        """`validation_loss` (..,) in NumPy, from arrays: searches minimise it."""
+        """Compute `validation_loss` (..,) in NumPy, from arrays. Searches minimise it."""
         return super().scores(y, raw) if self.score == "log" else self._crps(y, raw).mean(axis=-1)
 
     def _crps(self, y, raw, xp=np):
-        """CRPS (.., n_outputs) of each output."""
+        """Compute the CRPS (.., n_outputs) of each output."""
         mean, scale = self.distribution(raw, xp)
+        # CRPS = E|X - y| - E|X - X'| / 2, where X - X' has a standard deviation of sqrt(2) scale.
         return _mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
 
     def mixture_loss(self, y, copies):
-        """`validation_loss` of an equal mixture: y (.., n_outputs), copies (.., C, n_raw)."""
+        """Compute `validation_loss` of the equal mixture of C copies.
+
+        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
+        """
         if self.score == "log":
             return super().mixture_loss(y, copies)
         ops = backend.ops
         mean, scale = self.distribution(copies, ops)  # (.., C, m)
+        # E|X - y| is a mean over copies, and E|X - X'| one over pairs of copies (Grimit et al.,
+        # Eq. 5).
         to_y = ops.mean(_mean_distance(y[..., None, :] - mean, scale, ops), axis=-2)
         n_copies, variance = copies.shape[-2], ops.square(scale)
 
-        def to_copy(k):  # all pairs at once would be large
+        def to_copy(k):
+            """Compute mean distances (.., C, m) from all copies to copy k; all pairs are large."""
             std = ops.sqrt(variance + variance[..., k, None, :])
             return _mean_distance(mean - mean[..., k, None, :], std, ops)
 
@@ -146,7 +158,7 @@ class GaussianHead(LikelihoodHead):
 
 
 def _mean_distance(mean, std, xp):
-    """Compute E|X| of normals X."""
+    """Compute E|X| of normals X with these means and standard deviations."""
     z, erf = mean / std, special.erf if xp is np else xp.erf
     return std * (z * erf(_SQRT_HALF * z) + _SQRT_2_OVER_PI * xp.exp(-0.5 * xp.square(z)))
 
@@ -154,14 +166,15 @@ def _mean_distance(mean, std, xp):
 @saved_as("networks.SquaredErrorHead")
 @dataclass(frozen=True)
 class SquaredErrorHead:
-    """A mean for each of several outputs, with noise that is known or estimated separately.
+    """Head with a mean for each output; the noise is known or estimated separately.
 
     Parameters
     ----------
     n_outputs : int, default=1
+        m, the number of columns of y.
     scale : tuple of float, optional
         Standard deviation of the noise of each output, in units of the standardised y;
-        needed for `distribution`, not for training.
+        needed for `distribution`, but not for training.
 
     References
     ----------
@@ -173,21 +186,21 @@ class SquaredErrorHead:
 
     @property
     def n_raw(self) -> int:
-        """Numbers the network has to give."""
+        """Number of raw outputs of the network."""
         return self.n_outputs
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
-        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         return raw, xp.zeros_like(raw) + np.asarray(self.scale)
 
     def moments(self, raw, xp=np):
-        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         return self.distribution(raw, xp)
 
     def loss(self, y, raw):
-        """Squared error of each row, mean over outputs: tensors (.., n_outputs) to (..,)."""
+        """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""
         return backend.ops.mean(backend.ops.square(y - raw), axis=-1)
 
     def mixture_loss(self, y, copies):
-        """`loss` of the copies' average: y (.., n_outputs), copies (.., C, n_raw)."""
+        """Compute the loss of the copies' average: y (.., n_outputs), copies (.., C, n_raw)."""
         return self.loss(y, backend.ops.mean(copies, axis=-2))

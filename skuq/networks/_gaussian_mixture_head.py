@@ -1,4 +1,4 @@
-"""Head of a mixture of normals for each output: a mixture density network.
+"""Head with a mixture of normals for each output: a mixture density network.
 
 Notation: m outputs. Raw numbers are (.., n_raw) and y is (.., m), in standardised units,
 with any leading axes, which broadcast: rows, or members and rows.
@@ -27,10 +27,11 @@ from skuq.networks._likelihood_head import (
 class GaussianMixtureHead(LikelihoodHead):
     """A mixture of normals for each of several outputs: a mixture density network.
 
-    The network gives 3 J m raw numbers for J components and m outputs: J m logits of the
-    components' probabilities, as many numbers for their means and as many r with standard
-    deviation ``softplus(r) + min_scale``; of each kind m numbers for the first component,
-    then m for the second. Outputs have their own mixtures and are independent.
+    The network has 3 J m raw outputs for J components and m outputs: J m logits of the
+    components' probabilities, then J m numbers for their means, then J m numbers r for their
+    standard deviations ``softplus(r) + min_scale``. Each kind has m numbers for the first
+    component, then m for the second, and so on. Each output has its own mixture, independent of
+    the others.
 
     Parameters
     ----------
@@ -48,8 +49,8 @@ class GaussianMixtureHead(LikelihoodHead):
 
     Notes
     -----
-    Means are raw numbers plus normal scores: at raw numbers of 0 the components lie evenly
-    over a standardised y. Components that start alike learn alike.
+    Means are raw numbers plus normal scores, so that raw numbers of 0 spread the components
+    evenly over a standardised y. Components that start equal would stay equal.
 
     References
     ----------
@@ -66,25 +67,26 @@ class GaussianMixtureHead(LikelihoodHead):
 
     @property
     def n_raw(self) -> int:
-        """Numbers the network has to give."""
+        """Number of raw outputs of the network."""
         return 3 * self.n_components * self.n_outputs
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
-        """Means, standard deviations and log probabilities of components.
+        """Compute means, standard deviations and log probabilities of the components.
 
-        Each (.., n_components, n_outputs), from (.., n_raw); `NestedGaussianMixture` has the
-        components before the rows, and probabilities.
+        Each is (.., n_components, n_outputs), from (.., n_raw). `NestedGaussianMixture` has the
+        axis of components before the rows, and probabilities instead of their logs.
         """
         j, m = self.n_components, self.n_outputs
         parts = split_last(raw, (3, j, m), xp)
         logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
+        # Offsets of the means: quantiles of the standard normal at (j + 1/2) / J.
         offsets = special.ndtri((np.arange(j) + 0.5) / j)[:, None]  # (J, 1)
         mean = mean + cast_like(offsets, raw, xp)
         log_probability = logits - _logsumexp(logits, xp)[..., None, :]
         return mean, softplus(r, xp) + self.min_scale, log_probability
 
     def moments(self, raw, xp=np):
-        """Means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         loc, scale, log_probability = self.distribution(raw, xp)
         probability = xp.exp(log_probability)
         mean = xp.sum(probability * loc, axis=-2)
@@ -92,11 +94,11 @@ class GaussianMixtureHead(LikelihoodHead):
         return mean, xp.sqrt(xp.sum(variance, axis=-2))
 
     def log_densities(self, y, raw, xp=np):
-        """Log density (.., n_outputs) of each output, from (.., n_outputs) and (.., n_raw)."""
+        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
         loc, scale, log_probability = self.distribution(raw, xp)
         return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
 
 
 def _logsumexp(values, xp):
-    """Sum over components: (.., n_components, n_outputs) to (.., n_outputs)."""
+    """Compute log-sum-exp over components: (.., n_components, n_outputs) to (.., n_outputs)."""
     return (special if xp is np else xp).logsumexp(values, axis=-2)

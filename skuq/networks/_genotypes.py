@@ -1,4 +1,4 @@
-"""Cells of image networks as plain data, and the published ones."""
+"""Describe cells of image networks as plain data, and define the published ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numbers import Integral
 
 from skuq._registry import saved_as
 
-#: The operations of DARTS' search space, less "zero" (NES B.1).
+#: Operations of DARTS' search space, without "zero" (NES, appendix B.1).
 DARTS_OPERATIONS = (
     "max_pool_3x3",
     "avg_pool_3x3",
@@ -18,29 +18,30 @@ DARTS_OPERATIONS = (
     "dil_conv_3x3",
     "dil_conv_5x5",
 )
-#: All that an edge may be; AmoebaNet needs two more.
+#: All operations of an edge: DARTS', and two more for AmoebaNet.
 OPERATIONS = (*DARTS_OPERATIONS, "sep_conv_7x7", "conv_7x1_1x7")
 
 
 @saved_as("networks.Cell")
 @dataclass(frozen=True)
 class Cell:
-    """A small graph, of which an image network is stacked.
+    """A small graph of operations; image networks are stacks of such cells.
 
     Parameters
     ----------
     nodes : tuple of ((str, int), (str, int))
-        One entry an intermediate node: its two edges, each an operation and the node it
-        reads. Nodes 0 and 1 are the outputs of the previous-previous and of the previous
-        cell, the intermediate nodes count from 2. A node is the sum of its two edges.
+        One entry for each intermediate node: its two edges, each an operation and the number of
+        the node that it reads. Nodes 0 and 1 are the outputs of the cell before the previous one
+        and of the previous cell, and intermediate nodes count from 2. A node is the sum of its
+        two edges.
     concat : tuple of int
-        The intermediate nodes whose channels together are the cell's output.
+        Intermediate nodes whose concatenated channels are the cell's output.
 
     Raises
     ------
     ValueError
-        If an operation is unknown, an edge reads no earlier node, or `concat` names a
-        node that is not there.
+        If an operation is unknown, an edge does not read an earlier node, or `concat` names a
+        node that does not exist.
     """
 
     nodes: tuple
@@ -57,9 +58,7 @@ class Cell:
                 self._check_edge(k, edge)
         end = 2 + len(nodes)
         if not self.concat or len(set(self.concat)) < len(self.concat):
-            raise ValueError(
-                f"`concat` must name different nodes, one at least. Got {self.concat}."
-            )
+            raise ValueError(f"`concat` must name one or more distinct nodes. Got {self.concat}.")
         if not all(_is_in(node, 2, end) for node in self.concat):
             raise ValueError(f"`concat` must name nodes in 2..{end - 1}. Got {self.concat}.")
 
@@ -67,35 +66,36 @@ class Cell:
     def _check_edge(k, edge):
         if len(edge) != 2 or edge[0] not in OPERATIONS:
             raise ValueError(
-                f"An edge must be one of the operations {OPERATIONS}, and a node. "
+                f"An edge must be a pair of one of the operations {OPERATIONS} and a node. "
                 f"Got {edge} into node {k}."
             )
         if not _is_in(edge[1], 0, k):
             raise ValueError(f"Node {k} must read nodes in 0..{k - 1}. Got {edge}.")
 
     def to_dict(self) -> dict:
-        """JSON types only."""
+        """Convert the cell to JSON types."""
         nodes = [[list(edge) for edge in edges] for edges in self.nodes]
         return {"nodes": nodes, "concat": list(self.concat)}
 
     @classmethod
     def from_dict(cls, stored: Mapping) -> Cell:
-        """The inverse of `to_dict`."""
+        """Make the cell from the result of `to_dict`."""
         return cls(stored["nodes"], stored["concat"])
 
 
 @saved_as("networks.Genotype")
 @dataclass(frozen=True)
 class Genotype:
-    """The two cells of a network: one that keeps the resolution, one that halves it.
+    """The two cells of a network: one that keeps the resolution and one that halves it.
 
     Parameters
     ----------
     normal, reduction : Cell
+        The cell that keeps the resolution, and the one that halves it.
 
     See Also
     --------
-    build_cell_network : The network stacked of them.
+    build_cell_network : Build the network that stacks these cells.
     """
 
     normal: Cell
@@ -107,12 +107,12 @@ class Genotype:
                 raise ValueError(f"`{name}` must be a Cell. Got {getattr(self, name)!r}.")
 
     def to_dict(self) -> dict:
-        """JSON types only."""
+        """Convert the genotype to JSON types."""
         return {"normal": self.normal.to_dict(), "reduction": self.reduction.to_dict()}
 
     @classmethod
     def from_dict(cls, stored: Mapping) -> Genotype:
-        """The inverse of `to_dict`."""
+        """Make the genotype from the result of `to_dict`."""
         return cls(Cell.from_dict(stored["normal"]), Cell.from_dict(stored["reduction"]))
 
 
@@ -142,7 +142,7 @@ DARTS = Genotype(
     ),
 )
 
-#: AmoebaNet-A (Real et al., AAAI 2019), as DARTS' code writes it down.
+#: AmoebaNet-A (Real et al., AAAI 2019), as defined in DARTS' code.
 AMOEBANET = Genotype(
     normal=Cell(
         nodes=(

@@ -1,7 +1,7 @@
 """Interface of a head for training, searches and prediction.
 
-A head says what a network's raw outputs mean: how many there are, the distribution they
-describe and the loss that trains them.
+A head defines the meaning of a network's raw outputs: their number, the distribution that they
+describe, and the loss that trains them.
 """
 
 from __future__ import annotations
@@ -12,30 +12,33 @@ import numpy as np
 
 
 class Head(Protocol):
-    """Common interface of all heads; a frozen dataclass, since programs are cached by it.
+    """Common interface of all heads. They are frozen dataclasses, since they key cached programs.
 
     Notes
     -----
-    Some heads have more. `validation_loss` replaces `loss` on validation rows; where `sums_rows`
-    is true, a batch's loss is the sum over its rows, not their mean. ``moments(raw, xp=numpy)``
-    gives means and standard deviations (.., m) from an array.
+    Some heads have further members. `validation_loss` replaces `loss` on validation rows. If
+    `sums_rows` is true, a batch's loss is the sum over its rows instead of their mean.
+    ``moments(raw, xp=numpy)`` computes means and standard deviations (.., m) from an array.
     """
 
     @property
     def n_raw(self) -> int:
-        """Number of raw outputs the network has to give."""
+        """Number of raw outputs of the network."""
         ...
 
     def loss(self, y: Any, raw: Any) -> Any:
-        """Loss (..,) of each row, from tensors y (.., m) and raw (.., n_raw)."""
+        """Compute the loss (..,) of each row, from tensors y (.., m) and raw (.., n_raw)."""
         ...
 
 
 class MixableHead(Head, Protocol):
-    """A head that can judge several copies of a network together; see `PackedHead`."""
+    """A head that can score the mixture of several copies of a network; see `PackedHead`."""
 
     def mixture_loss(self, y: Any, copies: Any) -> Any:
-        """Loss (..,) of an equal mixture, from tensors y (.., m) and copies (.., C, n_raw)."""
+        """Compute the loss (..,) of the equal mixture of C copies.
+
+        `y` (.., m) and `copies` (.., C, n_raw) are tensors.
+        """
         ...
 
 
@@ -44,29 +47,29 @@ class ArtificialHead(Head, Protocol):
 
     @property
     def detached(self) -> str | None:
-        """Beginning of the names of the layers whose weights these terms do not move."""
+        """Prefix of the names of layers that get no gradient from these terms, or None."""
         ...
 
     def row_loss(self, y: Any, raw: Any, settings: dict[str, Any]) -> Any:
-        """Further loss (..,) of each row with a target."""
+        """Compute a further loss (..,) of each row with a target."""
         ...
 
     def artificial_loss(self, raw: Any, settings: dict[str, Any]) -> Any:
-        """Loss (..,) of each artificial input."""
+        """Compute the loss (..,) of each artificial input."""
         ...
 
 
 class LikelihoodHead(Head, Protocol):
-    """A head whose networks a search can score and mix."""
+    """A head whose networks can be scored by a search and mixed."""
 
     def scores(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        """Loss (..,) of each row that a search minimises, from arrays."""
+        """Compute the loss (..,) of each row that a search minimises, from arrays."""
         ...
 
     def log_likelihood(self, y: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        """Log density (..,) of all outputs together, from arrays."""
+        """Compute the joint log density (..,) of all outputs, from arrays."""
         ...
 
     def pooled(self, raw: np.ndarray) -> np.ndarray:
-        """Raw outputs with the moments of the mixture of several networks (K, ..)."""
+        """Compute raw outputs with the moments of the equal mixture of K networks (K, ..)."""
         ...

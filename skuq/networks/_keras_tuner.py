@@ -1,4 +1,4 @@
-"""Search spaces that users write in Keras-Tuner's language."""
+"""Search spaces written by users as functions of Keras-Tuner's hyperparameters."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class KerasTunerSpace:
     ----------
     build_model : callable
         ``build_model(hp, input_shape, n_outputs) -> keras.Model``, where the model maps
-        `input_shape` to `n_outputs` raw numbers. Each decision it declares through `hp`
-        is part of the architecture. Only decisions declared with `hp`'s default values
-        are searched; ones that appear later keep their default.
+        `input_shape` to `n_outputs` raw numbers. Each decision that it declares through `hp` is
+        part of the architecture. Only decisions that are declared when `hp` has its default
+        values are searched; conditional decisions that appear later keep their default.
     training : callable, optional
-        ``training(hp) -> dict`` of fields of a recipe (learning_rate, batch_size,
+        ``training(hp) -> dict`` returns fields of a recipe (learning_rate, batch_size,
         optimizer, epochs, reduce_lr_patience, reduce_lr_factor,
-        early_stopping_patience). By default the AutoDEUQ paper's hyperparameters.
+        early_stopping_patience). By default these are the AutoDEUQ paper's hyperparameters.
     max_batch_size : int, default=256
         Largest batch size of the default `training`.
 
@@ -66,16 +66,17 @@ class KerasTunerSpace:
         return Decisions(space_from_keras_tuner(architecture.space), hyperparameters)
 
     def build(self, configuration: Mapping, input_shape, n_outputs):
-        """The user's model for one configuration."""
+        """Build the user's model for a configuration."""
         return self.build_model(_hyperparameters(configuration), input_shape, n_outputs)
 
     def recipe(self, configuration: Mapping) -> dict:
-        """The user's training settings for one configuration."""
+        """Get the user's training settings for a configuration."""
         if self.training is None:
             return training_hyperparameters(self.max_batch_size).restrict(configuration)
         return self._training(_hyperparameters(configuration))
 
     def _training(self, hp):
+        """Call the user's training function, and check its result."""
         recipe = _call("training callable of the search space", self.training, hp)
         if not isinstance(recipe, Mapping):
             raise SearchSpaceError(
@@ -86,6 +87,7 @@ class KerasTunerSpace:
 
 
 def _call(name, function, *arguments):
+    """Call a user's function, and raise its errors as SearchSpaceError."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -93,6 +95,7 @@ def _call(name, function, *arguments):
 
 
 def _hyperparameters(configuration):
+    """Make Keras-Tuner's hyperparameters with the values of a configuration."""
     from skuq.backend import keras_tuner
 
     hp = keras_tuner.HyperParameters()
@@ -101,15 +104,16 @@ def _hyperparameters(configuration):
 
 
 def space_from_keras_tuner(declared) -> Space:
-    """Convert Keras-Tuner's decisions to ours; stepped numbers become choices."""
+    """Convert Keras-Tuner's decisions to a `Space`; stepped numbers become choices."""
     decisions: dict[str, Any] = {}
     for hp in declared:
-        # The same name may be declared under several conditions: one decision.
+        # A name declared under several conditions is one decision.
         decisions.setdefault(hp.name, _from_keras_tuner(hp))
     return Space(tuple(decisions.values()))
 
 
 def _from_keras_tuner(hp):
+    """Convert a hyperparameter of Keras-Tuner to a decision."""
     kind = type(hp).__name__
     config = hp.get_config()
     if kind == "Choice":
@@ -128,7 +132,7 @@ def _from_keras_tuner(hp):
     if step is not None and not (kind == "Int" and step == 1 and config["sampling"] == "linear"):
         cast = int if kind == "Int" else float
         choices = [cast(value) for value in hp.values]
-        # Steps of floats miss the declared default by a rounding: take the nearest.
+        # Steps of floats differ from the declared default by rounding: take the nearest.
         default = min(choices, key=lambda choice: abs(choice - hp.default))
         return Categorical(hp.name, tuple(choices), default=default)
     domain = Integer if kind == "Int" else Real
@@ -137,7 +141,7 @@ def _from_keras_tuner(hp):
 
 
 def space_to_keras_tuner(space: Space):
-    """Keras-Tuner's container with the same decisions."""
+    """Convert a space to Keras-Tuner's hyperparameters."""
     from skuq.backend import keras_tuner
 
     hp = keras_tuner.HyperParameters()

@@ -1,4 +1,4 @@
-"""The plain network of deep ensembles: hidden layers of one activation."""
+"""Build the plain network of deep ensembles: hidden layers with one activation."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ def build_mlp(
     dropout: float | None = None,
     scale_l2: float = 0.0,
 ):
-    """A fully connected Keras model with linear outputs.
+    """Build a fully connected Keras model with linear outputs.
 
     Parameters
     ----------
     input_shape : tuple
         ``(n_features,)``.
     n_outputs : int
-        Raw numbers a head asks for.
+        Number of raw outputs: the head's `n_raw`.
     hidden_units : sequence of int, default=(50,)
+        Widths of the hidden layers.
     activation : str, default="relu"
+        Keras' name of the activation.
     dropout : float, optional
-        Rate of a dropout layer after each hidden layer; None leaves them out, 0 keeps
-        them in place for a recipe to set their rate.
+        Rate of a dropout layer after each hidden layer. None adds no such layers; 0 adds them for
+        a recipe to set their rate.
     scale_l2 : float, default=0.0
-        L2 penalty on the matrix of the second half of the outputs, which give a Gaussian
-        head's standard deviations.
+        L2 penalty on the kernel of the second half of the outputs, from which a Gaussian head
+        computes its standard deviations.
     """
     from skuq.backend import keras
 

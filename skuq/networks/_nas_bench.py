@@ -1,4 +1,4 @@
-"""The cells of NAS-Bench-201."""
+"""Search space of the cells of NAS-Bench-201."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from skuq._checks import check_count
 from skuq._registry import saved_as
 from skuq._space import Categorical, Space
-from skuq.networks._cell_layers import CellLayers, begin, check_image, end
+from skuq.networks._cell_layers import CellLayers, check_image, image_outputs, image_stem
 from skuq.networks._cells import cell_hyperparameters, cell_recipe
 from skuq.networks._search_space import Decisions
 
@@ -20,11 +20,11 @@ EDGES = tuple(itertools.combinations(range(4), 2))
 @saved_as("networks.NASBench201Space")
 @dataclass(frozen=True)
 class NASBench201Space:
-    """The cells of NAS-Bench-201: 15 625, for each of which results are published.
+    """Search space of NAS-Bench-201: 15 625 cells, with published results for each.
 
     A cell has four nodes: 0 is its input and 3 its output. Each pair of nodes has an
     edge with one of five operations, and a node is the sum of the edges into it. Three
-    stages of `n_cells` cells have one, two and four times `channels`; residual blocks
+    stages of `n_cells` cells have one, two and four times `channels`, and residual blocks
     between them halve the resolution.
 
     Parameters
@@ -49,9 +49,9 @@ class NASBench201Space:
 
     Notes
     -----
-    Operations whose result no other node reads are left out, here and in the number of
-    weights. Training is that of `CellSpace`; the benchmark's own is 200 epochs in batches
-    of 256 with Nesterov's momentum, a learning rate of 0.1 and weight decay 5e-4.
+    Operations whose result no other node reads are left out, also from the number of weights.
+    Networks are trained as in `CellSpace`. The benchmark itself trained for 200 epochs in batches
+    of 256, with Nesterov's momentum, a learning rate of 0.1 and a weight decay of 5e-4.
 
     References
     ----------
@@ -70,29 +70,29 @@ class NASBench201Space:
             check_count(name, getattr(self, name))
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """Architecture and training decisions; they do not depend on the data."""
+        """List architecture and training decisions; they do not depend on the data."""
         edges = (Categorical(edge_name(*edge), OPERATIONS, default="conv_3x3") for edge in EDGES)
         return Decisions(Space(tuple(edges)), cell_hyperparameters())
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
-        """The Keras model of one decision vector, with `n_outputs` linear outputs."""
+        """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
         check_image(input_shape)
         layers = CellLayers()
-        inputs, x = begin(layers, input_shape, self.channels)
+        inputs, x = image_stem(layers, input_shape, self.channels)
         for stage in range(3):
             if stage:
                 x = _residual_block(layers, x, 2 * x.shape[-1], f"block_{stage}")
             for i in range(self.n_cells):
                 x = _cell(layers, configuration, x, f"cell_{stage}_{i}")
         x = layers.relu(layers.norm(x, "last_norm"), "last")
-        return end(layers, inputs, x, n_outputs, "nas_bench_201")
+        return image_outputs(layers, inputs, x, n_outputs, "nas_bench_201")
 
     def recipe(self, configuration: Mapping) -> dict:
-        """Training recipe of one configuration, as in `CellSpace.recipe`."""
+        """Make the training recipe of a configuration, as in `CellSpace.recipe`."""
         return cell_recipe(configuration, self.batch_size)
 
     def mutate(self, configuration: Mapping, rng) -> dict:
-        """A child in which one edge, drawn uniformly, has a different operation (NES B.4).
+        """Change the operation of one edge, drawn uniformly (NES, appendix B.4).
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class NASBench201Space:
 
 
 def edge_name(i, j) -> str:
-    """Name of the decision on the edge from node i to node j."""
+    """Name the decision about the edge from node i to node j."""
     return f"edge_{i}_{j}"
 
 
@@ -119,7 +119,7 @@ def _cell(layers, configuration, x, name):
             for i in range(j)
             if configuration[edge_name(i, j)] != "none"
         ]
-        if not ends:  # zero, and still a function of the input
+        if not ends:  # a node without edges is zero; Keras needs it to depend on the input
             ends = [layers("Rescaling", x, f"{name}_{j}", scale=0.0)]
         values.append(layers.add(ends, f"{name}_{j}"))
     return values[-1]

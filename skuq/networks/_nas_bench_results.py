@@ -1,4 +1,4 @@
-"""Published results of NAS-Bench-201: architecture strings, and the best architecture."""
+"""Read published results of NAS-Bench-201: architecture strings, and the best architecture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skuq.networks._nas_bench import EDGES, OPERATIONS, edge_name
 _EXAMPLE = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|none~0|nor_conv_1x1~1|avg_pool_3x3~2|"
 _NODE = re.compile(r"\|(\w+~\d\|)+")
 _EDGE = re.compile(r"(\w+)~(\d)")
-#: Names of the benchmark -> names of `NASBench201Space`.
+#: From the benchmark's names of operations to those of `NASBench201Space`.
 _OPERATIONS = {name.replace("conv", "nor_conv"): name for name in OPERATIONS}
 _BEST = {"loss": np.argmin, "accuracy": np.argmax}
 
@@ -40,7 +40,8 @@ def parse_nas_bench_201(text: str) -> dict[str, str]:
     Raises
     ------
     ValueError
-        If it is no such string, an edge is missing or doubled, or an operation is unknown.
+        If the text is not such a string, an edge is missing or repeated, or an operation is
+        unknown.
 
     Examples
     --------
@@ -74,18 +75,18 @@ def parse_nas_bench_201(text: str) -> dict[str, str]:
 def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None = None) -> dict:
     """Find the best architecture in results of NAS-Bench-201.
 
-    A deep ensemble of it is DeepEns (Optimal) of Neural Ensemble Search. skuq has no results of
-    the benchmark: give those that you have.
+    A deep ensemble of it is "DeepEns (Optimal)" in Neural Ensemble Search. skuq does not contain
+    the benchmark's results: they must be given.
 
     Parameters
     ----------
     results : dict, path or API object
-        ``{architecture string: number}``; or the path of a JSON file with such an object, or of a
-        CSV file with the columns "architecture" and that named by `score`. Or the benchmark's own
-        API, `NASBench201API` or `NATStopology`: its validation results after 200 epochs, the mean
-        of its seeds.
+        A dict ``{architecture string: number}``, the path of a JSON file with such an object, or
+        of a CSV file with the column "architecture" and the one named by `score`. Or the
+        benchmark's own API, `NASBench201API` or `NATStopology`, of which the validation results
+        after 200 epochs are used, averaged over seeds.
     score : {"loss", "accuracy"}, default="loss"
-        What the numbers are: the lowest loss is the best, or the highest accuracy. The paper takes
+        Meaning of the numbers: the lowest loss or the highest accuracy is the best. The paper uses
         the validation loss.
     dataset : str or None, default=None
         Data set of an API object: "cifar10-valid", "cifar100" or "ImageNet16-120".
@@ -93,12 +94,13 @@ def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None
     Returns
     -------
     dict
-        As of `parse_nas_bench_201`. Of equally good architectures it is the first.
+        Decisions as returned by `parse_nas_bench_201`. Of equally good architectures the first is
+        returned.
 
     Raises
     ------
     ValueError
-        If the results cannot be read, hold an architecture twice, or a number is not finite.
+        If the results cannot be read, an architecture occurs twice, or a number is not finite.
 
     See Also
     --------
@@ -118,7 +120,7 @@ def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None
         raise ValueError(f"`score` must be one of {sorted(_BEST)}. Got {score!r}.")
     pairs = list(_read_results(results, score, dataset))
     if not pairs:
-        raise ValueError("`results` hold no architecture.")
+        raise ValueError("`results` must hold at least one architecture. Got none.")
     architectures = [parse_nas_bench_201(text) for text, _ in pairs]
     text, count = Counter(text for text, _ in pairs).most_common(1)[0]
     if count > 1:
@@ -136,12 +138,13 @@ def best_nas_bench_201(results: Any, score: str = "loss", *, dataset: str | None
 
 
 def _read_results(results, score, dataset) -> Iterable[tuple[str, Any]]:
-    """Pairs (architecture string, number)."""
+    """Read pairs (architecture string, number) from any form of results."""
     if hasattr(results, "get_more_info"):
         return _query(results, score, dataset)
     if dataset is not None:
         raise ValueError(
-            f"`dataset` is for API objects; other results are of one data set. Got {dataset!r}."
+            "`dataset` can only be set if `results` is an API object, since other results are of "
+            f"one data set. Got {dataset!r}."
         )
     if isinstance(results, Mapping):
         return results.items()
@@ -165,12 +168,12 @@ def _read_results(results, score, dataset) -> Iterable[tuple[str, Any]]:
 def _query(api, score, dataset):
     """Ask an API object of the benchmark for every architecture."""
     if dataset is None:
-        raise ValueError('API objects need `dataset`, for example "cifar10-valid".')
+        raise ValueError('An API object needs `dataset`, for example "cifar10-valid". Got None.')
     for index in range(len(api)):
         info = api.get_more_info(index, dataset, hp="200", is_random=False)
         if f"valid-{score}" not in info:
             raise ValueError(
                 f"The benchmark has no validation results for `dataset={dataset!r}`. For CIFAR-10 "
-                'they are those of "cifar10-valid".'
+                'use "cifar10-valid".'
             )
         yield api.arch(index), info[f"valid-{score}"]

@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from skuq._registry import saved_as
 from skuq.networks._nomu import entering
-from skuq.networks._plan import Namespace
+from skuq.networks._plan import ARRAYS, Namespace
 from skuq.networks._rebuild import rebuild
 
 _LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm at first
@@ -194,6 +195,127 @@ class OperatorNetwork:
             value = apply(layer, value)
         features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
         return apply(decoder[-1], value), features
+
+    def tangents(self, space: Namespace, weights, directions, x):
+        """Raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions of weights.
+
+        Without a member axis. `directions` are S changes of each variable, (S, *shape).
+        """
+        xp, weights, directions = space.xp, iter(weights), iter(directions)
+        u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
+        encoder, decoder = self._layers
+
+        def apply(layer, value, tangent):
+            own = [next(weights) for _ in layer.shapes]
+            change = [next(directions) for _ in layer.shapes]
+            kernel, d_kernel = layer.kernel(xp, own), change[0]
+            if layer.factorized:
+                d_kernel = change[0] * own[2] + own[0] * change[2][:, None, :]
+            before = xp.matmul(value, kernel) + own[1]
+            d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
+            if tangent is not None:
+                d_before = d_before + xp.matmul(tangent, kernel)
+            if layer.activation == "linear":
+                return before, d_before
+            after = space.activation(layer.activation)(before)
+            return after, slope(space, layer.activation, before) * d_before
+
+        beta: Any = u
+        d_beta: Any = None
+        for layer in encoder:
+            beta, d_beta = apply(layer, beta, d_beta)
+        if self._has_frequencies:
+            phase, d_phase = xp.matmul(y, next(weights)), xp.matmul(y, next(directions))
+            cos, sin = xp.cos(phase), xp.sin(phase)
+            value = xp.concatenate([cos, sin], axis=-1)
+            tangent = xp.concatenate([-sin * d_phase, cos * d_phase], axis=-1)
+        else:
+            value = tile_columns(xp, y, self._chunk)
+            tangent = 0 * d_beta[..., : self._chunk]
+        for k, layer in enumerate(decoder[:-1]):
+            if self.decoder == "split" or k == 0:
+                own = slice(k * self._chunk, (k + 1) * self._chunk)
+                value = xp.concatenate([value, beta[..., own]], axis=-1)
+                tangent = xp.concatenate([tangent, d_beta[..., own]], axis=-1)
+            value, tangent = apply(layer, value, tangent)
+        return apply(decoder[-1], value, tangent)
+
+    def jacobian(self, weights, x) -> np.ndarray:
+        """Derivatives (N * n_raw, n_weights) of raw outputs by all weights, in NumPy.
+
+        Without a member axis; the outputs of a row stand below each other.
+        """
+        encoder, decoder = self._layers
+        weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
+        # Of each layer: itself, its variables, its input, and what its activation sees.
+        trace: list[Any] = []
+
+        def apply(layer, value):
+            own = [next(weights) for _ in layer.shapes]
+            before = value @ layer.kernel(np, own) + own[1]
+            trace.append((layer, own, value, before))
+            return ARRAYS.activation(layer.activation)(before)
+
+        beta = u
+        for layer in encoder:
+            beta = apply(layer, beta)
+        value = tile_columns(np, y, self._chunk)
+        if self._has_frequencies:
+            phase = y @ next(weights)
+            value = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
+        first_width = value.shape[1]
+        for k, layer in enumerate(decoder[:-1]):
+            if self.decoder == "split" or k == 0:
+                own = beta[:, k * self._chunk : (k + 1) * self._chunk]
+                value = np.concatenate([value, own], axis=1)
+            value = apply(layer, value)
+        apply(decoder[-1], value)
+
+        rows = []
+        for c in range(self.n_raw):
+            # Backwards: `d` is the derivative by what comes out of a layer.
+            d = np.zeros((len(x), self.n_raw))
+            d[:, c] = 1
+            d_beta, blocks = np.zeros_like(beta), []
+            for k in reversed(range(len(decoder))):
+                d, block = _backward(trace[len(encoder) + k], d)
+                blocks.append(block)
+                if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
+                    width = d.shape[1] - self._chunk
+                    d_beta[:, k * self._chunk : (k + 1) * self._chunk] += d[:, width:]
+                    d = d[:, :width]
+            if self._has_frequencies:
+                half = first_width // 2
+                d_phase = -np.sin(phase) * d[:, :half] + np.cos(phase) * d[:, half:]
+                blocks.append((y[:, :, None] * d_phase[:, None, :]).reshape(len(x), -1))
+            d = d_beta
+            for k in reversed(range(len(encoder))):
+                d, block = _backward(trace[k], d)
+                blocks.append(block)
+            rows.append(np.concatenate(blocks[::-1], axis=1))
+        return np.stack(rows, axis=1).reshape(len(x) * self.n_raw, -1)
+
+
+def slope(space: Namespace, activation: str, x):
+    """Derivative of an activation, by differences in double precision."""
+    function, step = space.activation(activation), 1e-5
+    if space.xp is np:
+        return (function(x + step) - function(x - step)) / (2 * step)
+    double = space.xp.cast(x, "float64")
+    difference = (function(double + step) - function(double - step)) / (2 * step)
+    return space.xp.cast(difference, x.dtype)
+
+
+def _backward(traced, d):
+    """Derivatives by a layer's input and by its variables (N, n), from those by its output."""
+    layer, weights, value, before = traced
+    if layer.activation != "linear":
+        d = d * slope(ARRAYS, layer.activation, before)
+    by_kernel = d * weights[2] if layer.factorized else d
+    parts = [(value[:, :, None] * by_kernel[:, None, :]).reshape(len(value), -1), d]
+    if layer.factorized:
+        parts.append((value @ weights[0]) * d)
+    return d @ layer.kernel(np, weights).T, np.concatenate(parts, axis=1)
 
 
 def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:

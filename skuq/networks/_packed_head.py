@@ -1,4 +1,4 @@
-"""Head for networks that are several members at once.
+"""Head for networks that contain several members.
 
 Notation: m outputs. Raw numbers are (.., n_raw) and y is (.., m), in standardised units,
 with any leading axes, which broadcast: rows, or members and rows.
@@ -21,16 +21,16 @@ from skuq.networks._likelihood_head import split_last
 @saved_as("networks.PackedHead")
 @dataclass(frozen=True)
 class PackedHead:
-    """Several copies of a head: a network that is several members at once.
+    """Several copies of a head, for a network that contains several members.
 
-    Raw numbers of the first copy come first, then those of the second.
+    The raw numbers of the first copy come first, then those of the second, and so on.
 
     Parameters
     ----------
     head : Head
-        Any other head with a `mixture_loss`.
+        Head of one copy; it must have a `mixture_loss`.
     n_copies : int
-        At least 1.
+        Number of copies, at least 1.
 
     Raises
     ------
@@ -39,9 +39,10 @@ class PackedHead:
 
     Notes
     -----
-    Each copy learns for itself: the loss is the mean of the copies' losses, not the loss of
-    their mixture. Users get the mixture, and `log_likelihood`, `moments` and
-    `validation_loss` describe it: training may go on when single copies begin to overfit.
+    The copies learn separately: the training loss is the mean of the copies' losses, not the loss
+    of their mixture. Predictions are those of the mixture, which `log_likelihood`, `moments` and
+    `validation_loss` describe. Therefore training can continue after single copies begin to
+    overfit.
 
     References
     ----------
@@ -67,15 +68,15 @@ class PackedHead:
 
     @property
     def n_raw(self) -> int:
-        """Numbers the network has to give."""
+        """Number of raw outputs of the network."""
         return self.n_copies * self.head.n_raw
 
     def _copies(self, raw, xp):
-        """Raw numbers (.., n_copies, head.n_raw) from (.., n_raw)."""
+        """Reshape raw numbers (.., n_raw) to (.., n_copies, head.n_raw)."""
         return split_last(raw, (self.n_copies, self.head.n_raw), xp)
 
     def unpack(self, raw) -> np.ndarray:
-        """Raw numbers with each copy as a member of its own.
+        """Rearrange raw numbers so that each copy is a member of its own.
 
         Parameters
         ----------
@@ -93,22 +94,22 @@ class PackedHead:
         return copies.reshape(-1, *copies.shape[2:])
 
     def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations of the copies' mixture, arrays (.., n_outputs)."""
-        head: Any = self.head  # heads of numbers have moments
+        """Compute means and standard deviations of the copies' mixture, arrays (.., n_outputs)."""
+        head: Any = self.head  # all heads for regression have moments
         means, stds = head.moments(self._copies(raw, np))  # (.., n_copies, n_outputs)
         return means.mean(axis=-2), np.sqrt((stds**2).mean(axis=-2) + means.var(axis=-2))
 
     def loss(self, y, raw):
-        """Mean of the copies' losses of each row: tensors (.., n_outputs), (.., n_raw) to (..,)."""
+        """Compute each row's mean of the copies' losses (..,), from tensors y and raw."""
         ops = backend.ops
         return ops.mean(self.head.loss(y[..., None, :], self._copies(raw, ops)), axis=-1)
 
     def validation_loss(self, y, raw):
-        """Loss of each row under the copies' mixture; tensors as in `loss`."""
+        """Compute each row's loss under the copies' mixture, from tensors as in `loss`."""
         return self.head.mixture_loss(y, self._copies(raw, backend.ops))
 
     def log_likelihood(self, y, raw) -> np.ndarray:
-        """Log density (..,) of the copies' mixture, of all outputs together: arrays."""
+        """Compute the joint log density (..,) of all outputs under the copies' mixture."""
         head: Any = self.head  # all but `SquaredErrorHead` have a likelihood
         densities = head.log_likelihood(np.asarray(y)[..., None, :], self._copies(raw, np))
         return special.logsumexp(densities, axis=-1) - np.log(self.n_copies)

@@ -1,10 +1,10 @@
-"""A Keras network as a plan: a list of operations on plain arrays or tensors.
+"""Convert a Keras network to a plan: a list of operations on plain arrays or tensors.
 
-Keras' layers know neither of many members at once nor of NumPy. A plan does: the same few
-lines run on tensors while a network trains (one network, or K of one architecture with a
-leading member axis) and on arrays when it predicts, with no backend loaded. It is read
-off the model's stored configuration. A network with a layer that has no entry here has no
-plan, and runs through Keras one member at a time.
+Keras' layers can neither run many members at once nor run in NumPy. A plan can: the same code
+runs on tensors in training (for one network, or for K of one architecture with a leading member
+axis), and on arrays in prediction, with no backend loaded. It is made from the model's stored
+configuration. A network with a layer that is unknown here has no plan, and runs through Keras
+one member at a time.
 
 Notation: arrays are (.., n_samples, n_features), where .. is nothing or (n_members,).
 """
@@ -27,7 +27,7 @@ from skuq.networks._plan_parts import (
     Run,
     Weight,
     check_activation,
-    joined,
+    concatenate_features,
     penalty,
     row,
     tensors,
@@ -39,31 +39,34 @@ __all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors", "withou
 
 @dataclass(frozen=True)
 class _Node:
+    """One operation of a plan, with the positions of its inputs and variables."""
+
     operation: Any
-    inputs: tuple[int, ...]  # values it takes: 0 is the network's input
-    weights: tuple[int, int]  # first and end, of the plan's
-    state: tuple[int, int]
+    inputs: tuple[int, ...]  # numbers of the values that it takes; 0 is the network's input
+    weights: tuple[int, int]  # first and end position of its weights among the plan's
+    state: tuple[int, int]  # the same for its non-trainable variables
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A network's operations in order; equal for networks that differ in names only.
+    """Operations of a network in order; plans are equal if networks differ only in names.
 
     Attributes
     ----------
     input_shape : tuple of int
         Shape of one row.
     nodes : tuple
-        Node i makes value i + 1.
+        Node i computes value i + 1.
     output : int
-        The value that is the network's output.
+        Number of the value that is the network's output.
     weights : tuple of Weight
         The trainable variables, in Keras' order.
     n_state : int
-        The number of non-trainable variables.
+        Number of non-trainable variables.
     n_dropouts : int
+        Number of Dropout layers.
     width : int
-        The most numbers that the network holds at once for a row.
+        Largest number of entries of one value or intermediate result, for one row.
     """
 
     input_shape: tuple[int, ...]
@@ -75,7 +78,7 @@ class Plan:
     width: int
 
     def __call__(self, weights, state, x, run: Run = FORWARD):
-        """``(output, new state)`` for lists of weights and of state in Keras' order."""
+        """Compute ``(output, new state)`` from lists of weights and state in Keras' order."""
         values, state = [x], list(state)
         for node in self.nodes:
             inputs = [values[i] for i in node.inputs]
@@ -87,7 +90,7 @@ class Plan:
         return values[self.output], state
 
     def split(self, flat: Any) -> list[Any]:
-        """Views of a flat weight vector (n_weights,), one for each variable."""
+        """Split a flat weight vector (n_weights,) into views, one for each variable."""
         parts, start = [], 0
         for weight in self.weights:
             size = math.prod(weight.shape)
@@ -98,7 +101,7 @@ class Plan:
 
 @functools.lru_cache(maxsize=256)
 def without_names(network: str) -> str:
-    """A model's JSON configuration with its layers numbered: equal for equal networks."""
+    """Replace layer names by numbers in a model's JSON, so that equal networks have equal JSON."""
     names: dict[str, str] = {}
 
     def collect(item):
@@ -108,27 +111,27 @@ def without_names(network: str) -> str:
             if isinstance(part, dict | list):
                 collect(part)
 
-    def number(item, refers):
-        """`refers` where strings are names of layers, not values that may look like one."""
+    def number(item, is_name):
+        """Replace names; `is_name` tells that strings here are layer names, not other values."""
         if isinstance(item, list):
-            return [number(part, refers) for part in item]
+            return [number(part, is_name) for part in item]
         if isinstance(item, dict):
             return {
-                key: number(part, refers or key in _NAMES_OF_LAYERS) for key, part in item.items()
+                key: number(part, is_name or key in _LAYER_NAME_KEYS) for key, part in item.items()
             }
-        return names.get(item, item) if refers else item
+        return names.get(item, item) if is_name else item
 
     config = json.loads(network)
     collect(config)
-    return json.dumps(number(config, refers=False))
+    return json.dumps(number(config, is_name=False))
 
 
-_NAMES_OF_LAYERS = ("name", "keras_history", "input_layers", "output_layers")
+_LAYER_NAME_KEYS = ("name", "keras_history", "input_layers", "output_layers")
 
 
 @functools.lru_cache(maxsize=256)
 def make_plan(network: str) -> Plan | None:
-    """The plan of a Keras model's JSON configuration, or None where there is none."""
+    """Make the plan of a Keras model's JSON configuration; None if the model cannot be planned."""
     try:
         return _read(json.loads(network))
     except (NoPlan, KeyError, TypeError, ValueError, IndexError):
@@ -136,7 +139,9 @@ def make_plan(network: str) -> Plan | None:
 
 
 def _read(model) -> Plan:
+    """Make the plan of a parsed configuration, or raise NoPlan."""
     layers = model["config"]["layers"]
+    # wires[i]: positions of the layers that layer i reads.
     if model["class_name"] == "Sequential":
         wires = [[i - 1] if i else [] for i in range(len(layers))]
         if layers[0]["class_name"] != "InputLayer":
@@ -155,11 +160,11 @@ def _read(model) -> Plan:
 
     reader = _Reader()
     values = {}  # position of a layer -> number of its value
-    shapes: list = []
+    shapes: list = []  # shapes of the values, for one row
     for i, layer in enumerate(layers):
         if layer["class_name"] == "InputLayer":
             if shapes or _policy(layer["config"]) != "float32":
-                raise NoPlan  # several inputs, or one that Keras would round
+                raise NoPlan  # several inputs, or one of another type
             shape = layer["config"].get("batch_shape") or layer["config"]["batch_input_shape"]
             shapes.append(tuple(int(n) for n in shape[1:]))
             values[i] = 0
@@ -179,7 +184,7 @@ def _read(model) -> Plan:
 
 
 def _sources(layer, positions):
-    """Positions of the layers whose outputs a layer of a functional model takes."""
+    """Find the positions of the layers that a layer of a functional model reads."""
     nodes = layer["inbound_nodes"]
     if not nodes:
         return []
@@ -189,38 +194,39 @@ def _sources(layer, positions):
         if isinstance(item, dict) and item.get("class_name") == "__keras_tensor__":
             name, node, tensor = item["config"]["keras_history"]
             if node or tensor:
-                raise NoPlan  # a shared layer
+                raise NoPlan  # a layer that is called several times, or has several outputs
             found.append(positions[name])
         elif isinstance(item, list):
             for part in item:
                 visit(part)
         else:
-            raise NoPlan  # a constant
+            raise NoPlan  # a constant argument
 
     visit(_only(nodes)["args"])
     kwargs = {key: value for key, value in nodes[0]["kwargs"].items() if value is not None}
     if kwargs not in ({}, {"training": False}):
-        raise NoPlan  # an argument fixed by the model's author
+        raise NoPlan  # a keyword argument set by the model's author
     return found
 
 
 def _only(items):
+    """Return the only item, or raise ValueError."""
     (item,) = items
     return item
 
 
 @dataclass
 class _Reader:
-    """Collects nodes while the layers are read in Keras' order."""
+    """Collect the nodes of a plan while the layers are read in Keras' order."""
 
     nodes: list = field(default_factory=list)
     weights: list = field(default_factory=list)
     n_state: int = 0
     n_dropouts: int = 0
-    width: int = 0  # of what operations hold inside
+    width: int = 0  # largest intermediate result inside an operation
 
     def read(self, layer, sources, shapes):
-        """Add the layer's node; its output's shape."""
+        """Add a layer's node, and return the shape of its output."""
         config = layer["config"]
         if layer.get("module", "keras.layers") == "keras.layers":
             read = _READERS.get(layer["class_name"])
@@ -235,7 +241,8 @@ class _Reader:
             raise NoPlan
         operation, weights, n_state, shape = read(self, config, shapes)
         self.width = max(self.width, getattr(operation, "width", 0))
-        if not config["trainable"] and layer["class_name"] != "Dropout":  # which still drops
+        # A frozen layer's weights count as state. A frozen Dropout layer still drops units.
+        if not config["trainable"] and layer["class_name"] != "Dropout":
             operation = _Frozen(operation, len(weights))
             weights, n_state = [], n_state + len(weights)
         first, state = len(self.weights), self.n_state
@@ -247,20 +254,21 @@ class _Reader:
 
 
 def _policy(config):
+    """Name of a layer's dtype policy."""
     dtype = config.get("dtype") or "float32"
     return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
 
 
 @dataclass(frozen=True)
 class _Frozen:
-    """An operation whose weights do not train: Keras counts them among its state."""
+    """An operation with frozen weights, which Keras counts as non-trainable variables."""
 
     operation: Any
     n_weights: int
 
     def __call__(self, run, weights, state, *inputs):
         held, own = state[: self.n_weights], state[self.n_weights :]
-        run = replace(run, training=False)  # batch statistics stand still too
+        run = replace(run, training=False)  # batch statistics do not change either
         return self.operation(run, held, own, *inputs)[0], state
 
 
@@ -303,7 +311,7 @@ class _Activation:
 
 @dataclass(frozen=True)
 class _Rescaling:
-    scale: tuple[float, ...]  # of one entry, or one a feature
+    scale: tuple[float, ...]  # one entry, or one for each feature
     offset: tuple[float, ...]
 
     @classmethod
@@ -320,13 +328,13 @@ class _Rescaling:
 
 
 def _name(dtype):
-    """A NumPy dtype's name, whether an array's or a tensor's."""
+    """Name of the dtype of an array or tensor."""
     return getattr(dtype, "name", dtype)
 
 
 @dataclass(frozen=True)
 class _Merge:
-    """Sum or product of values of one shape."""
+    """Sum or product of values of equal shape."""
 
     product: bool
 
@@ -354,7 +362,7 @@ class _Concatenate:
         return cls(), [], 0, (sum(n for (n,) in shapes),)
 
     def __call__(self, run, weights, state, *inputs):
-        return joined(run.namespace.xp, inputs), state
+        return concatenate_features(run.namespace.xp, inputs), state
 
 
 @dataclass(frozen=True)
@@ -369,17 +377,17 @@ class _Dropout:
         ((n,),) = shapes
         operation = cls(reader.n_dropouts, float(config["rate"]))
         reader.n_dropouts += 1
-        # Keras keeps the layer's random seed as a variable, which a plan does not need.
+        # Keras stores the layer's random seed as a variable: one entry of state, not used here.
         return operation, [], int(config["rate"] > 0), (n,)
 
     def __call__(self, run, weights, state, x):
-        if run.dropout_mask is None:
+        if run.dropout_mask is None:  # prediction: Keras scales in training, not here
             return x, state
         return x * run.dropout_mask(self.number, self.rate, x.shape), state
 
 
 def _scale_and_center(config, n):
-    """Weights of a layer that normalises n features."""
+    """List the weights (gamma, beta) of a layer that normalises n features."""
     weights = []
     for used, name in (("scale", "gamma"), ("center", "beta")):
         if config.get(f"{name}_constraint") is not None:
@@ -407,9 +415,9 @@ class _BatchNormalization:
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
-        mean, variance = state
+        mean, variance = state  # moving statistics, (.., n_features)
         if run.training:
-            # Rows that only fill up the last batch do not count.
+            # Weighted statistics of the batch, in which rows that pad it have no weight.
             share = (run.is_real / xp.sum(run.is_real))[:, None]
             batch_mean = xp.sum(share * x, axis=-2)
             centred = x - row(batch_mean)
@@ -421,6 +429,7 @@ class _BatchNormalization:
             ]
             mean, variance = batch_mean, batch_variance
         weights = list(weights)
+        # y = gamma (x - mean) / sqrt(variance + epsilon) + beta, with one factor per feature.
         factor = 1 / xp.sqrt(variance + self.epsilon)
         if self.scale:
             factor = factor * weights.pop(0)

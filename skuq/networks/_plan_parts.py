@@ -1,4 +1,4 @@
-"""Parts of a plan's operations: array namespaces and the state of one pass.
+"""Parts of plans and their operations: array namespaces, and the settings of one forward pass.
 
 Notation: arrays are (.., n_samples, n_features), where .. is nothing or (n_members,).
 """
@@ -18,7 +18,8 @@ from skuq.networks._activations import ACTIVATIONS, mish
 class Namespace(NamedTuple):
     """Source of array functions and activations: NumPy, or Keras' operations.
 
-    `cosine` takes turns, not radians: it is cos(2 pi x). `integers` makes whole numbers int32.
+    `cosine` takes turns instead of radians: it computes cos(2 pi x). `integers` converts whole
+    numbers to int32.
     """
 
     xp: Any
@@ -32,31 +33,31 @@ ARRAYS = Namespace(np, ACTIVATIONS.__getitem__)
 
 @functools.cache
 def tensors(xla: bool = False) -> Namespace:
-    """Keras' operations and activations; loads the backend.
+    """Make the namespace of Keras' operations and activations; this loads the backend.
 
     Parameters
     ----------
     xla : bool, default=False
-        For a program that XLA compiles. There, on a CPU, a cosine is a call for every number;
-        a polynomial, which is right to the last digits of float32, takes a fifth of the time.
+        Whether XLA compiles the program. XLA on a CPU calls a library function for every cosine.
+        The polynomial used instead is accurate to float32 and takes a fifth of the time.
     """
     from skuq.backend import keras, ops
 
     def activation(name):
         if name == "silu":
-            # TensorFlow's own has a gradient that it registers for good, and that keeps
-            # every graph it was ever traced in.
+            # TensorFlow's own silu registers a gradient function that is never freed and keeps
+            # every graph that it was traced in.
             return lambda x: x * ops.sigmoid(x)
-        if name == "mish" and xla:  # a plain graph would pass over memory once an operation
+        if name == "mish" and xla:  # XLA fuses its operations; a plain graph would not
             return lambda x: mish(ops, x)
         return keras.activations.get(name)
 
     def cosine(x):
         if not xla or keras.backend.standardize_dtype(x.dtype) != "float32":
             return ops.cos(2 * np.pi * x)
-        x = x - ops.round(x)
+        x = x - ops.round(x)  # to [-0.5, 0.5]: the cosine has a period of one turn
         square, y = x * x, 0.0
-        for coefficient in _cosine_coefficients()[::-1]:
+        for coefficient in _cosine_coefficients()[::-1]:  # Horner's rule
             y = y * square + np.float32(coefficient)
         return y
 
@@ -65,7 +66,7 @@ def tensors(xla: bool = False) -> Namespace:
 
 @functools.cache
 def _cosine_coefficients() -> np.ndarray:
-    """Coefficients of a polynomial in x**2 that is cos(2 pi x) to 1e-9 on [-0.5, 0.5]."""
+    """Compute the polynomial in x**2 that equals cos(2 pi x) to 1e-9 on [-0.5, 0.5]."""
     polynomial = np.polynomial.Chebyshev.interpolate(
         lambda square: np.cos(2 * np.pi * np.sqrt(square)), 7, domain=[0, 0.25]
     )
@@ -74,20 +75,21 @@ def _cosine_coefficients() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """State of one pass through a plan, besides its weights and input.
+    """Settings of one forward pass, other than weights and input.
 
     Attributes
     ----------
     namespace : Namespace
+        NumPy or Keras' operations.
     training : bool
-        Batch normalisation uses the batch's own statistics.
+        Whether batch normalisation uses the batch's own statistics.
     is_real : array of shape (n_samples,), optional
-        1 for rows that count in batch statistics, 0 for the filling of a last batch.
+        1 for rows that count in batch statistics, 0 for padding.
     dropout_mask : callable, optional
-        ``(layer number, rate, shape) -> mask`` to multiply with, of mean 1; without it
-        nothing is dropped.
+        ``(layer number, rate, shape) -> mask`` makes a mask of mean 1 to multiply with. Without
+        it no units are dropped.
     index : array of shape (.., n_draws, n_index), optional
-        Epistemic indices, for networks of several predictions a row.
+        Epistemic indices, for networks with several predictions a row.
     """
 
     namespace: Namespace = ARRAYS
@@ -97,11 +99,11 @@ class Run:
     index: Any = None
 
 
-FORWARD = Run()  # prediction in NumPy
+FORWARD = Run()  # settings of a prediction in NumPy
 
 
 class Weight(NamedTuple):
-    """A trainable variable: its shape, and its l1 and l2 penalty."""
+    """A trainable variable: its shape, and the factors of its l1 and l2 penalties."""
 
     shape: tuple[int, ...]
     l1: float = 0.0
@@ -109,11 +111,11 @@ class Weight(NamedTuple):
 
 
 class NoPlan(Exception):
-    """Raised while reading a configuration that cannot be planned."""
+    """Error that is raised for configurations that cannot be planned."""
 
 
 def penalty(config):
-    """(l1, l2) of a regulariser's configuration."""
+    """Read (l1, l2) from a regulariser's configuration."""
     if config is None:
         return 0.0, 0.0
     values = config["config"]
@@ -124,21 +126,22 @@ def penalty(config):
 
 
 def check_activation(name):
+    """Return the name of an activation that plans have, or raise NoPlan."""
     if name not in ACTIVATIONS:
         raise NoPlan
     return name
 
 
 def row(vector):
-    """A member's vector (.., n) so that it broadcasts over rows: (.., 1, n)."""
+    """Reshape vectors (.., n) to (.., 1, n), so that they broadcast over rows."""
     return vector if len(vector.shape) == 1 else vector[..., None, :]
 
 
-def joined(xp, values):
-    """Values (.., n_samples, n_features) beside each other."""
+def concatenate_features(xp, values):
+    """Concatenate values (.., n_samples, n_features) along their features."""
     if len(values) == 1:
         return values[0]
-    # A value that no weight has touched yet has no member axis.
+    # Values that were computed without weights have no member axis yet.
     rank = max(len(value.shape) for value in values)
     lead = next(v.shape[: rank - 2] for v in values if len(v.shape) == rank)
     values = [v if len(v.shape) == rank else xp.broadcast_to(v, (*lead, *v.shape)) for v in values]

@@ -1,4 +1,4 @@
-"""Head of quantiles, which never cross, for each output.
+"""Head with quantiles, which never cross, for each output.
 
 Notation: m outputs. Raw numbers are (.., n_raw) and y is (.., m), in standardised units,
 with any leading axes, which broadcast: rows, or members and rows.
@@ -25,26 +25,25 @@ _LEVELS = tuple(k / 20 for k in range(1, 20))
 class QuantileHead:
     """Quantiles at given levels, which never cross, for each of several outputs.
 
-    The network gives q m raw numbers for q levels and m outputs: m for the middle level,
-    then m for each gap between neighbouring levels, from the lowest: ``softplus(r) / log(2)
-    + min_scale`` times the gap that a standard normal has there. Raw numbers of 0 thus give
-    the quantiles of a standard normal.
+    The network has q m raw outputs for q levels and m outputs: m for the middle level, then m
+    for each gap between neighbouring levels, from the lowest. A gap is ``softplus(r) / log(2)
+    + min_scale`` times the gap of a standard normal at these levels. Raw numbers of 0 therefore
+    give the quantiles of a standard normal.
 
     Parameters
     ----------
     n_outputs : int, default=1
         m, the number of columns of y.
     levels : tuple of float, default=(0.05, 0.1, .., 0.95)
-        At least two, strictly increasing inside (0, 1).
+        Levels of the quantiles: at least two, strictly increasing inside (0, 1).
     min_scale : float, default=1e-3
-        Quantiles are at least as far apart as those of a normal with about this standard
-        deviation, in units of the standardised y. It bounds the density that
-        `log_likelihood` reads from them.
+        Smallest spread: gaps are at least those of a normal with about this standard deviation,
+        in units of the standardised y. It bounds the density of `log_likelihood`.
 
     Raises
     ------
     ValueError
-        If levels are not as described.
+        If there are fewer than two levels, or they do not increase inside (0, 1).
 
     References
     ----------
@@ -63,56 +62,60 @@ class QuantileHead:
 
     @property
     def n_raw(self) -> int:
-        """Numbers the network has to give."""
+        """Number of raw outputs of the network."""
         return len(self.levels) * self.n_outputs
 
     def quantiles(self, raw: Any, xp: Any = np) -> Any:
-        """Quantiles (.., n_levels, n_outputs), non-decreasing, from (.., n_raw)."""
+        """Compute quantiles (.., n_levels, n_outputs), non-decreasing, from (.., n_raw)."""
         q, middle = len(self.levels), len(self.levels) // 2
         parts = split_last(raw, (q, self.n_outputs), xp)
         centre, r = parts[..., :1, :], parts[..., 1:, :]
         normal = np.diff(special.ndtri(self.levels))[:, None]  # (q - 1, 1)
         factors = softplus(r, xp) / np.log(2) + self.min_scale
         gaps = factors * cast_like(normal, raw, xp)
-        # Sums outwards from the middle: each is exactly at least the one before.
+        # Add up the gaps outwards from the middle, so that rounding never makes quantiles cross.
         below = xp.cumsum(xp.flip(gaps[..., :middle, :], axis=-2), axis=-2)
         above = xp.cumsum(gaps[..., middle:, :], axis=-2)
         sides = [centre - xp.flip(below, axis=-2), centre, centre + above]
         return xp.concatenate(sides, axis=-2)
 
     def _distribution(self, raw):
-        """Distributions of shape (.., n_outputs) that have the quantiles."""
+        """Make distributions of shape (.., n_outputs) that have these quantiles."""
         values = np.moveaxis(self.quantiles(np.asarray(raw, dtype=float)), -2, 0)
         return PiecewiseQuantiles.from_values(np.asarray(self.levels), values)
 
     def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations, arrays (.., n_outputs) from (.., n_raw).
+        """Compute means and standard deviations, arrays (.., n_outputs), from (.., n_raw).
 
-        Those of `skuq.predictive.QuantileMixture` with these quantiles.
+        They are those of `skuq.predictive.QuantileMixture` with these quantiles.
         """
         distribution = self._distribution(raw)
         return distribution.mean, np.sqrt(distribution.variance)
 
     def loss(self, y, raw):
-        """Pinball loss of each row, mean over levels and outputs.
+        """Compute each row's pinball loss (..,), mean over levels and outputs.
 
-        Tensors: y (.., n_outputs), raw (.., n_raw); returns (..,). Twice this is about the
+        `y` (.., n_outputs) and `raw` (.., n_raw) are tensors. Twice this loss approximates the
         continuous ranked probability score.
         """
         return self._pinball(y, self.quantiles(raw, backend.ops))
 
     def mixture_loss(self, y, copies):
-        """`loss` of the copies' average quantiles: y (.., n_outputs), copies (.., C, n_raw)."""
+        """Compute the loss of the copies' average quantiles.
+
+        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
+        """
         return self._pinball(y, backend.ops.mean(self.quantiles(copies, backend.ops), axis=-3))
 
     def _pinball(self, y, quantiles):
+        """Compute max(level * e, (level - 1) * e) for errors e, mean over levels and outputs."""
         ops = backend.ops
         error = y[..., None, :] - quantiles
         levels = ops.cast(np.asarray(self.levels)[:, None], error.dtype)
         return ops.mean(ops.maximum(levels * error, (levels - 1) * error), axis=(-2, -1))
 
     def log_likelihood(self, y, raw) -> np.ndarray:
-        """Log density (..,) of all outputs together: arrays (.., n_outputs), (.., n_raw).
+        """Compute the joint log density (..,) of all outputs, from arrays y and raw.
 
         The density is that of `skuq.predictive.QuantileMixture` with these quantiles.
         """

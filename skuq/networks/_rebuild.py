@@ -1,4 +1,4 @@
-"""Keras models from their stored configurations."""
+"""Rebuild Keras models from their stored configurations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from skuq import backend, networks
 
 
 def rebuild(network: str):
-    """Rebuild a Keras model, of which this package's layers may be part, from its JSON."""
-    # Keras knows the layers of `skuq.networks` once the module that defines them is loaded.
+    """Rebuild a Keras model from its JSON. It may have layers of this package."""
+    # Accessing a layer loads the module in which the layers are registered with Keras.
     networks.Repeat  # noqa: B018
     return backend.keras.models.model_from_json(network)

@@ -1,4 +1,4 @@
-"""Search spaces from the forms in which users may give them."""
+"""Convert the search spaces that users can give (names, objects, callables) to objects."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from skuq.networks._with_training import table_training
 #: The spaces of `NESClassifier` by name.
 NES_SPACES = ("dense", "width-depth", "darts", "nas-bench-201")
 
-_NES_NODES = 3  # of the dense space: 9 decisions, and deep enough for tables
+_NES_NODES = 3  # nodes of the dense space: 9 decisions, and deep enough for tables
 _PRESETS = {"benchmark": DenseSkipSpace.benchmark, "toy": DenseSkipSpace.toy}
 
 
 def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> SearchSpace:
-    """Return the search space meant by a name, an object, a callable or a pair.
+    """Convert a name, an object, a callable or a pair of callables to a search space.
 
     Parameters
     ----------
     space : "dense", "benchmark", "toy", SearchSpace, callable or (callable, callable)
-        "dense" is `DenseSkipSpace` with the two arguments below; callables are in
-        Keras-Tuner's language, see `KerasTunerSpace`. A `HyperModel` stands for its `build`.
+        "dense" is `DenseSkipSpace` with the two arguments below. Callables take Keras-Tuner's
+        hyperparameters, see `KerasTunerSpace`. A `HyperModel` stands for its method `build`.
     n_nodes, max_batch_size : int
+        Arguments of `DenseSkipSpace` for "dense"; callables use `max_batch_size`, too.
 
     Raises
     ------
     ValueError
-        If it is none of these, or a function with other arguments.
+        If `space` is none of these, or a function with other arguments.
     """
     if isinstance(space, str) and space == "dense":
         return DenseSkipSpace(n_nodes, max_batch_size)
     if isinstance(space, TabularSpace):
         raise ValueError(
-            "A TabularSpace is made of the preprocessed rows of a fit: give "
-            '`search_space="tabular"`.'
+            "A TabularSpace depends on the preprocessed rows of a fit and cannot be given as an "
+            'object. Use `search_space="tabular"`.'
         )
     if isinstance(space, str) and space in _PRESETS:
         return _PRESETS[space]()
@@ -61,9 +62,10 @@ def resolve_search_space(space, n_nodes: int = 5, max_batch_size: int = 256) -> 
 
 
 def resolve_nes_space(space, images: bool, n_rows: int) -> SearchSpace:
-    """Return the search space meant by None, a name in `NES_SPACES` or another form of a space.
+    """Convert None, a name in `NES_SPACES` or any other form to a search space.
 
-    None is "darts" for images and "dense" for tables, where batch sizes depend on `n_rows`.
+    None means "darts" for images and "dense" for tables. For tables, batch sizes depend on
+    `n_rows`.
     """
     if space is None:
         space = "darts" if images else "dense"

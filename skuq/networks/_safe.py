@@ -1,8 +1,8 @@
-"""Configurations of networks: only of layers that compute, and nothing else.
+"""Check that a stored network's configuration only names layers that compute.
 
 Keras has a safe mode of its own. It refuses lambdas, but finds classes by names in the
-configuration, and some of its own layers read files. So every class that a configuration names
-must be on a list here before Keras sees it. Text is all that is looked at: no backend is loaded.
+configuration, and some of its layers read files. Therefore every class that a configuration
+names must be on a list here before Keras sees it. The check reads only text and loads no backend.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def _names(text):
     return frozenset(text.split())
 
 
-# Class names by the module that Keras writes with them: all of Keras's own that only compute. Not
-# here are those that run functions, wrap other libraries' objects or read files (vocabularies).
+# Allowed class names by the module that Keras writes with them: all of Keras' own classes that
+# only compute. Classes that run functions, wrap other libraries' objects or read files
+# (vocabularies) are left out.
 _KERAS = {
     "keras": _names("DTypePolicy Functional Model Sequential"),
     "keras.layers": _names(
@@ -159,13 +160,13 @@ _FUNCTIONS = _names(
     "sparse_sigmoid sparse_top_k_categorical_accuracy sparsemax squared_hinge squareplus swish "
     "tanh tanh_shrink threshold top_k_categorical_accuracy tversky zeros"
 )
-# What Keras writes for values that JSON has no word for, without a module.
+# Names that Keras writes, without a module, for values that JSON does not have.
 _VALUES = _names("__ellipsis__ __keras_tensor__ __numpy__ __slice__ __tensor__ __tuple__")
 _DTYPE = re.compile("b?float(16|32|64)|u?int(8|16|32|64)|bool")
 
 
 def check_member(state: dict, where) -> None:
-    """Refuse the fields of a `Member` whose network is not safe, or not that of its weights."""
+    """Refuse fields of a `Member` whose network is not safe or does not match its weights."""
     network, weights, held = (state[name] for name in ("network", "weights", "state"))
     if type(network) is not str:
         raise FileFormatError(f"{where} has no network")
@@ -184,25 +185,26 @@ def check_member(state: dict, where) -> None:
 
 
 def check_network(network: str, where) -> None:
-    """Raise FileFormatError unless a network's JSON names only what is known to compute."""
+    """Raise FileFormatError unless a network's JSON names only classes known to compute."""
     try:
-        # The hook sees every object of the text, innermost first.
+        # json calls the hook for every object of the text, innermost first.
         config = json.loads(network, object_hook=_check_item)
         if config["class_name"] in ("Functional", "Sequential"):
             if type(config["config"]["layers"]) is not list:
                 raise FileFormatError("it has no layers")
         elif config["class_name"] == EpistemicNetwork.__name__:
             EpistemicNetwork.from_json(network)
-    # A configuration may be wrong in any way, and so may what reads it.
+    # A hostile configuration can cause any error.
     except Exception as error:
         reason = str(error) if isinstance(error, FileFormatError) else f"{error!r:.200}"
         raise FileFormatError(f"{where} has a network that is not loaded: {reason}") from error
 
 
 def sizes(network: str, where) -> tuple[int | None, int | None]:
-    """Numbers of weights and of state arrays of a checked network; None where not known.
+    """Count the weights and the state arrays of a checked network; None if not known.
 
-    They are read off the configuration: nothing of the sizes that it declares is made.
+    The numbers are computed from the configuration, without allocating anything of the sizes that
+    it declares.
     """
     try:
         if json.loads(network)["class_name"] == EpistemicNetwork.__name__:
@@ -220,7 +222,7 @@ def sizes(network: str, where) -> tuple[int | None, int | None]:
 
 
 def _check_item(item):
-    """An object of a network's JSON, if what it names is on the list."""
+    """Return an object of a network's JSON if the class that it names is allowed."""
     if "class_name" in item and not _is_allowed(
         item["class_name"], item.get("module"), item.get("registered_name"), item.get("config")
     ):
@@ -229,11 +231,11 @@ def _check_item(item):
 
 
 def _refusal(item):
-    """Why what a network's JSON names is not loaded, and what helps."""
+    """Explain why a class named in a network's JSON is not loaded, and what helps."""
     name, module = (str(item.get(key))[:60] for key in ("class_name", "module"))
     if name == "__lambda__":
         return "a Lambda layer ('__lambda__') holds code. Use keras.ops, or a layer of your own"
-    if name == "function":  # Keras writes "builtins" with anybody's
+    if name == "function":  # Keras writes the module "builtins" for every function
         name = f"function {str(item.get('config'))[:60]}"
     refusal = f"{name!r} of {module!r} is not among what is loaded"
     if module.partition(".")[0] == "keras" or name.startswith("__"):
@@ -245,12 +247,13 @@ def _refusal(item):
 
 
 def _is_allowed(name, module, registered, config):
+    """Tell whether a class or function is on the lists, or registered by the user."""
     if any(type(text) is not str and text is not None for text in (name, module, registered)):
         return False
-    if name == EpistemicNetwork.__name__ and module is None:  # no business of Keras
+    if name == EpistemicNetwork.__name__ and module is None:  # read by skuq, not by Keras
         return True
     if name in _VALUES:
-        # A constant's type is the only word in it that Keras looks up.
+        # The dtype of a constant is the only name in it that Keras looks up.
         is_constant = name in ("__numpy__", "__tensor__")
         return not is_constant or _DTYPE.fullmatch(str(config.get("dtype"))) is not None
     if name == "function":
@@ -266,8 +269,8 @@ def _is_allowed(name, module, registered, config):
 
 
 def _is_registered(name):
-    """Whether the user has told Keras of this class, in this process."""
-    # Asked only where Keras is loaded: nothing can have been registered otherwise.
+    """Tell whether the user has registered this class with Keras in this process."""
+    # Without Keras loaded, nothing can have been registered.
     keras = sys.modules.get("keras")
     if keras is None or name is None or ">" not in name:
         return False

@@ -1,6 +1,6 @@
-"""Protocol of search spaces, and the paper's training hyperparameters.
+"""Protocol of search spaces, and AutoDEUQ's training hyperparameters.
 
-NumPy only: proposing a configuration needs no Keras, building it does.
+This module needs only NumPy: proposing a configuration needs no Keras, but building it does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPTIMIZERS = ("sgd", "rmsprop", "adagrad", "adam", "adadelta", "adamax", "nadam"
 
 @saved_as("networks.Decisions")
 class Decisions(NamedTuple):
-    """The two halves of a joint search: what is built, and how it is trained."""
+    """Decisions of a joint search: about the architecture, and about its training."""
 
     architecture: Space
     hyperparameters: Space
@@ -36,32 +36,32 @@ class Decisions(NamedTuple):
 
 @runtime_checkable
 class SearchSpace(Protocol):
-    """Anything that can say what is to be decided and act on a decision."""
+    """An object that lists decisions, and builds and trains networks by them."""
 
     def decisions(self, input_shape: tuple, n_outputs: int) -> Decisions:
-        """The decisions to be made; no Keras model is built where none is needed."""
+        """List the decisions, if possible without building a Keras model."""
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
-        """A Keras model from `input_shape` to `n_outputs` raw numbers."""
+        """Build the Keras model from `input_shape` to `n_outputs` raw numbers."""
 
     def recipe(self, configuration: Mapping) -> dict:
-        """The fields of a training recipe that the configuration decides."""
+        """Return the fields of a training recipe that the configuration sets."""
 
 
 def training_hyperparameters(max_batch_size: int = 256) -> Space:
-    """The paper's training hyperparameters (AutoDEUQ III.A).
+    """Make the space of training hyperparameters of AutoDEUQ (section III.A).
 
     Parameters
     ----------
     max_batch_size : int, default=256
-        b_max: 256 in the paper's benchmark, 32 in its toy example.
+        Largest batch size: 256 in the paper's benchmark, 32 in its toy example.
 
     Returns
     -------
     Space
         Learning rate (log-uniform in 1e-4..1e-1), batch size (log-uniform in
-        1..b_max), one of seven optimisers, patience of the learning rate's reduction
-        (10..20 epochs) and of early stopping (20..30 epochs).
+        1..max_batch_size), one of seven optimisers, and the patience of the learning rate's
+        reduction (10..20 epochs) and of early stopping (20..30 epochs).
     """
     return Space(
         (

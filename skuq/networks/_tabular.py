@@ -1,6 +1,6 @@
-"""Networks for tables: embeddings before an MLP, whose hidden layers may hold several copies.
+"""Build networks for tables: embeddings and an MLP, which can hold several copies of a network.
 
-NumPy only until a model is built.
+Only NumPy is needed until a model is built.
 
 References
 ----------
@@ -44,48 +44,54 @@ def build_tabular(
 ):
     """Build a Keras model for tables, with linear outputs, from parts of RealMLP and TabM.
 
-    In order: vectors of categories, embeddings of numbers, a scale for each feature, hidden
-    layers (product, normalisation, activation, dropout, sum with the layer's input), outputs.
-    Layers, as `rate_factors_of_layers` names them: "categories", "embedding", "scale", "repeat",
-    "hidden_1", "normalization_1", "activation_1", "dropout_1", "residual_2" .. and "output".
+    The layers are, in order: embeddings of categories, embeddings of numbers, a scale for each
+    feature, hidden blocks (dense layer, normalisation, activation, dropout, residual connection)
+    and outputs. Their names, as used in `rate_factors_of_layers`, are "categories", "embedding",
+    "scale", "repeat", "hidden_1", "normalization_1", "activation_1", "dropout_1", "residual_2" ..
+    and "output".
 
     Parameters
     ----------
     input_shape : tuple (n_features,)
+        Shape of one row.
     n_outputs : int
-        Raw numbers that a head asks for, those of all copies together.
+        Number of raw outputs, of all copies together.
     hidden_units : sequence of int, default=(256, 256, 256)
         Widths of the hidden layers of one copy.
     activation : str, default="relu"
+        Keras' name of the activation.
     parametric_activation : bool, default=False
         Use RealMLP's `ParametricActivation`.
     embedding : str or mapping, optional
-        Kind of a `NumericEmbedding`, or its arguments; `columns` are positions in the input,
-        by default all that are not in `categories`.
+        Kind of a `NumericEmbedding`, or its arguments. Its `columns` are positions in the input,
+        by default all that are not in `categories`. None adds no such layer.
     categories : mapping of int to int, optional
         Position in the input and number of codes of each `CategoryEmbedding` column.
     category_dim : int or sequence of int, default=8
         Length of the categories' vectors, for all columns or for each.
     feature_scale : bool, default=False
+        Add a `FeatureScale` layer.
     dropout : float, optional
-        Rate after hidden layers. None leaves the layers out, 0 lets a recipe set their rate.
+        Rate of dropout after hidden layers. None adds no dropout layers; 0 adds them for a recipe
+        to set their rate.
     residual : bool, default=False
-        Hidden layers add their input where it has as many features.
+        Add a hidden block's input to its output, where both have the same width.
     normalization : {"batch", "layer"}, optional
-        Between product and activation; "layer" needs a single copy, or it would mix them.
+        Normalisation before the activation. "layer" needs a single copy, since it would mix
+        copies.
     parametrization : {"standard", "ntk"}, default="standard"
-        Dense layers are Keras' `Dense` or `NTKDense`.
+        Use Keras' `Dense` or `NTKDense` for dense layers.
     zero_output : bool, default=False
-        Outputs are 0 at first, whatever the input.
+        Initialise the output layer to 0.
     n_copies : int, default=1
-        Members in one network (TabM), with outputs one after another, see `PackedHead`.
+        Number of members in one network (TabM). Their outputs are concatenated, see `PackedHead`.
     shared : bool, default=True
         Whether the copies' hidden layers share their kernels.
 
     Raises
     ------
     ValueError
-        If settings do not go together.
+        If settings do not agree.
 
     References
     ----------
@@ -110,7 +116,7 @@ def _encode(x, embedding, categories, category_dim, feature_scale):
     if code_columns:
         if not 0 <= code_columns[0] <= code_columns[-1] < n_features:
             raise ValueError(
-                f"`categories` must be of columns 0 .. {n_features - 1}. Got {code_columns}."
+                f"`categories` must have columns in 0 .. {n_features - 1}. Got {code_columns}."
             )
         n_codes = [categories[column] for column in code_columns]
         x = networks.CategoryEmbedding(
@@ -128,15 +134,15 @@ def _encode(x, embedding, categories, category_dim, feature_scale):
 
 @dataclass(frozen=True)
 class _Dense:
-    """Dense layers, for one network or for several copies of it."""
+    """Factory of dense layers, for one network or for several copies of it."""
 
     n_copies: int
     shared: bool
     ntk: bool
-    embedded: bool
+    embedded: bool  # whether an embedding precedes: it decides the copies' first factors
 
     def repeat(self, x):
-        """Give each copy its own inputs, where there are several copies."""
+        """Repeat the features for each copy, if there are several copies."""
         if self.n_copies == 1:
             return x
         return networks.Repeat(self.n_copies, name="repeat", **_FLOAT32)(x)
@@ -146,11 +152,12 @@ class _Dense:
         return self._make(units, f"hidden_{i}", first=i == 1, use_bias=use_bias)(x)
 
     def output(self, x, n_outputs, *, first, zero):
-        """Apply the output layer, in which copies share nothing; `zero` makes it begin at 0."""
-        apart = replace(self, shared=False)
-        return apart._make(n_outputs // self.n_copies, "output", first=first, zero=zero)(x)
+        """Apply the output layer, which copies do not share; `zero` initialises it to 0."""
+        separate = replace(self, shared=False)
+        return separate._make(n_outputs // self.n_copies, "output", first=first, zero=zero)(x)
 
     def _make(self, units, name, *, first, use_bias=True, zero=False):
+        """Make a dense layer; in the first one, copies get different factors of their inputs."""
         if self.n_copies > 1:
             signs = "normal" if self.embedded else "random-signs"
             return networks.EnsembleDense(
@@ -171,7 +178,7 @@ class _Dense:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Hidden layers, each with what follows it; fields as in `build_tabular`."""
+    """Factory of hidden blocks, with fields as in `build_tabular`."""
 
     dense: _Dense
     activation: str
@@ -183,7 +190,7 @@ class _Blocks:
     def apply(self, x, units, i):
         """Apply block `i`, counted from 1."""
         layers, entered = backend.keras.layers, x
-        # Batch normalisation has a bias of its own and takes off any other.
+        # Batch normalisation has a bias of its own, and subtracts any other.
         x = self.dense.hidden(x, units, i, use_bias=self.normalization != "batch")
         if self.normalization is not None:
             normalize = getattr(layers, _NORMALIZATIONS[self.normalization])
@@ -200,6 +207,7 @@ class _Blocks:
 
 
 def _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies):
+    """Raise ValueError if settings of `build_tabular` are invalid or do not agree."""
     if len(input_shape) != 1:
         raise ValueError(f"`input_shape` must be (n_features,). Got {input_shape!r}.")
     if normalization not in (None, *_NORMALIZATIONS):
@@ -212,14 +220,18 @@ def _check_settings(input_shape, n_outputs, normalization, parametrization, n_co
     check_count("n_copies", n_copies)
     if n_outputs % n_copies:
         raise ValueError(
-            f"`n_outputs` must be a multiple of `n_copies`. Got {n_outputs} and {n_copies}."
+            f"`n_outputs` must be a multiple of `n_copies`. Got n_outputs={n_outputs} and "
+            f"n_copies={n_copies}."
         )
     if normalization == "layer" and n_copies > 1:
-        raise ValueError('`normalization="layer"` would mix the copies: use "batch" or None.')
+        raise ValueError(
+            '`normalization="layer"` would mix the copies of a network with '
+            f'n_copies={n_copies}. Use "batch" or None.'
+        )
 
 
 def _embedded_positions(columns, code_columns, n_features):
-    """Positions of embedded columns where the codes' columns are gone."""
+    """Convert columns of the input to positions after the removal of the codes' columns."""
     numbers = [column for column in range(n_features) if column not in set(code_columns)]
     position = {column: k for k, column in enumerate(numbers)}
     columns = numbers if columns is None else list(columns)
@@ -232,19 +244,20 @@ def _embedded_positions(columns, code_columns, n_features):
 
 
 def bin_edges(x, n_bins: int = 32) -> np.ndarray:
-    """Edges of bins with equally many rows, for a piecewise linear `NumericEmbedding`.
+    """Compute edges of bins with equally many rows, for a piecewise linear `NumericEmbedding`.
 
     Parameters
     ----------
     x : ndarray of shape (n_samples, n_features)
-        Inputs as the network sees them.
+        Inputs of the network, after preprocessing.
     n_bins : int, default=32
-        At most. A feature of few distinct values gets fewer, of one value none.
+        Maximum number of bins. A feature with few distinct values gets fewer bins, and a constant
+        feature none.
 
     Returns
     -------
     ndarray of shape (n_features, n_bins + 1)
-        Increasing; the last edge of a feature with fewer bins repeats.
+        Increasing edges. A feature with fewer bins repeats its last edge.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """Keras layers for tables: embeddings of numbers and categories, and layers of several copies.
 
-Each runs the operation of `_tabular_operations` that a plan runs for it, so that what trains
-in a stack, what predicts in NumPy and what Keras itself computes are one piece of code. A
-variable's first value comes from the attribute ``<name>_initializer``.
+Each layer runs the operation of `_tabular_operations` that a plan runs for it, so that training
+in a stack, prediction in NumPy and Keras itself share one implementation. A variable is
+initialised by the layer's attribute ``<name>_initializer``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _registered = keras.saving.register_keras_serializable(package="skuq")
 
 @_registered
 class RandomSigns(keras.initializers.RandomUniform):
-    """Minus one or one, equally likely."""
+    """Initializer of random signs: -1 or 1, equally likely."""
 
     def __init__(self, seed=None):
         super().__init__(-1.0, 1.0, seed=seed)
@@ -37,7 +37,7 @@ class RandomSigns(keras.initializers.RandomUniform):
 
 @_registered
 class SameRows(keras.initializers.RandomUniform):
-    """Uniform numbers that are the same for each entry of the first axis."""
+    """Initializer of uniform numbers that are equal along the first axis."""
 
     def __call__(self, shape, dtype=None):
         return ops.broadcast_to(super().__call__(tuple(shape)[1:], dtype=dtype), shape)
@@ -45,7 +45,7 @@ class SameRows(keras.initializers.RandomUniform):
 
 @_registered
 class FirstRowZero(keras.initializers.RandomNormal):
-    """Normal numbers, and zeros in the first entry of the first axis."""
+    """Initializer of normal numbers, with zeros in the first entry of the first axis."""
 
     def __call__(self, shape, dtype=None):
         numbers = super().__call__(shape, dtype=dtype)
@@ -53,14 +53,15 @@ class FirstRowZero(keras.initializers.RandomNormal):
 
 
 class _TabularLayer(keras.layers.Layer):
-    """A layer that computes what its operation computes.
+    """Base class of layers that run an operation of `_tabular_operations`.
 
-    Each kind has `_read(shapes)`, which gives what the operation's own `read` gives.
+    A subclass defines `_read(shapes)`, which calls the operation's `read` with its configuration.
     """
 
-    _names: tuple[str, ...] = ()  # of the variables that train
+    _names: tuple[str, ...] = ()  # names of the trainable variables
 
     def _operation_of(self, input_shape):
+        """Read the operation for inputs of this shape, or raise ValueError."""
         shape = tuple(input_shape)
         if len(shape) != 2 or shape[1] is None:
             raise ValueError(
@@ -70,7 +71,7 @@ class _TabularLayer(keras.layers.Layer):
             return self._read([shape[1:]])
         except NoPlan:
             raise ValueError(
-                f"{type(self).__name__} cannot have inputs of {shape[1]} features with the "
+                f"{type(self).__name__} cannot take inputs of {shape[1]} features with the "
                 f"settings {self.get_config()}."
             ) from None
 
@@ -87,13 +88,14 @@ class _TabularLayer(keras.layers.Layer):
             setattr(self, name, variable)
 
     def _set_initializers(self, weights):
-        """Set initializers that depend on the input's shape."""
+        """Set the initializers that depend on the shape of the input."""
 
     def call(self, x):
         weights = [getattr(self, name) for name in self._names]
         return self._operation(Run(tensors()), weights, self._state(), x)[0]
 
     def _state(self):
+        """List the non-trainable variables."""
         return []
 
     def compute_output_shape(self, input_shape):
@@ -102,9 +104,9 @@ class _TabularLayer(keras.layers.Layer):
 
 @_registered
 class FeatureScale(_TabularLayer):
-    """Every feature times a trained weight of its own, 1 at first.
+    """Multiply every feature by a trained weight, which starts at 1.
 
-    With a larger learning rate than the layers behind it a soft selection of features.
+    With a larger learning rate than later layers, it acts as a soft selection of features.
 
     References
     ----------
@@ -121,7 +123,7 @@ class FeatureScale(_TabularLayer):
 
 @_registered
 class ParametricActivation(_TabularLayer):
-    """``x + alpha * (f(x) - x)``, with a trained alpha for each feature that is 1 at first.
+    """Apply ``x + alpha * (f(x) - x)``, with a trained alpha for each feature that starts at 1.
 
     Parameters
     ----------
@@ -149,19 +151,21 @@ class ParametricActivation(_TabularLayer):
 
 @_registered
 class NTKDense(_TabularLayer):
-    """A dense layer in the neural tangent parametrisation: ``f(x @ kernel / sqrt(d) + bias)``.
+    """Dense layer in the neural tangent parametrisation: ``f(x @ kernel / sqrt(d) + bias)``.
 
-    Kernel and bias are standard normal at first. A learning rate then means the same for
-    layers of any width, and larger ones pay than for `keras.layers.Dense`.
+    Kernel and bias are initialised as standard normal numbers. A learning rate then has the same
+    effect in layers of any width, and good rates are larger than for `keras.layers.Dense`.
 
     Parameters
     ----------
     units : int
+        Number of outputs.
     activation : str, default=None
-        Keras' name; None is linear.
+        Keras' name of the activation; None is linear.
     use_bias : bool, default=True
+        Add a trained bias.
     kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer :
-        As in `keras.layers.Dense`.
+        See `keras.layers.Dense`.
 
     References
     ----------
@@ -209,29 +213,29 @@ class NTKDense(_TabularLayer):
 
 @_registered
 class NumericEmbedding(_TabularLayer):
-    """Several numbers in the place of one, by functions that each column learns for itself.
+    """Replace each number by a vector, a function that is trained for each column.
 
-    What it gives: the embeddings, column after column, then what passes through.
+    The output has the embeddings, column after column, and then the columns that are not embedded.
 
     Parameters
     ----------
     kind : {"periodic", "plr", "piecewise-linear"}, default="periodic"
         "periodic" (PBLD): a linear map of ``cos(2 pi w x + b)`` with trained frequencies w and
-        phases b. `dim` counts the column itself, which stands (with all other columns) at the
-        end. "plr": ReLUs of a linear map of cosines and sines. "piecewise-linear": a linear map
-        of how far x is through each of its bins.
+        phases b, and the column itself, which counts in `dim`; all columns then follow after the
+        embeddings. "plr": ReLUs of a linear map of cosines and sines. "piecewise-linear": a
+        linear map of the share of each bin that lies below x.
     columns : sequence of int, optional
-        Embedded columns, all by default. Others pass through.
+        Columns to embed, by default all. Other columns are passed through.
     dim : int, default=4
-        Numbers a column.
+        Length of the vector of each column.
     n_frequencies : int, default=16
         Number of frequencies of the periodic kinds.
     scale : float, default=0.1
-        Standard deviation of the frequencies at first, for columns of scale 1: how quickly
-        the network's function may change.
+        Standard deviation of the initial frequencies, for columns of scale 1. Larger values let
+        the network's function change more quickly.
     edges : array-like of shape (n_columns, n_bins + 1), optional
-        Increasing edges of the bins. A column with fewer bins repeats its last one. They are
-        state, not part of what is compiled.
+        Increasing edges of the bins, needed by "piecewise-linear". A column with fewer bins
+        repeats its last edge. They are state, so that other edges need no new compilation.
 
     References
     ----------
@@ -265,8 +269,9 @@ class NumericEmbedding(_TabularLayer):
         if not 0 < self.scale < math.inf:
             raise ValueError(f"`scale` must be a positive number. Got {scale!r}.")
         if (edges is None) == (kind == "piecewise-linear"):
-            raise ValueError(f"`edges` are what kind={kind!r} {_needs(edges)}.")
-        self._edges = None if edges is None else _checked_edges(edges)
+            needs = "needs `edges`. Got None" if edges is None else "does not use `edges`"
+            raise ValueError(f"kind={kind!r} {needs}.")
+        self._edges = None if edges is None else _check_edges(edges)
         self._names = ("frequencies", "phases", "kernel", "bias")
         if kind == "plr":
             self._names = ("frequencies", "kernel", "bias")
@@ -278,7 +283,7 @@ class NumericEmbedding(_TabularLayer):
 
     def _set_initializers(self, weights):
         if self.kind == "plr":
-            # As its authors do: nothing far out.
+            # Truncated, as in the authors' code.
             self.frequencies_initializer = keras.initializers.TruncatedNormal(stddev=self.scale)
         else:
             self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
@@ -290,7 +295,7 @@ class NumericEmbedding(_TabularLayer):
     def build(self, input_shape):
         super().build(input_shape)
         if self._edges is not None:
-            # No attribute names its initialiser: it keeps its value where weights are drawn.
+            # There is no attribute `edges_initializer`, so that drawing weights keeps the value.
             self.edges = self.add_weight(
                 shape=self._edges.shape,
                 initializer=lambda shape, dtype=None: ops.convert_to_tensor(self._edges, dtype),
@@ -315,20 +320,20 @@ class NumericEmbedding(_TabularLayer):
 
 @_registered
 class CategoryEmbedding(_TabularLayer):
-    """Trained vectors in the place of columns that hold the codes of categories.
+    """Replace codes of categories by trained vectors.
 
-    What it gives: the other columns, then the vectors, column after column.
+    The output has the other columns, and then the vectors, column after column.
 
     Parameters
     ----------
     columns : sequence of int
-        Where the codes are.
+        Columns that hold codes.
     n_codes : sequence of int
-        For each column: codes are 0 .. n_codes - 1. Code 0 is that of categories not seen in
-        training; others than these count as it. Its vector is 0 at first, the mean of the
-        others' distribution, since training may never move it.
+        Number of codes of each column: codes are 0 .. n_codes - 1. Code 0 stands for categories
+        not seen in training, and so does any other number. Its vector starts at 0, the mean of
+        the other vectors' distribution, since training may never change it.
     dims : sequence of int or int, default=8
-        Length of the vectors, for each column.
+        Length of the vectors, for each column or for all.
     """
 
     def __init__(self, columns, n_codes, dims=8, **kwargs):
@@ -356,7 +361,7 @@ class CategoryEmbedding(_TabularLayer):
 
 @_registered
 class Repeat(_TabularLayer):
-    """All features `n_copies` times: what the copies of an `EnsembleDense` start from."""
+    """Repeat all features `n_copies` times, as input of the first `EnsembleDense`."""
 
     def __init__(self, n_copies, **kwargs):
         super().__init__(**kwargs)
@@ -371,31 +376,34 @@ class Repeat(_TabularLayer):
 
 @_registered
 class EnsembleDense(_TabularLayer):
-    """The dense layers of several copies of a network, whose features stand side by side.
+    """Dense layer of several copies of a network, whose features are concatenated.
 
-    Inputs are (n_samples, n_copies * d), outputs (n_samples, n_copies * units), copy after copy.
+    Inputs are (n_samples, n_copies * d) and outputs (n_samples, n_copies * units), copy after
+    copy.
 
     Parameters
     ----------
     units : int
         Number of outputs of one copy.
     n_copies : int
+        Number of copies.
     activation : str, default=None
-        Keras' name; None is linear.
+        Keras' name of the activation; None is linear.
     shared : bool, default=True
-        One kernel for all copies (BatchEnsemble), or a kernel for each.
+        Use one kernel for all copies (BatchEnsemble), or a kernel for each.
     adapters : bool, default=True
-        Whether a shared kernel stands between trained factors of each copy's own, of its inputs
-        and of its outputs.
+        With a shared kernel, multiply inputs and outputs of each copy by trained factors of its
+        own.
     input_initializer : {"ones", "random-signs", "normal"}, default="ones"
-        First factors of the inputs. Copies start equal unless one layer, the first, has others
-        than ones (TabM): signs for features as they are, normal ones behind embeddings.
+        Initial factors of the inputs. Copies would stay equal if all layers started with ones, so
+        that the first layer of TabM uses random signs on plain features, and normal numbers after
+        embeddings.
     use_bias : bool, default=True
         Whether each copy has a bias.
     ntk : bool, default=False
-        The parametrisation of `NTKDense`.
+        Use the parametrisation of `NTKDense`.
     zero : bool, default=False
-        Kernel and biases of 0 at first.
+        Initialise kernel and biases to 0.
 
     References
     ----------
@@ -434,16 +442,16 @@ class EnsembleDense(_TabularLayer):
             )
         self.inputs_initializer = first[input_initializer]()
         self.outputs_initializer = keras.initializers.Ones()
-        between = ("inputs", "outputs") if shared and adapters else ()
-        self._names = ("kernel", *between, *["bias"] * use_bias)
+        factors = ("inputs", "outputs") if shared and adapters else ()
+        self._names = ("kernel", *factors, *["bias"] * use_bias)
 
     def _read(self, shapes):
         return operations.EnsembleDense.read(self.get_config(), shapes)
 
     def _set_initializers(self, weights):
-        limit = weights[0].shape[-2] ** -0.5  # as TabM
-        # One bias for all copies at first where they share the kernel: copies then differ by
-        # the first factors only.
+        limit = weights[0].shape[-2] ** -0.5  # as in TabM
+        # Copies that share the kernel start with equal biases, too: they differ only by the
+        # factors of the first layer's inputs.
         bias = SameRows if self.shared else keras.initializers.RandomUniform
         self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
         self.bias_initializer = bias(-limit, limit)
@@ -461,11 +469,8 @@ class EnsembleDense(_TabularLayer):
         return {**super().get_config(), **own}
 
 
-def _needs(edges):
-    return "needs. Got none" if edges is None else "has no use for"
-
-
-def _checked_edges(edges):
+def _check_edges(edges):
+    """Convert edges of bins to an array, and check that they increase."""
     edges = np.asarray(edges, dtype="float32")
     if edges.ndim != 2 or edges.shape[1] < 2 or not np.isfinite(edges).all():
         raise ValueError(

@@ -1,11 +1,11 @@
-"""Operations of the layers for tables in a plan, on arrays and on tensors.
+"""Operations of a plan for tables, on arrays and on tensors.
 
-The Keras layers of `_tabular_layers` run these too. `read` takes a layer's configuration and
-the shapes that enter it, and gives the operation, its weights, how many variables do not
-train, and the shape that leaves it.
+The Keras layers of `_tabular_layers` run them, too. `read` takes a layer's configuration and the
+shapes of its inputs, and returns the operation, its weights, the number of its non-trainable
+variables, and the shape of its output.
 
-Notation: x is (.., n, d), n rows of d features, where .. is nothing or (n_members,); weights
-lead with the same axes, and where they do, x may have none.
+Notation: x is (.., n, d), n rows of d features, where .. is nothing or (n_members,). Weights have
+the same leading axes. If they have a member axis, x can be without it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from skuq.networks._plan_parts import NoPlan, Weight, check_activation, joined, penalty, row
+from skuq.networks._plan_parts import (
+    NoPlan,
+    Weight,
+    check_activation,
+    concatenate_features,
+    penalty,
+    row,
+)
 
 
-def _columns(x, columns):
-    """These columns of x, as a value for each run of neighbours among them.
+def _slices(x, columns):
+    """Take columns of x, as a list of slices with one for each run of adjacent columns.
 
-    Slices: a gather along the last axis costs a scatter in its gradient.
+    Slices are used because the gradient of a gather along the last axis is an expensive scatter.
     """
     parts, start = [], 0
     for i in range(1, len(columns) + 1):
@@ -29,12 +36,13 @@ def _columns(x, columns):
     return parts
 
 
-def _others(columns, n):
+def _other_columns(columns, n):
+    """List the columns among n that are not in `columns`."""
     return tuple(sorted(set(range(n)) - set(columns)))
 
 
 def _check_columns(columns, n):
-    """A configuration's columns, all n by default."""
+    """Check a configuration's columns, by default all n, or raise NoPlan."""
     columns = tuple(range(n)) if columns is None else tuple(int(column) for column in columns)
     if len(set(columns)) != len(columns) or not set(columns) <= set(range(n)) or not columns:
         raise NoPlan
@@ -43,7 +51,7 @@ def _check_columns(columns, n):
 
 @dataclass(frozen=True)
 class FeatureScale:
-    """Every feature times a weight of its own."""
+    """Multiply every feature by a weight of its own."""
 
     @classmethod
     def read(cls, config, shapes):
@@ -56,7 +64,7 @@ class FeatureScale:
 
 @dataclass(frozen=True)
 class ParametricActivation:
-    """``x + alpha * (f(x) - x)`` with an alpha of its own for every feature."""
+    """Compute ``x + alpha * (f(x) - x)`` with one alpha for each feature."""
 
     activation: str
 
@@ -72,7 +80,7 @@ class ParametricActivation:
 
 @dataclass(frozen=True)
 class NTKDense:
-    """A dense layer whose product is divided by the root of the number of its inputs."""
+    """Dense layer whose product is divided by the square root of its number of inputs."""
 
     activation: str
     use_bias: bool
@@ -96,29 +104,32 @@ class NTKDense:
 
 
 def _by_feature(xp, x):
-    """(.., n, d) to (.., d, n, 1)."""
+    """Reshape rows (.., n, d) to (.., d, n, 1)."""
     return xp.swapaxes(x, -1, -2)[..., None]
 
 
-def _per_feature(xp, encoded, kernel, bias):
-    """A linear map of its own for each feature, (.., d, n, t) to (.., n, d * dim)."""
-    y = xp.matmul(encoded, kernel) + bias[..., None, :]
-    y = xp.swapaxes(y, -2, -3)
+def _linear_by_feature(xp, encoded, kernel, bias):
+    """Apply a linear map to each feature: (.., d, n, t) to (.., n, d * dim).
+
+    `kernel` is (.., d, t, dim), and `bias` (.., d, dim).
+    """
+    y = xp.matmul(encoded, kernel) + bias[..., None, :]  # (.., d, n, dim)
+    y = xp.swapaxes(y, -2, -3)  # (.., n, d, dim)
     return xp.reshape(y, (*y.shape[:-3], -1, y.shape[-2] * y.shape[-1]))
 
 
 @dataclass(frozen=True)
 class PeriodicEmbedding:
-    """Cosines of each feature at trained frequencies, then a linear map of each feature's own.
+    """Apply cosines with trained frequencies, and then a linear map, to each feature.
 
-    Either with trained phases, and the features themselves beside the result ("PBLD"), or
-    cosines and sines, a ReLU after the linear map, and the features gone ("PLR").
+    "PBLD" uses cosines with trained phases, and keeps the features after the result. "PLR" uses
+    cosines and sines and a ReLU after the linear map, and drops the features.
     """
 
     columns: tuple[int, ...]
-    others: tuple[int, ...]  # that pass through
-    phases: bool
-    width: int  # numbers a row before the linear maps
+    others: tuple[int, ...]  # columns that are passed through
+    phases: bool  # True for PBLD, False for PLR
+    width: int  # numbers in a row before the linear maps
 
     @classmethod
     def read(cls, config, shapes):
@@ -126,7 +137,7 @@ class PeriodicEmbedding:
         columns = _check_columns(config["columns"], n)
         phases = config["kind"] == "periodic"
         d, n_frequencies = len(columns), config["n_frequencies"]
-        dim = config["dim"] - phases  # of which the feature itself is one
+        dim = config["dim"] - phases  # PBLD counts the feature itself in `dim`
         if dim < 1:
             raise NoPlan
         weights = [Weight((d, n_frequencies))]
@@ -134,28 +145,30 @@ class PeriodicEmbedding:
             weights.append(Weight((d, n_frequencies)))
         n_encoded = n_frequencies * (1 if phases else 2)
         weights += [Weight((d, n_encoded, dim)), Weight((d, dim))]
-        others = _others(columns, n)
+        others = _other_columns(columns, n)
         n_out = d * dim + (n if phases else len(others))
         return cls(columns, others, phases, d * n_encoded), weights, 0, (n_out,)
 
     def __call__(self, run, weights, state, x):
         xp, cosine = run.namespace.xp, run.namespace.cosine
         frequencies, *phases, kernel, bias = weights
-        features = _by_feature(xp, joined(xp, _columns(x, self.columns)))
+        features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
         turns = features * frequencies[..., None, :]  # (.., d, n, n_frequencies)
-        if self.phases:
+        if self.phases:  # cos(2 pi w x + b)
             encoded = cosine(turns + phases[0][..., None, :] / (2 * math.pi))
-            return joined(xp, [_per_feature(xp, encoded, kernel, bias), x]), state
+            embedded = _linear_by_feature(xp, encoded, kernel, bias)
+            return concatenate_features(xp, [embedded, x]), state
+        # cos(2 pi w x) and sin(2 pi w x), which is the cosine a quarter turn later.
         encoded = xp.concatenate([cosine(turns), cosine(turns - 0.25)], axis=-1)
-        y = run.namespace.activation("relu")(_per_feature(xp, encoded, kernel, bias))
-        return joined(xp, [y, *_columns(x, self.others)]), state
+        y = run.namespace.activation("relu")(_linear_by_feature(xp, encoded, kernel, bias))
+        return concatenate_features(xp, [y, *_slices(x, self.others)]), state
 
 
 @dataclass(frozen=True)
 class PiecewiseLinearEmbedding:
-    """Piecewise linear encoding by each feature's bins, then a linear map of its own.
+    """Encode each feature piecewise linearly by its bins, and apply a linear map.
 
-    Bins of width 0 stand for none, so features may have fewer than others.
+    Bins of width 0 do not count, so that features can have different numbers of bins.
     """
 
     columns: tuple[int, ...]
@@ -170,42 +183,44 @@ class PiecewiseLinearEmbedding:
         if len(edges) != d or n_bins < 1:
             raise NoPlan
         weights = [Weight((d, n_bins, config["dim"])), Weight((d, config["dim"]))]
-        others = _others(columns, n)
+        others = _other_columns(columns, n)
         n_out = d * config["dim"] + len(others)
         return cls(columns, others, d * n_bins), weights, 1, (n_out,)
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
-        features = _by_feature(xp, joined(xp, _columns(x, self.columns)))
+        features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
         encoded = self.encode(xp, features, state[0])
-        return joined(xp, [_per_feature(xp, encoded, *weights), *_columns(x, self.others)]), state
+        embedded = _linear_by_feature(xp, encoded, *weights)
+        return concatenate_features(xp, [embedded, *_slices(x, self.others)]), state
 
     @staticmethod
     def encode(xp, x, edges):
-        """(.., d, n, 1) and edges (.., d, n_bins + 1) to (.., d, n, n_bins), in [0, 1] but ..
+        """Compute the share of each bin that lies below x, (.., d, n, n_bins).
 
-        .. below the first edge and above the last, where the outermost bins go on.
+        `x` is (.., d, n, 1), and `edges` are (.., d, n_bins + 1). Shares lie in [0, 1], except
+        below the first edge and above the last, where the outermost bins are extrapolated.
         """
         width = edges[..., 1:] - edges[..., :-1]
         is_bin = width > 0
         inverse = xp.where(is_bin, 1.0 / xp.where(is_bin, width, 1.0), 0.0)
-        # Who has no bin before it is the first, who has none behind it the last. Bins that stand
-        # for none give 0 whatever their bounds.
-        nothing = is_bin[..., :1] & ~is_bin[..., :1]
-        first = ~xp.concatenate([nothing, is_bin[..., :-1]], axis=-1)
-        last = ~xp.concatenate([is_bin[..., 1:], nothing], axis=-1)
-        low = xp.where(first, -_FAR, 0.0)
-        high = xp.where(last, _FAR, 1.0)
+        # The first bin has no bin before it, and the last none after it. Their shares are not
+        # clipped on the outer side. Bins of width 0 give 0 with any bounds.
+        false = is_bin[..., :1] & ~is_bin[..., :1]
+        first = ~xp.concatenate([false, is_bin[..., :-1]], axis=-1)
+        last = ~xp.concatenate([is_bin[..., 1:], false], axis=-1)
+        low = xp.where(first, -_UNBOUNDED, 0.0)
+        high = xp.where(last, _UNBOUNDED, 1.0)
         inverse, low, high = (value[..., None, :] for value in (inverse, low, high))
         share = (x - edges[..., None, :-1]) * inverse
         return xp.minimum(xp.maximum(share, low), high)
 
 
-_FAR = 1e30  # no bound for a share
+_UNBOUNDED = 1e30  # a bound that no share reaches
 
 
 def read_numeric_embedding(config, shapes):
-    """The operation of a `NumericEmbedding` layer."""
+    """Read the operation of a `NumericEmbedding` layer."""
     kind = {
         "periodic": PeriodicEmbedding,
         "plr": PeriodicEmbedding,
@@ -216,7 +231,7 @@ def read_numeric_embedding(config, shapes):
 
 @dataclass(frozen=True)
 class CategoryEmbedding:
-    """Trained vectors in the place of whole numbers; the other columns come first."""
+    """Replace codes by trained vectors, which follow after the other columns."""
 
     columns: tuple[int, ...]
     others: tuple[int, ...]
@@ -229,26 +244,26 @@ class CategoryEmbedding:
         n_codes, dims = tuple(config["n_codes"]), tuple(config["dims"])
         if not len(columns) == len(n_codes) == len(dims):
             raise NoPlan
-        others = _others(columns, n)
+        others = _other_columns(columns, n)
         weights = [Weight(shape) for shape in zip(n_codes, dims)]
         return cls(columns, others, n_codes), weights, 0, (len(others) + sum(dims),)
 
     def __call__(self, run, weights, state, x):
-        parts = _columns(x, self.others)
+        parts = _slices(x, self.others)
         for column, n_codes, table in zip(self.columns, self.n_codes, weights):
             parts.append(self._vectors(run, x[..., column], n_codes, table))
-        return joined(run.namespace.xp, parts), state
+        return concatenate_features(run.namespace.xp, parts), state
 
     @staticmethod
     def _vectors(run, codes, n_codes, table):
-        """Rows (.., n, dim) of a table (.., n_codes, dim) for codes (.., n)."""
+        """Look up rows (.., n, dim) of a table (.., n_codes, dim) by codes (.., n)."""
         xp, dim = run.namespace.xp, table.shape[-1]
         codes = xp.round(codes)
         known = (codes >= 0) & (codes < n_codes)
         codes = run.namespace.integers(xp.where(known, codes, 0.0))
         if len(table.shape) == 2:
             return xp.take(table, codes, axis=0)
-        # Members' tables below each other.
+        # Stack the members' tables to one of (n_members * n_codes, dim), and shift the codes.
         n_members = table.shape[0]
         offsets = run.namespace.integers(xp.arange(n_members) * n_codes)
         codes = codes + offsets[:, None]  # (n_members, n)
@@ -257,7 +272,7 @@ class CategoryEmbedding:
 
 @dataclass(frozen=True)
 class Repeat:
-    """All features, again and again: what copies of a network start from."""
+    """Repeat all features, once for each copy of a network."""
 
     n_copies: int
 
@@ -272,10 +287,10 @@ class Repeat:
 
 @dataclass(frozen=True)
 class EnsembleDense:
-    """Dense layers of several copies, whose features stand beside each other.
+    """Dense layer of several copies, whose features are concatenated.
 
-    Either with one kernel between factors of each copy's own before and behind it, or with a
-    kernel for each copy.
+    The copies either share one kernel, with factors of their own for inputs and outputs
+    (adapters), or have a kernel each.
     """
 
     activation: str
@@ -307,12 +322,12 @@ class EnsembleDense:
         kernel, *others = weights
         d, units = kernel.shape[-2:]
         x = xp.reshape(x, (*x.shape[:-2], -1, self.n_copies, d))  # (.., n, n_copies, d)
-        if not self.shared:
+        if not self.shared:  # one product for each copy: (.., n_copies, n, d) @ (.., k, d, units)
             y = xp.swapaxes(xp.matmul(xp.swapaxes(x, -2, -3), kernel), -2, -3)
         else:
             if self.adapters:
                 x = x * others[0][..., None, :, :]
-            # One product for all copies.
+            # One product for all copies: (.., n * n_copies, d) @ (.., d, units).
             y = xp.matmul(xp.reshape(x, (*x.shape[:-3], -1, d)), kernel)
             y = xp.reshape(y, (*y.shape[:-2], -1, self.n_copies, units))
             if self.adapters:

@@ -1,4 +1,4 @@
-"""Modern networks for tables, as a search space whose defaults are a recipe by themselves."""
+"""Search space of modern networks for tables; its defaults are a good recipe without a search."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from skuq._space import Categorical, Integer, Real, Space
 from skuq.networks._search_space import Decisions
 from skuq.networks._tabular import bin_edges, build_tabular
 
-_MANY = 4_000  # rows, which wider networks pay for
-_STEPS_OF_FEW, _STEPS_OF_MANY = 6_000, 5_000  # of a run
-_MORE_STEPS = 0.035  # for each of many rows
+_MANY = 4_000  # rows from which wider networks are better
+_STEPS_OF_FEW, _STEPS_OF_MANY = 6_000, 5_000  # training steps of a run with few, or many, rows
+_MORE_STEPS = 0.035  # additional steps for each row, if there are many
 _MOST_EPOCHS = 512
 
-# What is best differs from table to table.
+# Changes of the default. Which one is best differs from table to table.
 _KNOWN_RECIPES: tuple[dict, ...] = (
     {},
     {"frequency_scale": 3.0},
@@ -40,28 +40,28 @@ _MOST_STEPS_PER_EPOCH = 512
 @saved_as("networks.TabularSpace")
 @dataclass(frozen=True, eq=False)
 class TabularSpace:
-    """Fully connected networks on embedded columns, and how they are trained.
+    """Search space of fully connected networks on embedded columns, with their training.
 
-    The blocks are those of RealMLP: every number enters as itself and as trained waves of it,
-    every feature has a trained scale, dense layers are in the neural tangent parametrisation,
-    activations are blended with the identity by a trained weight, and the learning rate goes
-    in cycles. What is decided by default is the recipe of ``network="tabular"``; see
-    docs/methods/tabular.md for how it was found.
+    The parts are those of RealMLP: numbers have periodic embeddings, every feature has a trained
+    scale, dense layers use the neural tangent parametrisation, activations are blended with the
+    identity by a trained weight, and the learning rate runs through cycles. The default
+    configuration is the recipe of ``network="tabular"``; docs/methods/tabular.md describes how it
+    was found.
 
     Parameters
     ----------
     x : ndarray of shape (n_samples, n_features)
-        Inputs as networks see them: columns of more than two values are embedded, and bins of
-        piecewise-linear embeddings are these rows' quantiles.
+        Inputs of the networks, after preprocessing. Columns with more than two values are
+        embedded, and bins of piecewise-linear embeddings are quantiles of these rows.
     categories : mapping of int to int, default={}
-        Columns of codes, and how many codes each may have.
+        Columns of codes, and the number of codes of each.
     n_rows : int, optional
-        Rows to train on, which decide the size of batches and the number of epochs; by default
-        those of x.
+        Number of training rows, which determines batch size and number of epochs. By default the
+        number of rows of x.
     classes : bool, default=False
-        Whether y are classes, for which some dropout is the default.
+        Whether y are classes, for which the default has some dropout.
     losses : tuple of {"crps", "nll"}, default=()
-        Losses of a `GaussianHead` that are one more decision, the first by default.
+        Choices of a further decision about the loss of a `GaussianHead`; the first is the default.
 
     References
     ----------
@@ -78,7 +78,7 @@ class TabularSpace:
     takes_images = False
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """Six decisions about the network, four about its training, and the loss."""
+        """List six decisions about the network, four about its training, and the loss if asked."""
         width = 64 if self._n_rows < _MANY else 128
         architecture = Space(
             (
@@ -103,15 +103,15 @@ class TabularSpace:
         return Decisions(architecture, hyperparameters)
 
     def known_recipes(self) -> list[dict]:
-        """Configurations that are good on many tables: where a search starts.
+        """List configurations that are good on many tables, from which a search starts.
 
-        Each is the default with the changes given; the first is the default itself.
+        Each entry holds the changes of the default; the first is empty, the default itself.
         """
         changes = _KNOWN_CLASS_RECIPES if self.classes else _KNOWN_RECIPES
         return [own for own in changes if self.losses or "loss" not in own]
 
     def head(self, configuration: Mapping, head):
-        """The head that a configuration trains with, where the loss is a decision."""
+        """Select the head that a configuration trains with, if the loss is a decision."""
         if "loss" not in configuration:
             return head
         return replace(head, score="crps" if configuration["loss"] == "crps" else "log")
@@ -119,7 +119,7 @@ class TabularSpace:
     def build(
         self, configuration: Mapping, input_shape: tuple, n_outputs: int, *, n_copies: int = 1
     ):
-        """The Keras model, with `n_outputs` linear outputs of all copies together."""
+        """Build the Keras model, with `n_outputs` linear outputs for all copies together."""
         return build_tabular(
             input_shape,
             n_outputs,
@@ -137,6 +137,7 @@ class TabularSpace:
         )
 
     def _cardinalities(self):
+        """Numbers of codes, in the order of the columns."""
         return [self.categories[column] for column in sorted(self.categories)]
 
     @property
@@ -145,11 +146,12 @@ class TabularSpace:
 
     @cached_property
     def _numbers(self):
-        """Columns that take more than two values: of others no embedding says more."""
+        """Columns with more than two values: an embedding of others would add no information."""
         between = ((self.x > self.x.min(axis=0)) & (self.x < self.x.max(axis=0))).any(axis=0)
         return [int(k) for k in np.flatnonzero(between) if k not in self.categories]
 
     def _embedding(self, configuration):
+        """Make the settings of the configuration's `NumericEmbedding`, or None."""
         kind, columns = configuration["embedding"], self._numbers
         if kind == "none" or not columns:
             return None
@@ -159,13 +161,15 @@ class TabularSpace:
         return {**settings, "edges": bin_edges(self.x[:, columns])}
 
     def recipe(self, configuration: Mapping) -> dict:
-        """RealMLP's training, whose length and batches go by the number of rows."""
+        """Make the recipe of RealMLP's training; its batches and epochs depend on the rows."""
         n_rows = self._n_rows
+        # Batches of about an eighth of the rows, a power of two from 32 to 256.
         batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
         n_steps = min(-(-n_rows // batch_size), _MOST_STEPS_PER_EPOCH)
         all_steps = _STEPS_OF_FEW
         if n_rows >= _MANY:
             all_steps = _STEPS_OF_MANY + _MORE_STEPS * n_rows
+        # Factors of the learning rate, by layer.
         factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
         if configuration["embedding"] != "none" and self._numbers:
             factors.insert(0, ("embedding", 0.1))

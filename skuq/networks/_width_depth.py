@@ -1,4 +1,4 @@
-"""Plain networks that differ in width and depth alone: what NES compares cells with."""
+"""Search space of plain networks that differ only in width and depth, NES' baseline."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from skuq.networks._search_space import Decisions, training_hyperparameters
 @saved_as("networks.WidthDepthSpace")
 @dataclass(frozen=True)
 class WidthDepthSpace:
-    """Fully connected ReLU networks of equally wide layers: two decisions.
+    """Search space of fully connected ReLU networks with equally wide layers: two decisions.
 
     Parameters
     ----------
     widths : tuple of int, default=(16, 32, 64, 128, 256)
+        Choices of the width of the hidden layers.
     max_depth : int, default=5
-        Most hidden layers; the fewest is one.
+        Largest number of hidden layers; the smallest is one.
     max_batch_size : int, default=256
-        Upper end of the batch sizes, where training is searched too.
+        Largest batch size, if training is searched, too.
 
     References
     ----------
     Zaidi et al., "Neural Ensemble Search", appendix C.4, where width and depth of a fixed
-    cell are varied; `CellSpace.width_depth` is that for images.
+    cell are varied; `CellSpace.width_depth` is the same for images.
     """
 
     widths: tuple[int, ...] = (16, 32, 64, 128, 256)
@@ -37,7 +38,7 @@ class WidthDepthSpace:
     takes_images = False
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """Width and depth, and the training hyperparameters of AutoDEUQ."""
+        """List width and depth, and the training hyperparameters of AutoDEUQ."""
         middle = self.widths[len(self.widths) // 2]
         architecture = (
             Categorical("width", self.widths, default=middle),
@@ -46,10 +47,10 @@ class WidthDepthSpace:
         return Decisions(Space(architecture), training_hyperparameters(self.max_batch_size))
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
-        """The Keras model, with `n_outputs` linear outputs."""
+        """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
         units = [int(configuration["width"])] * int(configuration["depth"])
         return build_mlp(input_shape, n_outputs, units)
 
     def recipe(self, configuration: Mapping) -> dict:
-        """Every training hyperparameter, under the recipe's own names."""
+        """Select the configuration's training hyperparameters, by the recipe's names."""
         return self.decisions().hyperparameters.restrict(configuration)

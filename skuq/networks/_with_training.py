@@ -1,4 +1,4 @@
-"""A space of architectures, and another idea of how they are trained."""
+"""Combine a space of architectures with other training hyperparameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skuq._registry import saved_as
 from skuq._space import Real, Space
 from skuq.networks._search_space import Decisions, SearchSpace
 
-#: Found on training parts of pendigits and letter; see docs/methods/nes.md.
+#: Tuned on training parts of pendigits and letter; see docs/methods/nes.md.
 TABLE_SETTINGS = {
     "optimizer": "adam",
     "schedule": "cosine",
@@ -23,16 +23,16 @@ TABLE_SETTINGS = {
 @saved_as("networks.WithTraining")
 @dataclass(frozen=True)
 class WithTraining:
-    """The architectures of one space with training hyperparameters of its own.
+    """Architectures of another space, with these training hyperparameters.
 
     Parameters
     ----------
     space : SearchSpace
-        Its own training hyperparameters are not used.
+        Space of the architectures; its own training hyperparameters are not used.
     hyperparameters : Space
-        Fields of a training recipe that may be searched, with their defaults.
+        Fields of a training recipe that can be searched, with their defaults.
     settings : mapping
-        Fields of a training recipe that are the same for all.
+        Fields of a training recipe that are the same for all configurations.
     """
 
     space: SearchSpace
@@ -44,25 +44,25 @@ class WithTraining:
         return getattr(self.space, "takes_images", None)
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
-        """The space's architectures and these hyperparameters."""
+        """List the space's architecture decisions and these hyperparameters."""
         architecture = self.space.decisions(input_shape, n_outputs).architecture
         return Decisions(architecture, self.hyperparameters)
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
-        """The Keras model of the space."""
+        """Build the Keras model of a configuration in the space."""
         return self.space.build(configuration, input_shape, n_outputs)
 
     def recipe(self, configuration: Mapping) -> dict:
-        """The settings and the decided hyperparameters."""
+        """Join the fixed settings with the configuration's hyperparameters."""
         return {**self.settings, **self.hyperparameters.restrict(configuration)}
 
 
 def table_training(space: SearchSpace, n_rows: int) -> WithTraining:
-    """A space for tables, trained as NES trains: one recipe for all architectures.
+    """Combine a space for tables with NES' training: one recipe for all architectures.
 
-    What hyper ensembles vary, learning rate and L2 regularisation (NES, appendix C.4), are the
-    hyperparameters. Batches have 128 rows, and fewer of small tables, down to 16: of so few
-    rows an epoch would else be a step or two.
+    The hyperparameters are those of hyper ensembles, learning rate and L2 regularisation (NES,
+    appendix C.4). Batches have 128 rows, and down to 16 for small tables, for which an epoch
+    would otherwise have only one or two steps.
     """
     hyperparameters = Space(
         (

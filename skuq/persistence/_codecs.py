@@ -51,6 +51,7 @@ _FRAME_DTYPES = ("object", "str", "string")
 
 
 def _decode_frame(state: State) -> pd.DataFrame:
+    """Make a DataFrame of its columns, index and names."""
     labels, series = [], []
     for column in state["columns"].values():
         values, dtype = column["values"], column["dtype"]

@@ -1,4 +1,4 @@
-"""Encode objects as names and attributes, and make them again: the hooks of `skuq._archive`."""
+"""Encode objects as names and attributes, and restore them: the hooks of `skuq._archive`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class Describer:
         return described
 
     def _describe(self, value: Any, where: Any) -> tuple[str, State] | None:
+        """Describe an object by its stored name and state; None if it cannot be saved."""
         if type(value) is MissingPart:
             return _PART, vars(value)
         if (found := encode(value, where)) is not None:
@@ -86,7 +87,7 @@ class Restorer:
 
     def __init__(self, parts: State | None, trusted: Sequence[str | type] | None) -> None:
         self._parts, self._trusted = dict(parts or {}), list(trusted or [])
-        self._names: set[str] = set()  # of the user's parts in the file
+        self._names: set[str] = set()  # names of the user's parts in the file
         # id of bytes -> (the bytes, the foreign object)
         self._loaded: dict[int, tuple[Any, Any]] = {}
 
@@ -104,6 +105,7 @@ class Restorer:
             ) from error
 
     def _make(self, name: str, state: State, where: Any) -> Any:
+        """Make the object of a stored name from its state."""
         if name in (_PART, _FOREIGN):
             part = state["name"]
             if type(part) is not str:
@@ -124,7 +126,7 @@ class Restorer:
         return _made(saved.cls, state)
 
     def _foreign(self, data: Any, part: str) -> Any:
-        # An array that stands in several places is one object: a pool lists its members twice.
+        # The same object may be stored in several places, as a pool lists its members twice.
         if id(data) not in self._loaded:
             self._loaded[id(data)] = data, load_foreign(data, self._trusted, part)
         return self._loaded[id(data)][1]
@@ -159,7 +161,7 @@ def _made(cls: Any, state: State) -> Any:
 
 
 def _fields(cls: Any, names: Sequence[str], state: State) -> State:
-    """Order the fields of a record; they must be there exactly."""
+    """Return the fields of a record in order; check that none is missing or unknown."""
     if unknown := set(state) - set(names):
         raise FileFormatError(f"{cls.__name__} has no field {min(unknown)[:50]!r}")
     if missing := [name for name in names if name not in state]:
@@ -170,7 +172,7 @@ def _fields(cls: Any, names: Sequence[str], state: State) -> State:
 def _with_parameters(cls: type, state: State) -> State:
     """Check that an estimator has all its parameters.
 
-    scikit-learn may be newer than the file: parameters that it has got since take their defaults.
+    scikit-learn may be newer than the file; its new parameters take their defaults.
     """
     missing = {name: p for name, p in _parameters(cls).items() if name not in state}
     # A pipeline of ours has scikit-learn's parameters.

@@ -9,7 +9,7 @@ from skuq.exceptions import MissingPartError
 
 
 class MissingPart:
-    """Placeholder for a part of the user's that was not saved.
+    """Placeholder for a function or object of the user that was not saved.
 
     Every use raises `MissingPartError`. Parts that a fitted estimator needs only to fit again may
     stay missing.
@@ -19,7 +19,7 @@ class MissingPart:
     name : str
         Name of the part in ``skuq.load(path, parts={name: ...})``.
     description : str
-        What the part was.
+        Class or function of the part.
     """
 
     def __init__(self, name: str, description: str) -> None:

@@ -13,7 +13,7 @@ from skuq._registry import find_name
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.persistence._objects import Describer, Restorer
 
-_KINDS = ("estimator", "catalog")  # of what is saved by itself
+_KINDS = ("estimator", "catalog")  # kinds of files
 
 
 def save(estimator: Any, path: str | PathLike[str]) -> None:
@@ -56,7 +56,8 @@ def dumps(estimator: Any) -> bytes:
     if kind is None:
         raise UnsavableError(
             f"Only estimators of skuq, pipelines and catalogs are saved. Got {type(estimator)}. "
-            "Of a search save its best_estimator_, of something else the estimator in it."
+            "For a scikit-learn search save its best_estimator_; for another object save the "
+            "estimator that it holds."
         )
     return _archive.to_bytes(estimator, kind=kind, describe=Describer(estimator))
 

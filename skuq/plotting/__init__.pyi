@@ -1,4 +1,5 @@
 from ._catalog import CatalogDisplay as CatalogDisplay
+from ._conditional_coverage import ConditionalCoverageDisplay as ConditionalCoverageDisplay
 from ._coverage_width import CoverageWidthDisplay as CoverageWidthDisplay
 from ._error_std import ErrorStdDisplay as ErrorStdDisplay
 from ._member_diversity import MemberDiversityDisplay as MemberDiversityDisplay

@@ -1,7 +1,7 @@
 """Helpers of all displays: axes, colours, styles and labels.
 
-Colours are those of Okabe and Ito, which readers with any colour vision tell apart; line
-styles, markers or hatches say the same once more, for print without colour.
+The colours are those of Okabe and Ito, which readers with any colour vision can tell apart.
+Line styles, markers or hatches repeat the distinction, for print without colour.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-_CURVE = "skuq-curve"  # marks the lines that take turns in colour and style
+_CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts
 
 
 def _pyplot():
@@ -27,10 +27,10 @@ def _pyplot():
 
 
 class Display:
-    """A picture: data first, drawn by `plot`."""
+    """Base class of all displays: the constructor stores the data, `plot` draws them."""
 
     def _open(self, ax):
-        """The axes to draw on, new ones if there are none; kept as `ax_` and `figure_`."""
+        """Return `ax`, or new axes if it is None, and store them as `ax_` and `figure_`."""
         plt = _pyplot()
         if ax is None:
             _, ax = plt.subplots(layout="constrained")
@@ -39,7 +39,7 @@ class Display:
 
 
 def style(kind: str, defaults: dict, given: dict | None) -> dict:
-    """Defaults overridden by what is given, under any of matplotlib's names for it.
+    """Merge keywords of the user into the defaults, whatever alias of matplotlib they use.
 
     `kind` is "line", "area" or "points".
     """
@@ -53,7 +53,7 @@ def style(kind: str, defaults: dict, given: dict | None) -> dict:
 
 
 def curve_style(ax) -> dict:
-    """Colour and line style of the next curve: several displays may share the same axes."""
+    """Choose the colour and line style of the next curve of axes that displays may share."""
     k = sum(line.get_gid() == _CURVE for line in ax.lines)
     return {
         "color": COLOURS[k % len(COLOURS)],
@@ -63,10 +63,10 @@ def curve_style(ax) -> dict:
 
 
 def legend(ax, *, headroom=0.0, **options):
-    """A legend that says everything once, however many displays were drawn.
+    """Draw a legend with one entry for each label, however many displays share the axes.
 
-    `headroom` is a share of the axes' height to add above the data, for the legend to
-    hide nothing.
+    `headroom` is added above the data, as a share of the axes' height, so that the legend
+    covers no data.
     """
     handles = {}
     for handle, label in zip(*ax.get_legend_handles_labels()):
@@ -80,36 +80,36 @@ def legend(ax, *, headroom=0.0, **options):
         }
         ax.legend(handles.values(), handles.keys(), **{**look, **options})
     low, high = ax.get_ylim()
-    # Without a say on scaling: what is drawn later must find room too.
+    # auto=None keeps automatic scaling as it is, so that later displays still extend the axis.
     ax.set_ylim(top=high + headroom * (high - low), auto=None)
 
 
 def whole_numbers_below(ax) -> None:
-    """Whole numbers only below a linear axis of trials or evaluations."""
+    """Restrict the ticks of a linear horizontal axis to whole numbers, as for trials."""
     if ax.get_xscale() == "linear":
         ax.xaxis.get_major_locator().set_params(integer=True)
 
 
 def from_zero(ax) -> None:
-    """Begin the vertical axis at 0, and leave its end to what is drawn, also later."""
-    if ax.dataLim.y0 >= 0:  # not if somebody else drew below on the same axes
+    """Start the vertical axis at 0; its upper end still follows the data."""
+    if ax.dataLim.y0 >= 0:  # false if the user drew negative values on the same axes
         ax.set_ylim(bottom=0, auto=True)
 
 
 def with_unit(name: str, unit: str | None) -> str:
-    """An axis label."""
+    """Return an axis label, with the unit in parentheses if there is one."""
     return name if unit is None else f"{name} ({unit})"
 
 
 def with_name(name: str | None, text: str) -> str:
-    """A legend's text, led by the name of what is shown."""
+    """Return a text of the legend, preceded by the name of the estimator if there is one."""
     return text if name is None else f"{name}: {text}"
 
 
 def upper_fence(values: np.ndarray) -> float:
-    """Upper end of the axis of a loss: 1.5 interquartile ranges above the upper quartile.
+    """Return the upper end of a loss axis: 1.5 interquartile ranges above the upper quartile.
 
-    A network that diverged would squeeze all others into one line.
+    Without it a network that diverged would squeeze all others into one line.
     """
     low, high = np.quantile(values, [0.25, 0.75])
     return min(values.max(), high + 1.5 * (high - low))

@@ -9,17 +9,18 @@ from skuq.plotting._axes import BLUE, Display, style, upper_fence
 from skuq.plotting._frames import Axis, catalog_frame, decision_importances, decisions_of, varied
 from skuq.plotting._predictions import catalog_of
 
-_MOST_AXES = 8  # parallel axes that still can be read
+_MOST_AXES = 8  # more parallel axes could not be read
 _MOST_TICKS = 6
 
 
 class CatalogDisplay(Display):
     """Configurations of a search as parallel coordinates, or the importance of decisions.
 
-    ``kind="parallel"``: one line a trial, one axis a decision, dark and on top where the
-    score is good. Numbers over more than one and a half decades are on a log scale;
-    categories stand side by side. ``kind="importance"``: permutation importance in a
-    random forest that predicts the ranks of the scores, on trials it was not fitted to.
+    ``kind="parallel"`` draws one line for each trial and one axis for each decision. Lines
+    of good scores are dark and on top. Numbers that span more than one and a half decades
+    are on a log scale; categories are equally spaced. ``kind="importance"`` draws the
+    permutation importance in a random forest that predicts the ranks of the scores, on
+    trials that it was not fitted to.
 
     Parameters
     ----------
@@ -28,29 +29,31 @@ class CatalogDisplay(Display):
     scores : array-like of shape (n_trials,)
         Scores, which the search minimises.
     importances : DataFrame of shape (n_decisions, 2), optional
-        By decision, largest first: `mean` and standard `error`.
+        Columns `mean` and standard `error`, one row for each decision, largest mean first.
     r2 : float, optional
-        R2 of the forest on trials it was not fitted to, shown above the importances: where
-        it is not well above 0 they mean nothing.
+        R2 of the forest on trials it was not fitted to, shown above the importances. If it
+        is not well above 0, the importances mean nothing.
     score_name : str, default="score"
+        Name of the score in labels.
 
     Attributes
     ----------
     lines_ : matplotlib LineCollection or None
         Trials, worst first, for ``kind="parallel"``.
     colorbar_ : matplotlib Colorbar or None
+        Colours of the scores, for ``kind="parallel"``.
     bars_ : matplotlib BarContainer or None
-        For ``kind="importance"``.
+        Importances, for ``kind="importance"``.
     decisions_ : list of str
         Decisions shown, in order.
     ax_, figure_ : matplotlib Axes and Figure
 
     Notes
     -----
-    The importance of a decision is how much R2 of the ranks falls when it is shuffled
-    among held-out trials. It speaks of the trials made: what a search soon fixed cannot
-    matter, and of two decisions that go together either may take the credit. With few
-    trials it is mostly chance.
+    The importance of a decision is the fall in R2 of the ranks when its values are shuffled
+    among held-out trials. It describes only the trials that were made: a decision that the
+    search soon fixed cannot matter, and of two correlated decisions either may take the
+    credit. With few trials the importance is mostly chance.
     """
 
     def __init__(self, configurations, scores, *, importances=None, r2=None, score_name="score"):
@@ -77,14 +80,17 @@ class CatalogDisplay(Display):
         Parameters
         ----------
         catalog : Catalog or DataFrame
-            With the columns `status`, `score` and those of the decisions.
+            A frame needs the columns `status`, `score` and those of the decisions.
         kind : {"parallel", "importance"}, default="parallel"
+            The diagram to draw; see the class.
         decisions : sequence of str, optional
-            Which to look at. By default all that vary; of more than eight, parallel
-            coordinates show the most important, or the first ones if importances are chance.
+            Names of the decisions to show. By default all that vary; if there are more than
+            eight, parallel coordinates show the eight most important, or the first eight if
+            importances are chance.
         score_name : str, default="score"
+            Name of the score in labels.
         random_state : int, RandomState instance or None, default=0
-            Of the forest and its shuffles.
+            Seed of the forest and of the shuffling.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -96,7 +102,7 @@ class CatalogDisplay(Display):
         Raises
         ------
         ValueError
-            If there is no such decision, or there are too few trials.
+            If a decision is unknown, or there are too few trials.
         """
         check_choice("kind", kind, ("parallel", "importance"))
         frame = catalog_frame(catalog)
@@ -143,10 +149,11 @@ class CatalogDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default.
         kind : {"parallel", "importance"}, default="parallel"
+            The diagram to draw; see the class.
         line_kwargs : dict, optional
-            For parallel coordinates: keywords of `LineCollection`.
+            Keywords of `LineCollection`, for parallel coordinates.
         bar_kwargs : dict, optional
-            For importances: keywords of `Axes.barh`.
+            Keywords of `Axes.barh`, for importances.
 
         Returns
         -------
@@ -167,12 +174,13 @@ class CatalogDisplay(Display):
         return self
 
     def _draw_parallel(self, ax, given):
+        """Draw the trials as parallel coordinates, at most eight decisions."""
         from matplotlib.collections import LineCollection
         from matplotlib.colors import Normalize
 
         names = list(self.configurations)
         if self.importances is not None:
-            # What a forest that predicts nothing ranks is left in its own order.
+            # The ranks of a forest that predicts nothing are chance: keep the first decisions.
             ranked = names if _is_chance(self.r2) else self.importances.index
             shown = set(ranked[:_MOST_AXES])
             names = [name for name in names if name in shown]
@@ -180,13 +188,15 @@ class CatalogDisplay(Display):
         axes = [Axis(self.configurations[name]) for name in names]
         scores = np.asarray(self.scores, dtype=float)
         worst_first = np.argsort(-scores, kind="stable")
+        # Sorted by score, so that good trials are drawn last and on top.
         heights = np.stack([axis.positions for axis in axes], axis=1)[worst_first]
+        # Points (axis number, height) of each line: (n_trials, n_axes, 2).
         lines = np.stack([np.broadcast_to(np.arange(len(axes)), heights.shape), heights], axis=2)
         fence = upper_fence(scores)
         defaults = {
             "cmap": "cividis",
             "norm": Normalize(scores.min(), fence),
-            # Good trials are also thicker: colour is not all there is to see.
+            # Good trials also have thicker lines, for readers who cannot see the colours.
             "linewidth": np.linspace(0.8, 2.2, len(scores)),
             "alpha": 0.8,
         }
@@ -212,6 +222,7 @@ class CatalogDisplay(Display):
             ax.set_title(title, fontsize="medium")
 
     def _draw_importance(self, ax, given):
+        """Draw the importances as bars with standard errors."""
         self.decisions_ = list(self.importances.index)
         defaults = {"color": BLUE, "alpha": 0.8, "ecolor": "black", "capsize": 2}
         self.bars_ = ax.barh(
@@ -237,7 +248,7 @@ def _is_chance(r2):
 
 
 def _draw_axis(ax, x, axis):
-    """A vertical axis with its own ticks."""
+    """Draw a vertical axis at `x`, with tick labels of its own."""
     ax.axvline(x, color="black", linewidth=0.8, zorder=3)
     for height, text in _ticks(axis):
         ax.text(
@@ -252,7 +263,7 @@ def _draw_axis(ax, x, axis):
 
 
 def _ticks(axis):
-    """Heights and texts of a few ticks."""
+    """Choose a few ticks of an axis; return their heights and texts."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     if len(axis.values) <= _MOST_TICKS or not axis.numeric:
@@ -262,7 +273,7 @@ def _ticks(axis):
         low, high = axis.values[0], axis.values[-1]
         locator = LogLocator() if axis.log else MaxNLocator(_MOST_TICKS - 1)
         inner = [v for v in locator.tick_values(low, high) if low < v < high]
-        # The ends say what was tried; a round number too near would be printed over them.
+        # The ends show the range that was tried; a round number near them would overlap.
         values = [low, *(v for v in inner if 0.08 < axis.at([v])[0] < 0.92), high]
     texts = [f"{v:.3g}" if axis.numeric else str(v) for v in values]
     return zip(axis.at(values), texts)

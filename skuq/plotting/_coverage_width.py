@@ -12,15 +12,16 @@ from skuq.plotting._predictions import check_rows, normal_of
 class CoverageWidthDisplay(Display):
     """Mean width of intervals ``mean +- c * std`` against the share of targets they cover.
 
-    The scale c goes from 0 to where all targets are covered, so the curve judges the
-    *relative* sizes of the standard deviations: whether they are wide where errors are
-    large. Lower is better. A dot marks one scale, by default that of nominal 95 %
-    intervals.
+    The scale c goes from 0 to the value at which all targets are covered. The curve
+    therefore judges the *relative* sizes of the standard deviations: whether they are large
+    for rows with large errors. Lower is better. A dot marks one scale, by default that of
+    nominal 95 % intervals.
 
     Parameters
     ----------
     scale, coverage, width : array-like of shape (n_points,)
-        c, the share of targets covered, and the mean width in units of y; ascending.
+        The scale c, the share of targets covered, and the mean width in units of y; all
+        ascending.
     auc : float, optional
         Area under the curve, in units of y; shown in the legend.
     name : str, optional
@@ -87,16 +88,16 @@ class CoverageWidthDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, X, y, *, name=None, unit=None, ax=None, **plot_options):
-        """Predict, and draw.
+        """Predict with a fitted estimator, and draw.
 
         Parameters
         ----------
         estimator : fitted regressor
-            With `predict(X, return_std=True)`.
+            It must have `predict(X, return_std=True)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         name, unit, ax, **plot_options
-            As in `from_predictions`; the name is that of the class by default.
+            The same as in `from_predictions`; `name` is the estimator's class by default.
 
         Returns
         -------
@@ -114,7 +115,7 @@ class CoverageWidthDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default; several displays may share the same.
         mark : float or None, default=1.96
-            The scale at which to put a dot; none where the curve ends before it.
+            The scale at which to put a dot. There is none if the curve ends before it.
         line_kwargs, marker_kwargs : dict, optional
             Keywords of `Axes.plot`.
 
@@ -130,7 +131,8 @@ class CoverageWidthDisplay(Display):
         label = self.name
         if self.auc is not None:
             label = with_name(self.name, f"AUC {self.auc:.3g} {self.unit or ''}".rstrip())
-        # Straight up while no target is covered, then a step to the right.
+        # Between two targets the width grows at constant coverage (a vertical line); at each
+        # target the coverage steps to the right.
         defaults = {**curve_style(ax), "drawstyle": "steps-pre", "label": label}
         (self.line_,) = ax.plot(coverage, width, **style("line", defaults, line_kwargs))
         if mark is not None and mark < 0:
@@ -138,7 +140,7 @@ class CoverageWidthDisplay(Display):
         self.marker_ = None
         if mark is not None and mark <= scale[-1]:
             covered = np.searchsorted(scale, mark, side="right") - 1
-            # The width is linear in the scale; coverage waits for the next target.
+            # The width is linear in the scale; the coverage is constant up to the next target.
             at = coverage[covered], np.interp(mark, scale, width)
             defaults = {
                 "color": self.line_.get_color(),

@@ -1,4 +1,4 @@
-"""Do errors grow with the predicted standard deviation?"""
+"""Display of absolute errors against predicted standard deviations."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from skuq.plotting._predictions import check_rows, normal_of
 
 
 class ErrorStdDisplay(Display):
-    """Absolute errors against predicted standard deviations, and how they go in the mean.
+    """Absolute errors against predicted standard deviations, for rows and for bins of rows.
 
     Rows are put into bins of equal size by their standard deviation. In each bin the root
-    mean squared error should equal the root mean square of the standard deviations: the
-    ideal line.
+    mean squared error should equal the root mean square of the standard deviations, which
+    is the ideal line.
 
     Parameters
     ----------
     error, std : array-like of shape (n_samples,)
-        Target minus mean (signs do not matter), and predicted standard deviation, in
+        Target minus mean (the sign does not matter), and predicted standard deviation, in
         units of y.
     n_bins : int, default=10
-        Bins, at most as many as there are rows.
+        Number of bins, at most the number of rows.
     name : str, default="y"
         Name of the predicted quantity.
     unit : str, optional
@@ -34,6 +34,7 @@ class ErrorStdDisplay(Display):
     line_ : matplotlib Line2D
         Bins.
     ideal_ : matplotlib Line2D
+        Diagonal on which error and standard deviation are equal.
     ax_, figure_ : matplotlib Axes and Figure
 
     References
@@ -81,12 +82,12 @@ class ErrorStdDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, X, y, *, ax=None, **options):
-        """Predict, and draw.
+        """Predict with a fitted estimator, and draw.
 
         Parameters
         ----------
         estimator : fitted regressor
-            With `predict(X, return_std=True)`.
+            It must have `predict(X, return_std=True)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         ax : matplotlib Axes, optional
@@ -152,4 +153,5 @@ class ErrorStdDisplay(Display):
 
 
 def _rms(values):
+    """Return the root mean square."""
     return np.sqrt(np.mean(values**2))

@@ -10,7 +10,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import KFold
 from sklearn.utils import check_random_state
 
-# Columns of `Catalog.to_frame` that are no decisions.
+# Columns of `Catalog.to_frame` that are not decisions.
 _RECORD = (
     "trial_number",
     "status",
@@ -21,12 +21,12 @@ _RECORD = (
     "best_epoch",
     "message",
 )
-_LOG_FROM = 30  # ratio of the ends from which an axis is logarithmic: one and a half decades
+_LOG_FROM = 30  # an axis is logarithmic if its ends have a larger ratio: one and a half decades
 _N_FOLDS, _N_SHUFFLES = 5, 5
 
 
 def catalog_frame(catalog) -> pd.DataFrame:
-    """The frame of a catalog, or the frame itself; it must have a status and a score."""
+    """Return the frame of a catalog or of a frame; it must have a status and a score."""
     frame = catalog if isinstance(catalog, pd.DataFrame) else None
     if frame is None and hasattr(catalog, "to_frame"):
         frame = catalog.to_frame()
@@ -38,27 +38,28 @@ def catalog_frame(catalog) -> pd.DataFrame:
 
 
 def decisions_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns that are decisions of a configuration."""
+    """Return the columns that are decisions of a configuration."""
     return frame[[name for name in frame if name not in _RECORD]]
 
 
 def varied(configurations: pd.DataFrame) -> list[str]:
-    """Decisions with more than one value."""
+    """Return the names of the decisions that have more than one value."""
     return [name for name in configurations if len(set(configurations[name])) > 1]
 
 
 class Axis:
-    """One decision as an axis: where the trials are on it.
+    """Positions of the trials on an axis for one decision.
 
-    Numbers keep their order and distances, of their logarithms if they are positive and
-    span more than one and a half decades; other values stand side by side.
+    Numbers keep their order and distances. If they are positive and span more than one and
+    a half decades, the distances are those of their logarithms. Other values are equally
+    spaced.
 
     Attributes
     ----------
     positions : ndarray of shape (n_trials,)
-        In [0, 1].
+        Positions in [0, 1].
     codes : ndarray of shape (n_trials,)
-        The same before scaling to [0, 1]; what a forest sees.
+        Positions before scaling to [0, 1], the inputs of the forest.
     values : list
         Distinct values in the order of their positions.
     numeric, log : bool
@@ -77,7 +78,7 @@ class Axis:
         self.positions = self.at(values)
 
     def at(self, values) -> np.ndarray:
-        """Positions of any values; the ends of the axis are 0 and 1."""
+        """Return the positions of values; the ends of the axis are 0 and 1."""
         return (self._code(values) - self._start) / self._spread
 
     def _code(self, values):
@@ -92,7 +93,7 @@ def _is_number(value):
 
 
 def _natural(value):
-    """A key that sorts "16-relu" before "128-relu"."""
+    """Return a sort key that puts "16-relu" before "128-relu"."""
     return [
         (0, int(t), "") if t.isdigit() else (1, 0, t) for t in re.split(r"(\d+)", str(value)) if t
     ]
@@ -101,15 +102,15 @@ def _natural(value):
 def decision_importances(
     configurations: pd.DataFrame, scores, random_state=0
 ) -> tuple[pd.DataFrame, float]:
-    """Permutation importance of each decision, in a random forest on held-out trials.
+    """Compute the permutation importance of each decision in a random forest.
 
-    The forest predicts the *ranks* of the scores, which a trial that diverged does not
-    upset. In each of five folds every decision is shuffled among the trials left out: the
-    fall in R2 is its importance. About 0, also below, is no importance.
+    The forest predicts the *ranks* of the scores, which a single diverged trial hardly
+    changes. In each of five folds every decision is shuffled among the held-out trials; the
+    fall in R2 is its importance. Values about 0, also below 0, mean no importance.
 
     Return a frame by decision, largest first, with `mean` and standard `error` over the folds (0
-    for decisions that never vary), and the mean R2 of the forests on the trials left out: without
-    it importances mean nothing. Raise ValueError if there are fewer than ten trials.
+    for decisions that never vary), and the mean R2 of the forests on held-out trials. If R2 is not
+    above 0, the importances mean nothing. Raise ValueError if there are fewer than ten trials.
     """
     if len(configurations) < 2 * _N_FOLDS:
         raise ValueError(
@@ -131,16 +132,17 @@ def decision_importances(
 
 
 def _falls(X, y, train, test, rng):
-    """Fall in R2 on the rows of one fold when each column is shuffled (n_columns,), and R2."""
+    """Return the fall in R2 on a fold's test rows for each shuffled column, and R2."""
     forest = RandomForestRegressor(100, random_state=rng).fit(X[train], y[train])
     n_columns = X.shape[1]
-    # All shuffled copies are predicted at once: a forest's calls cost more than its rows.
+    # All shuffled copies, (n_columns, n_shuffles, n_test, n_columns), are predicted in one call:
+    # a forest's calls cost more than its rows.
     copies = np.tile(X[test], (n_columns, _N_SHUFFLES, 1, 1))
     for column in range(n_columns):
         for shuffle in range(_N_SHUFFLES):
             copies[column, shuffle, :, column] = rng.permutation(X[test, column])
     given = forest.predict(copies.reshape(-1, n_columns)).reshape(n_columns, -1, len(test))
-    # Against the variance of all trials: that of the few in a fold is mostly chance.
+    # R2 is relative to the variance of all trials, as that of the few in a fold is mostly chance.
     variance = y.var() or 1.0
     errors = ((given - y[test]) ** 2).mean(axis=(1, 2)) / variance
     error = ((forest.predict(X[test]) - y[test]) ** 2).mean() / variance

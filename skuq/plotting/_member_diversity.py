@@ -1,4 +1,4 @@
-"""Display of the diversity of members, by predictions or by architecture."""
+"""Display of the diversity of members by predictions or by architectures."""
 
 from __future__ import annotations
 
@@ -16,33 +16,36 @@ _MOST_NUMBERS = 12  # members up to which distances are written into the matrix
 
 
 class MemberDiversityDisplay(Display):
-    """Members as points by what they predict, or distances between their architectures.
+    """Members as points by their predictions, or distances between their architectures.
 
-    ``kind="tsne"``: members whose predictions are alike are near each other (t-SNE). If
-    several seeds of an architecture form a cluster, architectures differ in more than
-    seeds do. Distances between clusters and their sizes mean nothing. ``kind="distance"``:
-    Euclidean distances between architectures as vectors of decisions, and AutoDEUQ's
-    diversity score.
+    ``kind="tsne"`` draws one point for each member, by t-SNE of its predictions: members
+    with similar predictions are near each other. If several seeds of an architecture form a
+    cluster, architectures differ by more than seeds do. Distances between clusters and
+    their sizes mean nothing. ``kind="distance"`` draws the Euclidean distances between
+    architectures as vectors of decisions, and AutoDEUQ's diversity score.
 
     Parameters
     ----------
     coordinates : array-like of shape (n_members, 2), optional
-        Where t-SNE put the members.
+        Positions of the members by t-SNE.
     distances : array-like of shape (n_members, n_members), optional
-        Between architectures.
+        Distances between the architectures.
     diversity : float, optional
-        Score of the architectures, shown as a title.
+        Diversity score of the architectures, shown as a title.
     names : sequence of str, optional
         Names of the members; numbers by default.
     groups : sequence, optional
-        Group of each member, for example its architecture: a colour and a marker.
+        Group of each member, for example its architecture. Each group has a colour and a
+        marker.
 
     Attributes
     ----------
     scatters_ : list of matplotlib PathCollection
-        One a group.
+        Points of each group, for ``kind="tsne"``.
     image_ : matplotlib AxesImage or None
+        Matrix of distances, for ``kind="distance"``.
     colorbar_ : matplotlib Colorbar or None
+        Colours of the distances, for ``kind="distance"``.
     ax_, figure_ : matplotlib Axes and Figure
 
     References
@@ -79,17 +82,19 @@ class MemberDiversityDisplay(Display):
         ax=None,
         **plot_options,
     ):
-        """Points by t-SNE.
+        """Create a display of members as points, by t-SNE of their predictions.
 
         Parameters
         ----------
         predictions : array-like of shape (n_members, n_samples) or (n_members, n_samples, ..)
-            Means, or probabilities, of the same rows; at least three members.
+            Means or probabilities of the same rows, for at least three members.
         names, groups : sequence of n_members, optional
+            Names and groups of the members; see the class.
         perplexity : float, optional
-            By default a third of the members, at most 30: about how many neighbours
-            count.
+            About the number of neighbours that t-SNE considers. By default a third of the
+            members, at most 30.
         random_state : int, RandomState instance or None, default=0
+            Seed of t-SNE.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -113,7 +118,9 @@ class MemberDiversityDisplay(Display):
         if not np.isfinite(rows).all():
             raise ValueError("`predictions` must be finite. Got NaN or infinity.")
         if not np.ptp(rows, axis=0).any():
-            raise ValueError("All members predict the same: there is nothing to lay out.")
+            raise ValueError(
+                "`predictions` must differ between members for t-SNE. All members predict the same."
+            )
         if perplexity is None:
             perplexity = min(30.0, max(1.0, (len(rows) - 1) / 3))
         tsne = TSNE(
@@ -121,7 +128,7 @@ class MemberDiversityDisplay(Display):
             init="pca" if rows.shape[1] > 1 else "random",
             random_state=random_state,
         )
-        # Of so few points threads would wait for each other, on busy cores for long.
+        # With so few points the threads mostly wait for each other; on busy cores this is slow.
         with threadpool_limits(1, user_api="openmp"):
             coordinates = tsne.fit_transform(rows)
         display = cls(coordinates=coordinates, names=names, groups=groups)
@@ -129,13 +136,14 @@ class MemberDiversityDisplay(Display):
 
     @classmethod
     def from_embeddings(cls, embeddings, *, names=None, ax=None, **plot_options):
-        """Distances between architectures.
+        """Create a display of distances between architectures.
 
         Parameters
         ----------
         embeddings : array-like of shape (n_members, n_decisions)
-            One integer a decision: the position of the value taken.
+            One integer for each decision: the position of the chosen value.
         names : sequence of n_members, optional
+            Names of the members; numbers by default.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -158,16 +166,18 @@ class MemberDiversityDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, X=None, *, kind="tsne", ax=None, **options):
-        """Members of a fitted ensemble.
+        """Create a display of the members of a fitted ensemble.
 
         Parameters
         ----------
         estimator : fitted estimator
-            For ``kind="tsne"`` with `predict_distribution(X)`, a mixture of members. For
-            ``kind="distance"`` an `AutoDEUQRegressor`: its selected members.
+            For ``kind="tsne"`` its `predict_distribution(X)` must give a mixture of members.
+            For ``kind="distance"`` it must be an `AutoDEUQRegressor`, whose selected members
+            are shown.
         X : array-like of shape (n_samples, n_features), optional
-            What t-SNE sees predictions of.
+            Rows to predict, for ``kind="tsne"``.
         kind : {"tsne", "distance"}, default="tsne"
+            The diagram to draw; see the class.
         ax : matplotlib Axes, optional
         **options
             Passed to `from_predictions` or `from_embeddings`.
@@ -181,7 +191,8 @@ class MemberDiversityDisplay(Display):
             if X is None:
                 raise ValueError('`kind="tsne"` needs `X` to predict.')
             names = _trials_of_networks(estimator)
-            several = names is not None and len(set(names)) < len(names)  # each of several folds
+            # With `cv` each trial has one network for each fold.
+            several = names is not None and len(set(names)) < len(names)
             options = {"groups" if several else "names": names, **options}
             return cls.from_predictions(member_predictions(estimator, X), ax=ax, **options)
         if not hasattr(estimator, "selection_"):
@@ -200,7 +211,8 @@ class MemberDiversityDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default.
         kind : {"tsne", "distance"}, optional
-            By default what there are data for, t-SNE first.
+            The diagram to draw. By default "tsne" if there are `coordinates`, else
+            "distance".
         scatter_kwargs, image_kwargs : dict, optional
             Keywords of `Axes.scatter` and `Axes.imshow`.
 
@@ -232,6 +244,7 @@ class MemberDiversityDisplay(Display):
         return self
 
     def _draw_points(self, ax, points, names, given):
+        """Draw the members as points, by group."""
         groups = np.zeros(len(points)) if self.groups is None else np.asarray(self.groups)
         for k, group in enumerate(dict.fromkeys(groups.tolist())):
             defaults = {
@@ -252,6 +265,7 @@ class MemberDiversityDisplay(Display):
         legend(ax)
 
     def _draw_matrix(self, ax, distances, names, given):
+        """Draw the matrix of distances between architectures."""
         self.image_ = ax.imshow(distances, **{"cmap": "cividis", "vmin": 0, **(given or {})})
         self.colorbar_ = ax.figure.colorbar(self.image_, ax=ax)
         self.colorbar_.set_label("distance between architectures")
@@ -267,6 +281,7 @@ class MemberDiversityDisplay(Display):
 
 
 def _write_numbers(ax, distances):
+    """Write each distance into its cell, white on dark and black on light."""
     half = distances.max() / 2
     for row, column in np.ndindex(*distances.shape):
         ax.text(
@@ -281,7 +296,7 @@ def _write_numbers(ax, distances):
 
 
 def _trials_of_networks(estimator):
-    """Name of the trial that found each network; None without trials."""
+    """Return the name of the trial that found each network, or None without trials."""
     if not hasattr(estimator, "catalog_"):
         return None
     trials = estimator.selection_.indices
@@ -293,7 +308,7 @@ def _trials_of_networks(estimator):
 
 
 def _architectures(estimator):
-    """Decision vectors of the selected members (AutoDEUQ III.B.2)."""
+    """Return the decision vectors of the selected members (AutoDEUQ, section III.B.2)."""
     architecture = estimator.decisions_.architecture
     chosen = [estimator.catalog_[k].configuration for k in estimator.selection_.indices]
     return architecture.embed([architecture.restrict(c) for c in chosen])

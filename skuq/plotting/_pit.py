@@ -1,4 +1,4 @@
-"""Histogram of the probability integral transform."""
+"""Display of the histogram of the probability integral transform."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from skuq.plotting._predictions import check_pit, pit_of_estimator
 
 
 class PITDisplay(Display):
-    """Histogram of where targets fall in their predictive distributions.
+    """Histogram of the predicted probabilities of a value up to the target.
 
-    Of a calibrated regressor all bars are equally high, but for chance. A hump says that
-    predictions are too wide, a trough (high ends) that they are too narrow, a slope that
-    the mean is off.
+    All bars of a calibrated regressor have the same height, up to chance. A hump means that
+    the predictions are too wide, a trough (high ends) that they are too narrow, a slope
+    that the mean is biased.
 
     Parameters
     ----------
     pit : array-like
-        Predicted probability of a value up to the target, of each target.
+        Probability integral transform of each target: the predicted probability of a value
+        up to the target.
     n_bins : int, default=10
-        Bars, equally wide.
+        Number of bars of equal width.
     name : str, optional
         Name of the estimator, for the legend.
 
     Attributes
     ----------
     bars_ : matplotlib BarContainer
-        Heights are densities: 1 where calibrated.
+        Densities, 1 for a calibrated regressor.
     line_ : matplotlib Line2D
-        Height 1.
+        Line at density 1.
     band_ : matplotlib Polygon
-        Where a bar of a calibrated regressor is with probability `chance`.
+        Interval that holds a bar of a calibrated regressor with probability `chance`.
     ax_, figure_ : matplotlib Axes and Figure
 
     Notes
     -----
-    The band is that of a single bar, binomial: of twenty bars one may stick out at 95 %.
+    The band is the binomial interval of a single bar. At 95 % one bar of twenty is expected to
+    be outside.
 
     References
     ----------
@@ -79,17 +81,17 @@ class PITDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, X, y, *, n_bins=10, name=None, ax=None, **plot_options):
-        """Predict, and draw.
+        """Predict with a fitted estimator, and draw.
 
         Parameters
         ----------
         estimator : fitted regressor
-            With `predict_distribution(X)`, whose `cdf` is used, or else with
-            `predict(X, return_std=True)`, taken as normals.
+            If it has `predict_distribution(X)`, the `cdf` of the distribution is used.
+            Otherwise `predict(X, return_std=True)` gives the parameters of normals.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         n_bins, name, ax, **plot_options
-            As in `from_predictions`; the name is that of the class by default.
+            The same as in `from_predictions`; `name` is the estimator's class by default.
 
         Returns
         -------
@@ -119,6 +121,7 @@ class PITDisplay(Display):
         if not 0 < chance < 1:
             raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
         values = check_pit(self.pit)
+        # A bar of a calibrated regressor counts Binomial(n, 1 / n_bins) targets.
         counts, edges = np.histogram(values, bins=self.n_bins, range=(0, 1))
         density = self.n_bins / len(values)
         low, high = binom.interval(chance, len(values), 1 / self.n_bins)

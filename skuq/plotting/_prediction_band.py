@@ -1,4 +1,4 @@
-"""Mean and bands over a one-dimensional input."""
+"""Display of the predicted mean and its bands over a one-dimensional input."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _AMBER, _AMBER_TINT, _BLUE_TINT = "#B36B00", "#F9DFB0", "#A6CEE6"
 class PredictionBandDisplay(Display):
     """Predicted mean, aleatoric and total bands over a one-dimensional input.
 
-    The total band is what is predicted for new targets. The aleatoric band inside is the
-    noise that members agree on; what the total band adds is their disagreement, the
-    epistemic share. Standard deviations add as squares, so this rim is thinner than the
-    epistemic standard deviation itself.
+    The total band is the prediction for new targets. The aleatoric band inside is the mean
+    noise that members predict; the rim between the two is due to their disagreement, the
+    epistemic uncertainty. Variances add up, not standard deviations, so the rim is narrower
+    than the epistemic standard deviation.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ class PredictionBandDisplay(Display):
     mean, total : array-like of shape (n_samples,)
         Predicted mean and standard deviation, in units of y.
     aleatoric : array-like of shape (n_samples,), optional
-        The part of the standard deviation that is noise, at most `total`. Without it only
-        the total band is drawn.
+        Standard deviation of the noise, at most `total`. Without it only the total band is
+        drawn.
     x_train, y_train : array-like of shape (n_train,), optional
         Points to draw on top.
     x_name, name : str, default="x" and "y"
@@ -40,7 +40,7 @@ class PredictionBandDisplay(Display):
     line_ : matplotlib Line2D
         The mean.
     total_band_, aleatoric_band_ : matplotlib PolyCollection
-        `aleatoric_band_` is None if there is no such part.
+        The bands; `aleatoric_band_` is None without `aleatoric`.
     scatter_ : matplotlib PathCollection or None
         Training points.
     ax_, figure_ : matplotlib Axes and Figure
@@ -98,16 +98,18 @@ class PredictionBandDisplay(Display):
         Parameters
         ----------
         estimator : fitted regressor
-            With `predict_uncertainty(X)`, or else `predict(X, return_std=True)`, which
+            It must have `predict_uncertainty(X)`, or `predict(X, return_std=True)`, which
             gives the total band only.
         X : array-like of shape (n_samples, 1)
-            Where to predict.
+            Inputs at which to predict.
         X_train : array-like of shape (n_train, 1), optional
+            Inputs of the training points, to draw on top.
         y_train : array-like of shape (n_train,), optional
+            Targets of the training points.
         x_name : str, optional
-            By default the name of X's column, if it has one.
+            Name of the input. By default the name of X's column, or "x".
         name, unit : str
-            Of y.
+            Name and unit of y.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -157,11 +159,11 @@ class PredictionBandDisplay(Display):
         n_stds : float, default=2
             Half width of the bands in standard deviations.
         line_kwargs : dict, optional
-            For the mean: keywords of `Axes.plot`.
+            Keywords of `Axes.plot`, for the mean.
         total_kwargs, aleatoric_kwargs : dict, optional
-            For the bands: keywords of `Axes.fill_between`.
+            Keywords of `Axes.fill_between`, for the bands.
         scatter_kwargs : dict, optional
-            For the training points: keywords of `Axes.scatter`.
+            Keywords of `Axes.scatter`, for the training points.
 
         Returns
         -------
@@ -202,6 +204,7 @@ class PredictionBandDisplay(Display):
         return self
 
     def _draw_points(self, ax, given):
+        """Draw the training points; return None without any."""
         if self.x_train is None or self.y_train is None:
             return None
         x, y = check_rows(x_train=self.x_train, y_train=self.y_train)
@@ -225,6 +228,7 @@ def _fill(ax, x, mean, half_width, defaults, given):
 
 
 def _only_feature(X, name):
+    """Return the single column of `X` as an array of shape (n_samples,)."""
     values = np.asarray(X, dtype=float)
     if values.ndim != 2 or values.shape[1] != 1:
         raise ValueError(f"`{name}` must have shape (n_samples, 1). Got {values.shape}.")

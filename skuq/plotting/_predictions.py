@@ -1,4 +1,4 @@
-"""Checked predictions from an estimator or from arrays."""
+"""Checked predictions of an estimator or in arrays, the data of displays."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def check_rows(**arrays) -> list[np.ndarray]:
     checked = check_same_shape(**arrays)
     if checked[0].ndim > 1:
         raise ValueError(
-            f"`{next(iter(arrays))}` must have shape (n_samples,): a picture is of one output. "
+            f"`{next(iter(arrays))}` must have shape (n_samples,): a display shows one output. "
             f"Got {checked[0].shape}."
         )
     return checked
 
 
 def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of a regressor's prediction; TypeError if it gives none."""
+    """Predict mean and standard deviation; raise TypeError if the estimator gives none."""
     estimator, X = innermost(estimator, X)
     if classifies(estimator):
         raise TypeError(f"A regressor is needed. Got the classifier {estimator!r}.")
@@ -30,20 +30,23 @@ def normal_of(estimator, X) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pit_of_estimator(estimator, X, y) -> np.ndarray:
-    """Probability integral transform: of the predictive distribution where there is one."""
+    """Compute the probability integral transform of `y` by the predictive distribution.
+
+    An estimator without `predict_distribution` is taken to predict normals.
+    """
     estimator, X = innermost(estimator, X)
     if hasattr(estimator, "predict_distribution") and not classifies(estimator):
         distribution = estimator.predict_distribution(X)
         if hasattr(distribution, "cdf"):
             y, _ = check_same_shape(y=as_predicted(y, distribution.mean), mean=distribution.mean)
-            # Sums of weights may be above 1 by rounding.
+            # Rounding may put a weighted sum of probabilities above 1.
             return np.minimum(distribution.cdf(y), 1.0)
     mean, std = normal_of(estimator, X)
     return pit_values(as_predicted(y, mean), mean, std)
 
 
 def member_predictions(estimator, X) -> np.ndarray:
-    """Members' predictions: means, or probabilities, of shape (n_members, n_samples, ..)."""
+    """Return the members' means or probabilities of shape (n_members, n_samples, ..)."""
     estimator, X = innermost(estimator, X)
     distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
     for name in ("loc", "proba"):
@@ -56,14 +59,14 @@ def member_predictions(estimator, X) -> np.ndarray:
 
 
 def catalog_of(estimator):
-    """The catalog of the search behind an estimator, also inside of a pipeline."""
+    """Return the catalog of an estimator's search, also if it is inside a pipeline."""
     while not hasattr(estimator, "catalog_"):
         inside = getattr(estimator, "best_estimator_", None)
         inside = estimator[-1] if isinstance(estimator, Pipeline) else inside
         if inside is None:
             raise TypeError(
-                f"The estimator must have a `catalog_`, as AutoDEUQRegressor has. {estimator!r} "
-                "has none."
+                "The estimator must be fitted and have a `catalog_`, for example "
+                f"AutoDEUQRegressor. Got {estimator!r}."
             )
         estimator = inside
     return estimator.catalog_

@@ -1,4 +1,4 @@
-"""Are predicted quantiles at the level they claim?"""
+"""Display of the calibration of predicted quantiles."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from skuq.plotting._predictions import pit_of_estimator
 class QuantileCalibrationDisplay(Display):
     """Share of targets below each predicted quantile, against the quantile's level.
 
-    A calibrated regressor is on the diagonal. Below it for low and above it for high
-    levels: too wide. The other way round: too narrow, overconfident. On one side
-    throughout: the mean is off.
+    A calibrated regressor is on the diagonal. A curve that is below the diagonal for low
+    levels and above it for high levels means that predictions are too wide; the opposite
+    means that they are too narrow (overconfident). A curve on one side of the diagonal for
+    all levels means that the mean is biased.
 
     Parameters
     ----------
     expected, observed : array-like of shape (n_levels,)
         Levels of the quantiles, and the share of targets at or below them.
     area : float, optional
-        Between curve and diagonal, at most 0.5; shown in the legend.
+        Area between curve and diagonal, at most 0.5; shown in the legend.
     name : str, optional
         Name of the estimator, for the legend.
 
@@ -71,10 +72,11 @@ class QuantileCalibrationDisplay(Display):
         y, mean, std : array-like of shape (n_samples,)
             Targets and predictions.
         pit : array-like, optional
-            In place of these three: the predicted probability of a value up to the
-            target, of each target; see `skuq.predictive.GaussianMixture.cdf`.
+            Probability integral transform of each target, instead of `y`, `mean` and `std`:
+            the predicted probability of a value up to the target; see
+            `skuq.predictive.GaussianMixture.cdf`.
         n_levels : int, default=101
-            Levels, evenly from 0 to 1.
+            Number of levels, equally spaced from 0 to 1.
         name : str, optional
         ax : matplotlib Axes, optional
         **plot_options
@@ -91,17 +93,17 @@ class QuantileCalibrationDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, X, y, *, n_levels=101, name=None, ax=None, **plot_options):
-        """Predict, and draw.
+        """Predict with a fitted estimator, and draw.
 
         Parameters
         ----------
         estimator : fitted regressor
-            With `predict_distribution(X)`, whose `cdf` is used, or else with
-            `predict(X, return_std=True)`, taken as normals.
+            If it has `predict_distribution(X)`, the `cdf` of the distribution is used.
+            Otherwise `predict(X, return_std=True)` gives the parameters of normals.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         n_levels, name, ax, **plot_options
-            As in `from_predictions`; the name is that of the class by default.
+            The same as in `from_predictions`; `name` is the estimator's class by default.
 
         Returns
         -------

@@ -16,15 +16,15 @@ _INTERVALS = {"median": 0.5, "mean": 0.95}
 class RegretDisplay(Display):
     """Simple regret, or the best value so far, against the number of evaluations.
 
-    One line a method, over several seeds: their median with a central interval of the
-    seeds, or their mean with its confidence interval.
+    There is one line for each method: the median over seeds with a central interval of the
+    seeds, or the mean over seeds with its confidence interval.
 
     Parameters
     ----------
     curves : dict of str to ndarray of shape (n_seeds, n_evaluations)
         Regret or best value of each method after each evaluation.
     regret : bool, default=True
-        Whether it is regret: never negative, best at 0.
+        Whether the curves are regret, which is never negative and best at 0.
     unit : str, optional
         Unit of the values.
 
@@ -32,7 +32,7 @@ class RegretDisplay(Display):
     ----------
     lines_ : list of matplotlib Line2D
     bands_ : list of matplotlib PolyCollection
-        One a method with two seeds or more.
+        Bands of the methods with two or more seeds.
     ax_, figure_ : matplotlib Axes and Figure
 
     Examples
@@ -57,10 +57,10 @@ class RegretDisplay(Display):
         Parameters
         ----------
         values : dict of str to array-like of shape (n_evaluations,) or (n_seeds, n_evaluations)
-            By method. NaN is an evaluation that failed.
+            Values of each method. NaN is an evaluation that failed.
         optimum : float, optional
-            The best value there is. With it regret is drawn, without it the best value
-            so far.
+            The best possible value. If given, regret is drawn, otherwise the best value so
+            far.
         maximize : bool, default=False
             Whether large values are good.
         unit : str, optional
@@ -84,7 +84,9 @@ class RegretDisplay(Display):
             sign = -1 if maximize else 1
             curves = {name: sign * (best - optimum) for name, best in curves.items()}
             if any((curve < 0).any() for curve in curves.values()):
-                raise ValueError(f"A value is better than the optimum, {optimum}.")
+                raise ValueError(
+                    f"`values` must not be better than `optimum`. Got a better one than {optimum}."
+                )
         return cls(curves, regret=optimum is not None, unit=unit).plot(ax, **plot_options)
 
     def plot(
@@ -104,13 +106,13 @@ class RegretDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default.
         average : {"median", "mean"}, default="median"
-            Over seeds.
+            Average over seeds.
         interval : float, optional
-            Of the band. For the median the share of seeds inside, by default 0.5 (from
-            the lower to the upper quartile); for the mean the level of its confidence
+            Level of the band. For the median the share of seeds inside, by default 0.5 (from
+            the lower to the upper quartile). For the mean the level of its confidence
             interval by Student's t, by default 0.95.
         log : bool, optional
-            Logarithmic values; by default for regret.
+            Whether the vertical axis is logarithmic; by default only for regret.
         line_kwargs, band_kwargs : dict, optional
             Keywords of `Axes.plot` and `Axes.fill_between`.
 
@@ -161,17 +163,18 @@ class RegretDisplay(Display):
 
 
 def _best_so_far(name, runs, maximize):
+    """Return the best value up to each evaluation, of shape (n_seeds, n_evaluations)."""
     runs = np.atleast_2d(np.asarray(runs, dtype=float))
     if runs.ndim != 2 or not runs.size:
         raise ValueError(
             f"Values of {name!r} must have shape (n_seeds, n_evaluations). Got {runs.shape}."
         )
-    # fmin and fmax pass over NaN; what comes before the first success stays NaN.
+    # fmin and fmax ignore NaN; values before the first success stay NaN.
     return (np.fmax if maximize else np.fmin).accumulate(runs, axis=1)
 
 
 def _summary(runs, average, interval):
-    """Middle, lower and upper end (n_evaluations,) over seeds."""
+    """Return the average and the ends of the band over seeds, each (n_evaluations,)."""
     if average == "median":
         return np.quantile(runs, [0.5, (1 - interval) / 2, (1 + interval) / 2], axis=0)
     mean = runs.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Is a classifier as often right as it is confident?"""
+"""Display of a classifier's accuracy against its confidence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from skuq.plotting._axes import GREY, Display, curve_style, legend, style, with_
 class ReliabilityDisplay(Display):
     """Accuracy against confidence, the probability given to the predicted class.
 
-    A calibrated classifier is on the diagonal, an overconfident one below. Bars at the
-    foot show how many rows a bin holds: points over low bars say little.
+    A calibrated classifier is on the diagonal, an overconfident one below it. Bars at the
+    bottom show the number of rows in each bin: points above low bars are uncertain.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class ReliabilityDisplay(Display):
     ----------
     line_, diagonal_ : matplotlib Line2D
     bars_ : matplotlib BarContainer or None
-        Counts, on axes of their own, `counts_ax_`.
+        Number of rows in each bin, drawn on `counts_ax_`.
     ax_, counts_ax_, figure_ : matplotlib Axes and Figure
 
     References
@@ -81,7 +81,7 @@ class ReliabilityDisplay(Display):
             Classes in the order of the columns; by default the sorted labels of y.
         n_bins : int, default=10
         strategy : {"uniform", "quantile"}, default="uniform"
-            Bins equally wide, or with equally many rows; see `skuq.metrics.ece_loss`.
+            Bins of equal width, or with equal numbers of rows; see `skuq.metrics.ece_loss`.
         name : str, optional
         ax : matplotlib Axes, optional
         **plot_options
@@ -98,16 +98,16 @@ class ReliabilityDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, X, y, *, name=None, ax=None, **options):
-        """Predict, and draw.
+        """Predict with a fitted estimator, and draw.
 
         Parameters
         ----------
         estimator : fitted classifier
-            With `predict_proba(X)` and `classes_`.
+            It must have `predict_proba(X)` and `classes_`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         name : str, optional
-            That of the class by default.
+            Name for the legend; the estimator's class by default.
         ax : matplotlib Axes, optional
         **options
             Passed to `from_predictions`.
@@ -117,7 +117,7 @@ class ReliabilityDisplay(Display):
         ReliabilityDisplay
         """
         if not hasattr(estimator, "predict_proba"):
-            raise TypeError(f"The estimator must have `predict_proba`. {estimator!r} has not.")
+            raise TypeError(f"The estimator must have `predict_proba`. Got {estimator!r}.")
         name = type(estimator).__name__ if name is None else name
         proba = estimator.predict_proba(X)
         return cls.from_predictions(
@@ -134,7 +134,7 @@ class ReliabilityDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default; several displays may share the same.
         show_counts : bool, default=True
-            Whether to draw the rows in each bin.
+            Whether to draw bars of the number of rows in each bin.
         line_kwargs, diagonal_kwargs : dict, optional
             Keywords of `Axes.plot`.
         bar_kwargs : dict, optional
@@ -171,6 +171,7 @@ class ReliabilityDisplay(Display):
         return self
 
     def _draw_counts(self, ax, given):
+        """Draw the number of rows in each bin as bars, on axes of their own."""
         self.counts_ax_ = ax.twinx()
         edges, counts = np.asarray(self.edges), np.asarray(self.counts)
         defaults = {
@@ -181,7 +182,7 @@ class ReliabilityDisplay(Display):
         self.bars_ = self.counts_ax_.bar(
             edges[:-1], counts, width=np.diff(edges), align="edge", **style("area", defaults, given)
         )
-        # A quarter of the height: beside the curve, not behind it.
+        # The highest bar takes a quarter of the height, mostly below the curve.
         self.counts_ax_.set(ylim=(0, 4 * counts.max()), yticks=[0, counts.max()])
         self.counts_ax_.set_ylabel("rows in bin", loc="bottom")
         ax.set_zorder(self.counts_ax_.get_zorder() + 1)

@@ -1,4 +1,4 @@
-"""Display of the error that remains if uncertain rows are handed to somebody else."""
+"""Display of the error that remains if the most uncertain rows are given to an expert."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from skuq.plotting._predictions import check_rows, normal_of
 class RetentionDisplay(Display):
     """Error-retention curve: keep the most certain rows, replace the others by the truth.
 
-    The curve rises from 0, where nothing is predicted, to the error of all rows. It is a
-    straight line if rows are kept at random, and as low as can be if those with the
-    smallest errors are kept first (oracle). The area under it falls with the error *and*
-    with a better order.
+    The curve rises from 0, where no row is predicted, to the error of all rows. It is a
+    straight line if rows are kept in random order, and as low as possible if those with the
+    smallest errors are kept first (the oracle). A smaller error *and* a better order both
+    reduce the area under the curve.
 
     Parameters
     ----------
     errors : array-like of shape (n_samples,)
         Loss of each row, not negative.
     uncertainty : array-like of shape (n_samples,)
-        Rows are kept in ascending order of it, those of equal uncertainty in random order.
+        Rows are kept in ascending order of uncertainty, and in random order if it is equal.
     name : str, optional
         Name of the estimator, for the legend.
     error_name : str, default="mean error"
@@ -69,14 +69,14 @@ class RetentionDisplay(Display):
         ax=None,
         **plot_options,
     ):
-        """Squared errors of a regression, retained by standard deviation.
+        """Create a display of squared errors, with rows in the order of their standard deviations.
 
         Parameters
         ----------
         y, mean, std : array-like of shape (n_samples,)
         name : str, optional
         unit : str, optional
-            Of the *squared* errors.
+            Unit of the *squared* errors.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -91,18 +91,20 @@ class RetentionDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, X, y, *, name=None, unit=None, ax=None, **plot_options):
-        """Predict, and draw.
+        """Predict with a fitted estimator, and draw.
 
         Parameters
         ----------
         estimator : fitted regressor or classifier
-            A regressor with `predict(X, return_std=True)`: squared errors by standard
-            deviation. A classifier: wrong labels, by `predict_uncertainty(X).total` if it
-            has that, else by one minus the largest of `predict_proba(X)`.
+            A regressor must have `predict(X, return_std=True)`; the errors are squared
+            errors, the uncertainty is the standard deviation. The errors of a classifier
+            are 1 for wrong labels and 0 for others, the uncertainty is
+            `predict_uncertainty(X).total` or, if it has no such method, one minus the
+            largest probability of `predict_proba(X)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         name, unit, ax, **plot_options
-            As in `from_predictions`; the name is that of the class by default.
+            The same as in `from_predictions`; `name` is the estimator's class by default.
 
         Returns
         -------
@@ -116,7 +118,7 @@ class RetentionDisplay(Display):
         y = column_or_1d(y)
         if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
             raise ValueError(
-                f"y has labels that the classifier does not know: {sorted(unknown, key=repr)}."
+                f"y must have labels seen at fit. Got {sorted(unknown, key=repr)} in addition."
             )
         errors = (estimator.predict(X) != y).astype(float)
         display = cls(
@@ -134,7 +136,8 @@ class RetentionDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default; several displays may share the same.
         bounds : bool, default=True
-            Whether to draw the random order and the oracle; of many models they crowd.
+            Whether to draw the lines of the random order and of the oracle, which crowd a
+            diagram of many models.
         line_kwargs, random_kwargs, oracle_kwargs : dict, optional
             Keywords of `Axes.plot`.
 
@@ -165,7 +168,7 @@ class RetentionDisplay(Display):
         return self
 
     def _draw_bounds(self, ax, mean, errors, random_kwargs, oracle_kwargs):
-        # In the curve's colour: other models have other errors, hence other bounds.
+        # The bounds depend on the model's errors, so they have the colour of its curve.
         bound = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
         defaults = {**bound, "linestyle": ":", "label": "random order"}
         (self.random_,) = ax.plot([0, 1], [0, mean], **style("line", defaults, random_kwargs))
@@ -176,6 +179,7 @@ class RetentionDisplay(Display):
 
 
 def _class_uncertainty(estimator, X):
+    """Return the total uncertainty, or one minus the largest probability, of each row."""
     if hasattr(estimator, "predict_uncertainty"):
         return estimator.predict_uncertainty(X).total
     return 1 - np.max(estimator.predict_proba(X), axis=1)

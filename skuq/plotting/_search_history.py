@@ -22,19 +22,20 @@ from skuq.plotting._predictions import catalog_of
 class SearchHistoryDisplay(Display):
     """Score of each trial and the best so far, by trial or by time.
 
-    Failed trials are crosses at the foot, and discarded ones rings at their last scores, or at the
-    upper edge. Scores far above the others, of networks that
-    did not learn, are triangles at the upper edge, so that the rest can be seen.
+    Failed trials are crosses at the bottom. Discarded trials are rings at their last scores, or at
+    the upper edge. Scores far above the others, of networks that did not learn, are triangles at
+    the upper edge, so that the others can be seen.
 
     Parameters
     ----------
     scores : array-like of shape (n_trials,)
-        Scores, which the search minimises, in the order of trials; NaN where one failed.
+        Scores, which the search minimises, in the order of trials; NaN for failed trials.
     seconds : array-like of shape (n_trials,), optional
-        Time of each trial.
+        Duration of each trial.
     score_name : str, default="score"
+        Name of the score in labels.
     discarded : array-like of bool of shape (n_trials,), optional
-        Trials that were stopped early, whose scores are those of an unfinished training.
+        Trials that were stopped early, with scores of an unfinished training.
 
     Attributes
     ----------
@@ -68,8 +69,9 @@ class SearchHistoryDisplay(Display):
         Parameters
         ----------
         catalog : Catalog or DataFrame
-            With the columns `status`, `score` and, for times, `seconds`.
+            A frame needs the columns `status`, `score` and, for ``by="time"``, `seconds`.
         score_name : str, default="score"
+            Name of the score in labels.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -113,10 +115,10 @@ class SearchHistoryDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default.
         by : {"trial", "time"}, default="trial"
-            The horizontal axis: number of the trial, or seconds of all trials up to it,
-            added up (of parallel trials more than the time that passed).
+            The horizontal axis: the number of the trial, or the sum of the seconds of all
+            trials up to it (for parallel trials more than the time that passed).
         scatter_kwargs : dict, optional
-            For the trials: keywords of `Axes.scatter`.
+            Keywords of `Axes.scatter`, for the trials.
         line_kwargs, failed_kwargs : dict, optional
             Keywords of `Axes.plot`.
 
@@ -182,7 +184,7 @@ class SearchHistoryDisplay(Display):
 
 
 def _mark(ax, x, height, defaults, label, given):
-    """Mark trials at one height, or at heights of their own."""
+    """Mark trials at one height, or each at its own height; return None without trials."""
     if not len(x):
         return None
     defaults = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}

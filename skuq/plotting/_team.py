@@ -1,4 +1,4 @@
-"""Teams of a pool: how accurate, how diverse, and which were kept."""
+"""Display of the accuracy and diversity of teams, and of the filters that pruned them."""
 
 from __future__ import annotations
 
@@ -21,36 +21,37 @@ _LOOKS = {
 class TeamDisplay(Display):
     """Accuracy of teams against their diversity score, as in the figures of the HQ paper.
 
-    One mark a team, its size by colour. Filled: kept; hollow: pruned by the K-means filter
-    (circles) or the mean filter (squares); a cross: pruned by the alpha filter. The star is
-    the team that is served.
-    Low scores, on the left, are diverse. A vertical dashed line is where a filter cut;
-    horizontal lines are the best and the average single model.
+    There is one mark for each team; its colour is the size of the team. Filled marks are kept
+    teams. Hollow circles were pruned by the K-means filter, hollow squares by the mean
+    filter, crosses by the alpha filter. The star is the team that predicts. Low scores, on
+    the left, are diverse. Vertical dashed lines are the thresholds of the filters;
+    horizontal lines are the accuracies of the best and of the average single model.
 
     Parameters
     ----------
     teams : DataFrame
-        `teams_` of a `skuq.ensembles.TeamSelection`. Teams that were never scored are
-        left out.
+        `teams_` of a `skuq.ensembles.TeamSelection`. Teams that were never scored are not
+        drawn.
     accuracies : array-like of shape (n_models,), optional
         Accuracies of the single models.
     selected : tuple of int, optional
-        The team that is served.
+        Members of the team that predicts.
     thresholds : tuple of (filter, score, size, value), optional
-        Where filters cut: `thresholds_` of a `skuq.ensembles.TeamSelection`.
+        Thresholds of the filters: `thresholds_` of a `skuq.ensembles.TeamSelection`.
 
     Attributes
     ----------
     scatters_ : dict of str to matplotlib PathCollection
-        Teams by what became of them: "kept", or the filter that pruned them, "alpha",
-        "kmeans" or "mean".
+        Marks of the teams that were "kept" or pruned by the filters "alpha", "kmeans" and
+        "mean".
     served_ : matplotlib Line2D or None
+        The star of the team that predicts.
     thresholds_ : list of matplotlib Line2D
-        One a size for K-means, one for the mean.
+        One line for each size for K-means, one for the mean filter.
     best_, average_ : matplotlib Line2D or None
         Lines at the accuracies of the single models.
     colorbar_ : matplotlib Colorbar or None
-        Sizes, if there are several.
+        Colours of the sizes, if there are several.
     ax_, figure_ : matplotlib Axes and Figure
 
     References
@@ -81,8 +82,8 @@ class TeamDisplay(Display):
         Parameters
         ----------
         teams : HQEnsembleSelector, TeamSelection or DataFrame
-            Fitted; or the `teams_` of either, without the marks for single models, the
-            team served and thresholds.
+            A fitted selector, a selection, or the `teams_` of either, which gives no lines
+            of single models, no star and no thresholds.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -108,12 +109,12 @@ class TeamDisplay(Display):
 
     @classmethod
     def from_estimator(cls, estimator, *, ax=None, **plot_options):
-        """The same as `from_teams`, under the name that other displays have.
+        """Create a display from a fitted selector: `from_teams` under the usual name.
 
         Parameters
         ----------
         estimator : HQEnsembleSelector
-            Fitted.
+            A fitted selector.
         ax : matplotlib Axes, optional
         **plot_options
             Passed to `plot`.
@@ -142,14 +143,14 @@ class TeamDisplay(Display):
         ax : matplotlib Axes, optional
             New ones by default.
         size : int, optional
-            Teams of this size only; by default of all.
+            Size of the teams to draw; by default all sizes.
         score : {"hq", "q"}, default="hq"
-            The horizontal axis.
+            Diversity score of the horizontal axis.
         scatter_kwargs : dict, optional
-            For the teams: keywords of `Axes.scatter`.
+            Keywords of `Axes.scatter`, for the teams.
         served_kwargs, threshold_kwargs, reference_kwargs : dict, optional
-            For the team served, the cuts, and the lines of single models: keywords of
-            `Axes.plot`, `Axes.axvline` and `Axes.axhline`.
+            Keywords of `Axes.plot` for the team that predicts, of `Axes.axvline` for the
+            thresholds, and of `Axes.axhline` for the lines of single models.
 
         Returns
         -------
@@ -159,7 +160,7 @@ class TeamDisplay(Display):
         Raises
         ------
         ValueError
-            If there are no such teams.
+            If no team of this size was scored.
         """
         check_choice("score", score, ("hq", "q"))
         teams = self.teams if size is None else self.teams[self.teams["size"] == size]
@@ -183,7 +184,7 @@ class TeamDisplay(Display):
             xlabel=f"{score.upper()} score (low is diverse)",
             ylabel="accuracy of team" if size is None else f"accuracy of teams of {size}",
         )
-        # No ticks beside the legend: there are no accuracies above 1.
+        # Remove the ticks of the headroom at the legend: no accuracy is above 1.
         low, high = ax.get_ylim()
         ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
         legend(
@@ -196,6 +197,7 @@ class TeamDisplay(Display):
         return self
 
     def _draw_thresholds(self, ax, score, colours, given):
+        """Draw the thresholds of the filters that use this score."""
         lines = []
         for name, of, size, value in self.thresholds:
             if of != score or size not in (None, *colours.sizes):
@@ -211,6 +213,7 @@ class TeamDisplay(Display):
         return lines
 
     def _draw_single(self, ax, given):
+        """Draw the accuracies of the best and of the average single model."""
         if self.accuracies is None:
             return None, None
         values = np.asarray(self.accuracies, dtype=float)
@@ -229,6 +232,7 @@ class TeamDisplay(Display):
         )
 
     def _draw_served(self, ax, scored, score, given):
+        """Draw the star of the team that predicts, if it is among the drawn teams."""
         here = scored[[team == self.selected for team in scored["team"]]]
         if not len(here):
             return None
@@ -246,10 +250,11 @@ class TeamDisplay(Display):
 
 
 def _scatter(ax, teams, score, colours, look, given):
+    """Draw the marks of one kind of teams, coloured by size, and their entry of the legend."""
     look = {"s": 26, "linewidth": 0.8, "alpha": 0.85, **look}
     label = f"{look.pop('label')} ({len(teams)})"
     paint = "edgecolor" if "facecolor" in look else "color"
-    # In the legend, marks say what became of a team; colours are its size.
+    # The legend explains the marks in a neutral colour, as colours are the sizes of teams.
     shown = {paint: "black" if len(colours.sizes) > 1 else _ONE_SIZE, "label": label}
     ax.scatter([], [], **style("points", {**look, **shown}, given))
     look[paint] = colours.of(teams["size"])
@@ -257,23 +262,23 @@ def _scatter(ax, teams, score, colours, look, given):
 
 
 class _SizeColours:
-    """One colour a team size, darker for larger teams."""
+    """Colours of the team sizes, darker for larger teams."""
 
     def __init__(self, sizes):
         self.sizes = sorted(set(sizes))
 
     def of(self, sizes):
-        """Colours (n, 4), or one for all if there is one size only."""
+        """Return colours of shape (n, 4), or one colour if all teams have the same size."""
         import matplotlib as mpl
 
         if len(self.sizes) == 1:
             return _ONE_SIZE
-        # Not up to the end of the scale: its yellow is hard to see on white.
+        # The end of the scale is left out: its yellow is hard to see on white.
         shares = np.linspace(0.88, 0.0, len(self.sizes))
         return mpl.colormaps["viridis"](shares[np.searchsorted(self.sizes, sizes)])
 
     def draw(self, ax):
-        """A bar that says which colour is which size."""
+        """Draw a colour bar that names the size of each colour."""
         if len(self.sizes) == 1:
             return None
         from matplotlib.cm import ScalarMappable

@@ -1,4 +1,4 @@
-"""Records of predictive distributions."""
+"""Predictive distributions: means, variances by source, quantiles, densities and draws."""
 
 import lazy_loader
 

@@ -6,6 +6,7 @@ Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +14,6 @@ from scipy import special
 
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._gaussian_mixture import GaussianMixture
-from skuq.predictive._levels import check_levels
 from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
 
@@ -193,53 +193,73 @@ class ConformalMixture(_Calibrated):
         Sorted absolute errors of held-out rows, in units of their predicted std.
     reach : ndarray of the same shape
         Coverage that an interval of so many stds has, at least: increasing, below 1.
+    new_weight : ndarray of shape (n,), optional
+        Weight of each row beside that of a mean held-out row, under covariate shift; `reach` is for
+        rows of weight 1.
 
     References
     ----------
     Lei, G'Sell, Rinaldo, Tibshirani and Wasserman (2018), "Distribution-Free Predictive
-    Inference for Regression", section 5.2 (locally weighted).
+    Inference for Regression", section 5.2 (locally weighted). Tibshirani, Barber, Candès and
+    Ramdas (2019), "Conformal Prediction Under Covariate Shift", Eq. 6 (weights).
     """
 
     scores: np.ndarray
     reach: np.ndarray
+    new_weight: np.ndarray | None = None
 
-    def quantile(self, probability: ArrayLike) -> np.ndarray:
-        """Quantiles of shape (n[, m]) for a number, (n, q[, m]) for an array.
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.base.mean.shape
+
+    def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
+        """Invert the cdf of each row and output, at levels that broadcast to (q, n[, m]).
 
         Raises
         ------
         ValueError
             If there were too few rows to reach so far out.
         """
-        p = check_levels(probability)
-        radius = np.sign(p.ravel() - 0.5).reshape(-1, 1) * self._radius(abs(2 * p.ravel() - 1))
-        mean, std = self.mean[:, None], self.std[:, None]
-        found = mean + std * (radius if self.scores.ndim > 1 else radius[:, 0])
-        return found[:, 0] if p.ndim == 0 else found
-
-    def _radius(self, coverage: np.ndarray) -> np.ndarray:
-        """Stds to either side, of shape (q, 1 or m)."""
-        scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
+        levels = np.asarray(levels, dtype=float)
+        levels = np.broadcast_to(levels, (len(levels), *self._shape))
+        coverage = abs(2 * levels - 1)
         columns = []
-        for own, limit in zip(scores.T, reach.T):
-            at = np.searchsorted(limit, coverage - 1e-9)
-            if at.max(initial=0) >= len(own):
+        for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
+            at = np.searchsorted(reach, own * self._spare(reach) - 1e-9)
+            if at.max(initial=0) >= len(scores):
+                reached = reach[-1] / np.max(self._spare(reach))
                 raise ValueError(
-                    f"{len(own)} calibration rows reach a coverage of {limit[-1]:.4g}. "
+                    f"{len(scores)} calibration rows reach a coverage of {reached:.4g}. "
                     f"Got {coverage.max():.4g}."
                 )
-            columns.append(own[at])
-        return np.stack(columns, axis=1)
+            columns.append(scores[at])
+        radius = np.stack(columns, axis=-1).reshape(levels.shape)
+        return self.mean + np.sign(levels - 0.5) * self.std * radius
+
+    def _flat(self, values: np.ndarray) -> np.ndarray:
+        """Values (.., n[, m]) with the axis of outputs."""
+        return values[..., None] if len(self._shape) == 1 else values
+
+    @property
+    def _columns(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Scores and reach of each output."""
+        scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
+        return list(zip(scores.T, reach.T))
+
+    def _spare(self, reach: np.ndarray) -> Any:
+        """Total weight with each row (n,), over that with a row of weight 1."""
+        if self.new_weight is None:
+            return 1.0
+        return 1 + (1 - reach[-1]) * (self.new_weight - 1)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output, in steps."""
         z = (np.asarray(y, dtype=float) - self.mean) / self.std
-        scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
         columns = [
-            np.concatenate([[0.0], limit])[np.searchsorted(own, abs(column))]
-            for own, limit, column in zip(scores.T, reach.T, z.reshape(len(z), -1).T)
+            np.concatenate([[0.0], reach])[np.searchsorted(scores, abs(own))] / self._spare(reach)
+            for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(z), -1, 0))
         ]
-        return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=1).reshape(z.shape)
+        return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row under the base. Shape (n,)."""

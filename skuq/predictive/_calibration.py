@@ -6,18 +6,24 @@ folds, a mixture of each; weights w (n,).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize
+from scipy import optimize, special
+from sklearn.neighbors import NearestNeighbors
 
+from skuq.predictive._categorical_mixture import CategoricalMixture
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._types import Factor
 
 _SIGNIFICANT = 1.92  # nats: half of what a chi-square of one degree exceeds in one case of 20
 _SMALLEST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
 _NEGLIGIBLE = 1e-6  # share of a standard deviation that is as good as none
+_MOST_PAIRED = 3000  # rows of a fold whose neighbours are looked for
+_NEAR = 10  # neighbours that each of them is paired with
+_LARGEST_SPREAD = 5.0
+_ROW_PRECISION = 0.1  # that a row gives a slope or a bias of logits, about
 _STEP = 0.1  # of a search in the logarithm of a scale: each row's likelihood varies over about 1
 _PAIR_FACTORS = np.geomspace(1e-3, 10, 24)  # scales tried for a pair, times that without noise
 _PAIR_HALVINGS = 5  # of the step between them, in logarithms, about the best
@@ -342,14 +348,23 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike
     return values[order][np.minimum(at, len(values) - 1)]
 
 
-def fit_levels(pit: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def effective_rows(weights: np.ndarray) -> float:
+    """Compute how many rows of equal weight tell as much as rows of these weights (n,)."""
+    total = weights.sum()
+    return float(total**2 / np.sum(weights**2)) if total > 0 else 0.0
+
+
+def fit_levels(
+    pit: np.ndarray, weights: np.ndarray, n_rows: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Fit knots (n_knots,) of the map from predicted to observed levels (Kuleshov et al., 2018).
 
     The isotonic fit of the observed on the predicted levels is the distribution function of
     the PIT values (n,). Between knots, of which each holds ten values or more, and twenty at
     most, it is linear, so that there is a density. Both ends increase strictly from 0 to 1.
+    `n_rows` is how many rows the values are worth, by default n.
     """
-    n_knots = int(np.clip(len(pit) // 10, 1, 20))
+    n_knots = int(np.clip((len(pit) if n_rows is None else n_rows) // 10, 1, 20))
     observed = np.arange(n_knots + 1) / n_knots
     inner = weighted_quantile(pit, weights, observed[1:-1])
     predicted = np.concatenate([[0.0], inner, [1.0]])
@@ -374,6 +389,142 @@ def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
     A 0 counts as the rounding of 1: a class that a neighbourhood or a tree has not seen is
     not impossible, and a temperature above 1 says how far it is.
     """
-    logits = np.log(np.maximum(proba, _SMALLEST_PROBABILITY)) / temperature
+    return scaled_probabilities(proba, 1 / temperature, 0.0)
+
+
+def scaled_probabilities(
+    proba: np.ndarray, slopes: float | np.ndarray, biases: float | np.ndarray
+) -> np.ndarray:
+    """Probabilities (n, C) whose logarithms are multiplied and added to, normalised.
+
+    Slopes and biases broadcast against (n, C).
+    """
+    logits = slopes * np.log(np.maximum(proba, _SMALLEST_PROBABILITY)) + biases
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+    normalised: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
+    return normalised
+
+
+def fit_vector_scaling(
+    probas: np.ndarray,
+    codes: np.ndarray,
+    weights: np.ndarray,
+    centre: tuple[np.ndarray, np.ndarray],
+    n_prior: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a slope and a bias of each class' log probability (Guo et al., 2017, section 4.2).
+
+    By maximum likelihood with a normal prior about `centre`, slopes and biases (C,), whose
+    precision is that of `n_prior` rows.
+    """
+    logs = np.log(np.maximum(probas, _SMALLEST_PROBABILITY))
+    rows, n_classes = np.arange(len(codes)), probas.shape[1]
+    prior = np.concatenate(centre)
+    precision = _ROW_PRECISION * n_prior
+
+    def loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        slopes, biases = parameters[:n_classes], parameters[n_classes:]
+        logits = slopes * logs + biases
+        logits -= logits.max(axis=1, keepdims=True)
+        powers = np.exp(logits)
+        total = powers.sum(axis=1)
+        nll = weights @ (np.log(total) - logits[rows, codes])
+        apart = powers / total[:, None]
+        apart[rows, codes] -= 1
+        apart *= weights[:, None]
+        off = parameters - prior
+        gradient = np.concatenate([(apart * logs).sum(axis=0), apart.sum(axis=0)])
+        return nll + 0.5 * precision * off @ off, gradient + precision * off
+
+    found = optimize.minimize(loss, prior, jac=True, method="L-BFGS-B").x
+    return found[:n_classes], found[n_classes:]
+
+
+def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+    """Average the variance of each group with that of all, the more so the less groups differ.
+
+    Empirical Bayes: variances (G,) with so many degrees of freedom are taken for draws around true
+    ones with a scaled inverse chi-square distribution, whose two parameters are found from the
+    mean and the variance of the logarithms. Groups that differ by no more than chance get one
+    variance.
+
+    References
+    ----------
+    Smyth (2004), "Linear models and empirical Bayes methods for assessing differential expression
+    in microarray experiments", section 6.2.
+    """
+    used = variances > 0
+    half = 0.5 * degrees[used]
+    logs = np.log(variances[used]) - special.digamma(half) + np.log(half)
+    # A group of few rows tells little of how much groups differ.
+    noise = special.polygamma(1, half)
+    weight = 1 / (noise + 0.1)
+    centre = np.average(logs, weights=weight)
+    spread = np.average((logs - centre) ** 2 - noise, weights=weight)
+    spread *= len(logs) / max(len(logs) - 1, 1)
+    if len(logs) < 2 or spread <= 0:
+        pooled = np.average(variances[used], weights=degrees[used]) if used.any() else 0.0
+        return np.full(len(variances), pooled)
+    prior = _inverse_trigamma(spread)  # half of the degrees of freedom
+    typical = np.exp(centre + special.digamma(prior) - np.log(prior))
+    averaged: np.ndarray = (2 * prior * typical + degrees * variances) / (2 * prior + degrees)
+    return averaged
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Find x with trigamma(x) = value."""
+
+    def excess(log_x: float) -> float:
+        return float(special.polygamma(1, np.exp(log_x))) - value
+
+    return float(np.exp(optimize.brentq(excess, -20, 20)))
+
+
+def fit_spread(
+    mixtures: Sequence[CategoricalMixture],
+    codes: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray],
+) -> float:
+    """Fit the factor of the members' differences from the average, fold by fold.
+
+    The average says how likely each row's class is, and the differences how likely the classes of
+    two rows are together: if one member is right on both, they are right together. So the factor
+    s is that under which pairs of rows on which the members differ alike are most likely,
+
+        sum log(1 + s**2 * cov(p(y), p(y')) / (mean p(y) * mean p(y'))),
+
+    with a normal prior of s**2 about 1, of standard deviation 1. It is 1 for a single member.
+
+    References
+    ----------
+    Osband et al. (2022), "The Neural Testbed: Evaluating Joint Predictions".
+    """
+    terms, shares = [], []
+    for mixture, code, weight in zip(mixtures, codes, weights):
+        rows = np.arange(len(code))
+        if len(mixture.weights) == 1 or len(rows) < 2:
+            continue
+        if len(rows) > _MOST_PAIRED:
+            rows = np.linspace(0, len(rows) - 1, _MOST_PAIRED).astype(int)
+        apart = mixture.proba[:, rows] - mixture.mean[rows]  # (K, n, C)
+        relative = apart[:, np.arange(len(rows)), code[rows]] / np.maximum(
+            mixture.mean[rows, code[rows]], _SMALLEST_PROBABILITY
+        )
+        n_near = min(_NEAR, len(rows) - 1)
+        search = NearestNeighbors(n_neighbors=n_near).fit(
+            np.moveaxis(apart, 1, 0).reshape(len(rows), -1)
+        )
+        near = search.kneighbors(return_distance=False)  # (n, n_near), without the row itself
+        terms.append(np.einsum("k,kn,knj->nj", mixture.weights, relative, relative[:, near]))
+        shares.append(np.broadcast_to(weight[rows, None] / n_near, near.shape))
+    if not terms:
+        return 1.0
+    ratio, share = (np.concatenate([part.ravel() for part in own]) for own in (terms, shares))
+
+    def loss(square: float) -> float:
+        return 0.5 * (square - 1) ** 2 - float(share @ np.log1p(square * ratio))
+
+    # Below the number at which a pair would be impossible.
+    largest = min(0.99 / max(-ratio.min(), 1e-9), _LARGEST_SPREAD**2)
+    found = optimize.minimize_scalar(loss, bounds=(0.0, largest), method="bounded")
+    return float(np.sqrt(found.x))

@@ -1,4 +1,4 @@
-"""Mixtures of class probabilities: what an ensemble of softmax networks predicts.
+"""Mixtures of class probabilities, as ensembles of classifiers predict them.
 
 Notation: K members, n rows, C classes; entropies are in nats.
 """
@@ -13,13 +13,15 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from skuq._checks import check_member_weights
+from skuq._registry import saved_as
 from skuq.predictive._types import FILLED_IN, RandomSource
 from skuq.predictive._uncertainty import ClassUncertainty
 
-# The smallest normal number: subnormal ones are 0 where a library has them flushed.
+# The smallest normal number; subnormal numbers can be flushed to 0.
 _SMALLEST = np.finfo(float).tiny
 
 
+@saved_as("predictive.CategoricalMixture")
 @dataclass(frozen=True, eq=False)
 class CategoricalMixture:
     """Mixture of K distributions over C classes for every row; rows share the weights.
@@ -27,10 +29,10 @@ class CategoricalMixture:
     Parameters
     ----------
     proba : ndarray of shape (K, n, C)
-        Class probabilities of the members; each row sums to 1 within 1e-6 and is then
-        used as given.
+        Class probabilities of the members. Each row must sum to 1 within 1e-6; it is not
+        normalised.
     weights : ndarray of shape (K,), optional
-        Positive, summing to 1; equal by default.
+        Positive weights of the members, summing to 1; equal by default.
 
     Raises
     ------
@@ -51,7 +53,7 @@ class CategoricalMixture:
     >>> torn.mean, torn.std
     (array([[0.5, 0.5]]), array([[0.5, 0.5]]))
 
-    Each member is certain, but of another class: all of log(2) nats is epistemic.
+    Each member is certain of a different class: all of the log(2) nats are epistemic.
 
     >>> total, aleatoric, epistemic = torn.uncertainty()
     >>> aleatoric, epistemic.round(4)
@@ -71,13 +73,14 @@ class CategoricalMixture:
         if not ((proba >= 0).all() and (np.abs(sums - 1) <= 1e-6).all()):
             raise ValueError(
                 "Each row of proba must be non-negative and sum to 1. The smallest probability "
-                f"is {proba.min()}, the sums are between {sums.min()} and {sums.max()}."
+                f"is {proba.min()}; the sums lie between {sums.min()} and {sums.max()}."
             )
         weights = check_member_weights(self.weights, len(proba), positive=True, tolerance=1e-9)
         for name, value in (("proba", proba), ("weights", weights)):
             object.__setattr__(self, name, value)
 
     def _average(self, values: np.ndarray) -> np.ndarray:
+        """Average (K, ..) over the members, with their weights."""
         return np.tensordot(self.weights, values, axes=1)
 
     @property
@@ -87,50 +90,50 @@ class CategoricalMixture:
 
     @property
     def log_mean(self) -> np.ndarray:
-        """Logarithm of `mean`, of shape (n, C), in nats; at least -708.4, so never -inf."""
+        """Logarithm of `mean`, of shape (n, C), in nats; at least -708.4 instead of -inf."""
         return np.log(np.maximum(self.mean, _SMALLEST))
 
     @property
     def mode(self) -> np.ndarray:
         """Code of the class with the largest averaged probability, of shape (n,).
 
-        The first of them where several are equal.
+        Of several equal probabilities, the first class is taken.
         """
         return self.mean.argmax(axis=1)
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation of each class' probability across members, of shape (n, C).
+        """Standard deviation of each class' probability over members, of shape (n, C).
 
-        The mixture's own: with the divisor K, so one member gives 0.
+        The divisor is K, so that one member gives 0.
         """
         return np.sqrt(self._average((self.proba - self.mean) ** 2))
 
     def uncertainty(self) -> ClassUncertainty:
-        """Entropy of the averaged probabilities by source.
+        """Compute the entropy of the averaged probabilities, by source.
 
         Returns
         -------
         ClassUncertainty
-            Named tuple of total, aleatoric and epistemic, each of shape (n,), in nats and
+            Named tuple of total, aleatoric and epistemic entropy, each of shape (n,), in nats and
             never negative; ``total == aleatoric + epistemic``.
         """
-        # Both floors at 0 are against rounding; the first also against rows that sum to
-        # just above 1.
+        # Rounding could make both parts negative, and so could rows that sum to just above 1.
         aleatoric = np.maximum(self._average(special.entr(self.proba).sum(axis=2)), 0)
-        # As a divergence, not a difference of entropies, which cancels for members that
-        # nearly agree. What is taken away averages to 0, but cancels what the mean's own
-        # rounding does to the logarithm, and makes each term non-negative. Where the mean
-        # of a subnormal and zeros is rounded to 0, the logarithm needs the floor.
+        # The mutual information is computed as a mean Kullback-Leibler divergence from the
+        # average, because a difference of entropies cancels for members that nearly agree.
+        # Subtracting p - mean, which averages to 0, makes each term non-negative and removes the
+        # effect of rounding in the mean. The floor is for means of subnormal numbers, which can
+        # round to 0.
         mean = self.mean
         terms = special.rel_entr(self.proba, np.maximum(mean, _SMALLEST)) - (self.proba - mean)
         divergence = terms.sum(axis=2)  # (K, n)
         epistemic = np.maximum(self._average(divergence), 0)
-        # Total from its parts, so that they add up to the last digit.
+        # The total is the sum of its parts, so that they add up exactly.
         return ClassUncertainty(aleatoric + epistemic, aleatoric, epistemic)
 
     def log_prob(self, codes: ArrayLike) -> np.ndarray:
-        """Log of the averaged probability of each row's class. Shape (n,).
+        """Compute the log of the averaged probability of each row's class, of shape (n,).
 
         Parameters
         ----------
@@ -140,7 +143,7 @@ class CategoricalMixture:
         Returns
         -------
         ndarray of shape (n,)
-            In nats; about -708 where the probability is 0, so never -inf.
+            Log probabilities in nats; about -708 instead of -inf for a probability of 0.
 
         Raises
         ------
@@ -155,25 +158,25 @@ class CategoricalMixture:
         return self.log_mean[np.arange(n), codes]
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws of class codes, of shape (n, n_samples).
+        """Draw class codes jointly for all rows, to shape (n, n_samples).
 
-        Each draw takes one member and one uniform number for all rows, so that a draw
-        is a function of the input and rows move together, as the members see it.
+        Each draw takes one member and one uniform number for all rows, so that a draw is a
+        function of the input, and rows depend on each other as the member predicts.
         """
         rng = np.random.default_rng(rng)
         cdf = self.proba.cumsum(axis=2)
-        # Exactly 1 from the last possible class on, so that no impossible one is drawn.
+        # Make the cdf exactly 1 from the last possible class on: no impossible class is drawn.
         cdf /= cdf[..., -1:]
         member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
         uniform = rng.random((n_samples, 1))
         codes = np.zeros((n_samples, cdf.shape[1]), dtype=int)
-        # Class by class: all at once would hold an array of (n_samples, n, C).
+        # Loop over classes, because all at once would need an array of (n_samples, n, C).
         for edge in np.moveaxis(cdf[..., :-1], 2, 0):  # (K, n)
             codes += edge[member] <= uniform
         return codes.T
 
     def to_tfp(self) -> Any:
-        """The same mixture as a TensorFlow Probability distribution of n rows."""
+        """Convert to a TensorFlow Probability distribution with a batch of n rows."""
         from skuq.backend import tfd
 
         members = tfd.Categorical(probs=np.moveaxis(self.proba, 0, 1))  # (n, K, C)

@@ -1,4 +1,4 @@
-"""Base class of distributions of numbers: standard deviations, quantiles and intervals.
+"""Base class of continuous distributions: standard deviations, quantiles and intervals.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -12,14 +12,14 @@ from skuq.predictive._levels import check_levels, interval_levels
 
 
 class Continuous:
-    """Distribution of numbers for every row.
+    """Continuous distribution for every row.
 
-    A subclass gives `aleatoric_variance`, `epistemic_variance`, `inverse_cdf` and `_shape`.
+    A subclass defines `aleatoric_variance`, `epistemic_variance`, `inverse_cdf` and `_shape`.
     """
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """(n,) or (n, m)."""
+        """Shape of y: (n,) or (n, m)."""
         raise NotImplementedError
 
     @property
@@ -29,12 +29,12 @@ class Continuous:
 
     @property
     def epistemic_variance(self) -> np.ndarray:
-        """Variance beyond the noise's, in squared units of y."""
+        """Variance in excess of the noise's, in squared units of y."""
         raise NotImplementedError
 
     @property
     def variance(self) -> np.ndarray:
-        """Aleatoric and epistemic variance together, in squared units of y."""
+        """Sum of aleatoric and epistemic variance, in squared units of y."""
         return self.aleatoric_variance + self.epistemic_variance
 
     @property
@@ -43,12 +43,12 @@ class Continuous:
         return np.sqrt(self.variance)
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
-        """Invert the cdf of each row and output, at common levels or at each one's own.
+        """Invert the cdf of each row and output, at common or at individual levels.
 
         Parameters
         ----------
         levels : ndarray that broadcasts to (q, n[, m])
-            Strictly between 0 and 1.
+            Levels strictly between 0 and 1.
 
         Returns
         -------
@@ -57,12 +57,12 @@ class Continuous:
         raise NotImplementedError
 
     def quantile(self, probability: ArrayLike) -> np.ndarray:
-        """Quantiles, by the inverse of the cdf.
+        """Compute quantiles.
 
         Parameters
         ----------
         probability : float or array-like of shape (q,)
-            Strictly between 0 and 1.
+            Levels strictly between 0 and 1.
 
         Returns
         -------
@@ -76,26 +76,28 @@ class Continuous:
         p = check_levels(probability)
         found = self.inverse_cdf(p.reshape(-1, *[1] * len(self._shape)))  # (q, n[, m])
         order = np.argsort(p.ravel(), kind="stable")
-        # Exactly monotone, where a root finder's tolerance would leave a crossing of 1e-16.
+        # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.
         found[order] = np.maximum.accumulate(found[order], axis=0)
         return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
 
     def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
-        """Central interval, with equal probability outside either end.
+        """Compute the central interval, with equal probability on either side.
 
         Parameters
         ----------
         coverage : float or array-like of shape (k,), default=0.9
+            Probability of the interval, or of each of k intervals, in (0, 1).
 
         Returns
         -------
-        ndarray of shape (n, 2[, m]) for a number, (n, k, 2[, m]) for an array.
+        ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
         """
         levels = interval_levels(coverage)
         found = self.quantile(levels.ravel())
         return found.reshape(len(found), *levels.shape, *found.shape[2:])
 
     def _check_y(self, y: ArrayLike) -> np.ndarray:
+        """Convert targets to an array, and check their shape."""
         y = np.asarray(y, dtype=float)
         if y.shape != self._shape:
             raise ValueError(f"y must have shape {self._shape}. Got {y.shape}.")

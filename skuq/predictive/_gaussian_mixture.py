@@ -1,4 +1,4 @@
-"""Mixtures of normals: what an ensemble of networks with Gaussian heads predicts.
+"""Mixtures of normals, as ensembles of networks with Gaussian heads predict them.
 
 Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -13,10 +13,12 @@ from scipy import special
 
 from skuq._checks import check_member_weights
 from skuq._constants import LOG_SQRT_2PI
+from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture, check_locations_and_scales
 from skuq.predictive._types import FILLED_IN, Factor
 
 
+@saved_as("predictive.GaussianMixture")
 @dataclass(frozen=True, eq=False)
 class GaussianMixture(Mixture):
     """Mixture of K normals for every row; rows share the weights.
@@ -28,7 +30,7 @@ class GaussianMixture(Mixture):
     loc, scale : ndarray of shape (K, n) or (K, n, m)
         Means and standard deviations of the members, in units of y; scale > 0.
     weights : ndarray of shape (K,), optional
-        Positive, summing to 1; equal by default.
+        Positive weights of the members, summing to 1; equal by default.
 
     Raises
     ------

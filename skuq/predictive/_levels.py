@@ -1,4 +1,4 @@
-"""Probability levels of quantiles and intervals."""
+"""Check probability levels of quantiles and intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 
 def check_levels(probability: ArrayLike) -> np.ndarray:
-    """Check a number or numbers (q,), which must lie strictly between 0 and 1."""
+    """Check one level or several (q,), which must lie strictly between 0 and 1."""
     levels = np.asarray(probability, dtype=float)
     if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
@@ -15,7 +15,7 @@ def check_levels(probability: ArrayLike) -> np.ndarray:
 
 
 def interval_levels(coverage: ArrayLike) -> np.ndarray:
-    """Lower and upper levels of central intervals, strictly in (0, 1).
+    """Compute lower and upper levels of central intervals with coverages in (0, 1).
 
     Return shape (2,) for a number, (k, 2) for coverages (k,).
     """

@@ -1,4 +1,4 @@
-"""Mixtures of weighted members, whatever distribution each of them predicts.
+"""Base class of weighted mixtures of members' distributions.
 
 Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -18,19 +18,19 @@ from skuq.predictive._continuous import Continuous
 from skuq.predictive._types import Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
 
-# Normal scores at which functions of y are averaged, and their weights. The trapezoidal rule
-# converges as fast as Gauss' for smooth functions, and faster where a slope jumps. Beyond 10
-# lies a probability of 1e-23.
+# Nodes (normal scores) and weights of the quadrature rule for expectations of functions of y. The
+# trapezoidal rule converges as fast as Gauss' rule for smooth functions, and faster for functions
+# with kinks. The probability beyond +-10 is 1e-23.
 _STEP = 0.25
 _SCORES = np.arange(-40, 41) * _STEP
 _SCORE_WEIGHTS = np.exp(-0.5 * _SCORES**2)
 _SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
 
-_CHUNK = 2**20  # members' numbers that are gathered at a time for roots
+_CHUNK = 2**20  # parameters of members that the root finder handles at a time
 
 
 def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
-    """Factor of the variance of K members' means that gives it the divisor K - ddof."""
+    """Compute the factor that changes the divisor of a variance of K means from K to K - ddof."""
     if not ddof:
         return 1.0
     effective = float(1 / np.sum(weights**2))
@@ -58,12 +58,12 @@ def find_roots(
     at: np.ndarray,
     tolerance: float = 1e-16,
 ) -> np.ndarray:
-    """Find the zeros of an increasing function between ends, element by element.
+    """Find the zeros of an increasing function between `low` and `high`, element by element.
 
-    ``excess(y, levels, at)`` takes arrays (s,) for some of the elements at a time: each has a
-    level and a position `at`. The tolerance is in units of half the bracket.
+    ``excess(y, levels, at)`` is called with arrays (s,) for some of the elements: values of y,
+    levels and positions `at` of the elements. The tolerance is in units of half the bracket.
     """
-    # In such units the root is of order 1 whatever y's is.
+    # Scale the bracket to [-1, 1], so that tolerances do not depend on the units of y.
     centre, unit = 0.5 * (low + high), 0.5 * (high - low)
 
     def scaled(
@@ -75,7 +75,7 @@ def find_roots(
     found = elementwise.find_root(
         scaled, (-edge, edge), args=(levels, at, centre, unit), tolerances={"xatol": tolerance}
     )
-    # Where rounding leaves no change of sign the nearer end is the root.
+    # If rounding leaves no change of sign in the bracket, its nearer end is the root.
     ends = np.where(found.f_bracket[0] > 0, low, high)
     return np.where(found.success, centre + unit * found.x, ends)
 
@@ -88,7 +88,7 @@ class Mixture(Continuous):
     Attributes
     ----------
     weights : ndarray of shape (K,)
-        Positive, summing to 1.
+        Positive weights of the members, summing to 1.
 
     See Also
     --------
@@ -96,7 +96,7 @@ class Mixture(Continuous):
 
     Notes
     -----
-    A subclass is a frozen dataclass with `weights` that gives `member_means`,
+    A subclass is a frozen dataclass with `weights`. It defines `member_means`,
     `member_variances`, `_shape`, `_parameters`, `_with`, `_stretch` and, as functions of one
     member's `_arrays`, `_cdf`, `_log_density`, `_quantile` and `_at_scores`.
     """
@@ -120,68 +120,71 @@ class Mixture(Continuous):
 
     @property
     def _parameters(self) -> tuple[np.ndarray, ...]:
-        """Arrays (K, .., n[, m]) that, with `_with`, make the record."""
+        """Arrays (K, .., n[, m]) from which `_with` makes an equal mixture."""
         raise NotImplementedError
 
-    # Functions of arrays: what they take depends on the subclass.
+    # Functions of arrays, whose number depends on the subclass.
 
-    #: A record of the same kind and weights, from new `_parameters`.
+    #: Make a mixture of the same class and weights from new `_parameters`.
     _with: Callable[..., Any]
 
-    #: One member's cdf at y, which broadcasts against (n[, m]), from its `_arrays`.
+    #: Compute one member's cdf at y, which broadcasts against (n[, m]), from its `_arrays`.
     _cdf: Callable[..., np.ndarray]
 
-    #: One member's log density at y, output by output, from its `_arrays`.
+    #: Compute one member's log density at y, for each output, from its `_arrays`.
     _log_density: Callable[..., np.ndarray]
 
-    #: One member's quantiles at levels in (0, 1), which broadcast against (n[, m]).
+    #: Compute one member's quantiles at levels in (0, 1), which broadcast against (n[, m]).
     _quantile: Callable[..., np.ndarray]
 
-    #: One member's quantile at the level that a standard normal has below z.
+    #: Compute one member's quantiles at the levels Phi(z) of a standard normal.
     _at_scores: Callable[..., np.ndarray]
 
     def _stretch(self, mean: np.ndarray, factor: Factor) -> Any:
-        """Stretch about `mean` (n[, m]) by `factor`."""
+        """Stretch the mixture about `mean` (n[, m]) by `factor`."""
         raise NotImplementedError
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
-        """Arrays (K, .., n[, m]), of which the functions above take one member's."""
+        """Arrays (K, .., n[, m]); the functions above take those of one member."""
         return self._parameters
 
     # Parts that follow from these.
 
     def _members(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Iterate over the arrays of each member."""
         return zip(*self._arrays)
 
     def _average(self, values: np.ndarray) -> np.ndarray:
+        """Average (K, ..) over the members, with their weights."""
         return np.tensordot(self.weights, values, axes=1)
 
     @property
     def mean(self) -> np.ndarray:
-        """Shape (n,) or (n, m), units of y."""
+        """Means of the mixture, of shape (n,) or (n, m), in units of y."""
         return self._average(self.member_means)
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
-        """Average variance of the members: noise, which more data would not reduce."""
+        """Average variance of the members: noise, which more data would not reduce (Eq. 3)."""
         return self._average(self.member_variances)
 
     @property
     def epistemic_variance(self) -> np.ndarray:
-        """Variance of the members' means with divisor K, so that one member gives 0."""
-        # Centred before squaring: E[mu^2] - mean^2 cancels when the mean is large.
+        """Variance of the members' means with divisor K, so that one member gives 0 (Eq. 3)."""
+        # Centre before squaring, since E[mu^2] - mean^2 cancels if the mean is large.
         means = self.member_means
         return self._average((means - self._average(means)) ** 2)
 
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Mean and standard deviations by source.
+        """Return the mean and the standard deviations by source.
 
         Parameters
         ----------
         epistemic_ddof : {0, 1}, default=0
-            1 divides by K - 1 as AutoDEUQ's Eq. 4 does; with weights, K is their
-            effective number 1 / sum(w^2). One member gives 0 either way.
+            Correction of the divisor of the epistemic variance: 1 divides by K - 1 as in
+            AutoDEUQ's Eq. 4. With weights, K is their effective number 1 / sum(w^2). One member
+            gives 0 in both cases.
         """
         factor = epistemic_factor(self.weights, epistemic_ddof)
         aleatoric, epistemic = self.aleatoric_variance, factor * self.epistemic_variance
@@ -190,26 +193,28 @@ class Mixture(Continuous):
         )
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
         return sum(w * self._cdf(y, *own) for w, own in zip(self.weights, self._members()))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row, of all outputs together. Shape (n,).
+        """Compute the joint log density of each row's outputs, of shape (n,).
 
         Parameters
         ----------
         y : array-like of shape (n,) or (n, m)
+            Observed targets.
         """
         y = self._check_y(y)
         densities = np.stack([self._log_density(y, *own) for own in self._members()])
+        # Given the member, outputs are independent: sum over them, then mix over members.
         densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         levels = np.asarray(levels, dtype=float)
         levels = np.broadcast_to(levels, (len(levels), *self._shape))
-        # Rows and outputs in one line, worked on by parts.
+        # Flatten rows and outputs to one axis, and work on parts of it that bound the memory.
         size = math.prod(self._shape)
         arrays = [a.reshape(*a.shape[: a.ndim - len(self._shape)], size) for a in self._arrays]
         numbers = len(levels) * sum(math.prod(a.shape[:-1]) for a in arrays)
@@ -221,7 +226,7 @@ class Mixture(Continuous):
         return found.reshape(levels.shape)
 
     def _roots(self, levels: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Quantiles (q, r) at levels (q, r) of members' arrays (K, .., r)."""
+        """Compute the mixture's quantiles (q, r) at levels (q, r), from arrays (K, .., r)."""
         low, high = self._bracket(levels, arrays)
         if low is high:
             return low
@@ -236,9 +241,10 @@ class Mixture(Continuous):
     def _bracket(
         self, levels: np.ndarray, arrays: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Bracket (q, r) of quantiles: the members' smallest and largest.
+        """Bracket the mixture's quantiles (q, r) by the members' smallest and largest.
 
-        The same array twice if it is the quantile itself. Arguments are those of `_roots`.
+        With one member both ends are the same array, the quantile itself. Arguments are those of
+        `_roots`.
         """
         ends = (self._quantile(levels, *own) for own in zip(*arrays))
         low = high = next(ends)
@@ -252,7 +258,7 @@ class Mixture(Continuous):
         Parameters
         ----------
         factor : float or ndarray of shape (m,)
-            Factor of all standard deviations; positive.
+            Positive factor of all standard deviations.
         """
         return self._stretch(self.mean, factor)
 
@@ -262,14 +268,14 @@ class Mixture(Continuous):
         return self._with(*(parameter[pick] for parameter in self._parameters))
 
     def output(self, k: int) -> Self:
-        """Marginal of one of several outputs."""
+        """Select the marginal distribution of one of several outputs."""
         return self._with(*(parameter[..., k] for parameter in self._parameters))
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples).
+        """Draw jointly for all rows, to shape (n[, m], n_samples).
 
-        Each draw takes one member and one level (of each output) for all rows, so that a
-        draw is a function of the input and rows move together, as the members see it.
+        Each draw takes one member and, for each output, one level for all rows. A draw is
+        therefore a function of the input, and rows depend on each other as the member predicts.
         """
         rng = np.random.default_rng(rng)
         member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
@@ -282,37 +288,37 @@ class Mixture(Continuous):
     def _moments_of(
         self, function: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Members' means and variances, (K, n[, m]), of an increasing function of arrays of y.
+        """Compute members' means and variances, (K, n[, m]), of an increasing function of y.
 
         Raise ValueError if they overflow.
         """
         means, variances = [], []
         for own in self._members():
-            # From the median, which lies within a standard deviation of the mean: nothing
-            # cancels.
+            # Moments about the median, which lies within a standard deviation of the mean, avoid
+            # cancellation.
             median = function(self._at_scores(np.zeros(self._shape), *own))
             first, second = np.zeros(self._shape), np.zeros(self._shape)
-            with np.errstate(over="ignore", invalid="ignore"):  # seen below
+            with np.errstate(over="ignore", invalid="ignore"):  # checked below
                 for weight, y in self._nodes(*own):
-                    apart = function(y) - median
-                    first += weight * apart
-                    second += weight * apart**2
+                    distance = function(y) - median
+                    first += weight * distance
+                    second += weight * distance**2
                 means.append(median + first)
                 variances.append(np.maximum(second - first**2, 0))
         if not (np.isfinite(means).all() and np.isfinite(variances).all()):
             raise ValueError(
-                "The transform grows too fast far out for the members' tails: their means or "
-                "variances overflow. Use a transform with straight ends, or members with "
-                "lighter tails."
+                "The members' means or variances overflow, because the inverse transform grows too "
+                "fast for the tails of their distributions. Use a transform with linear ends, or "
+                "members with lighter tails."
             )
         return np.stack(means), np.stack(variances)
 
     def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[Any, Any]]:
-        """Weights and nodes y, (n[, m]) or numbers, of a quadrature rule for one member."""
+        """Iterate over weights and nodes y, (n[, m]) or numbers, of a member's quadrature rule."""
         return ((w, self._at_scores(z, *arrays)) for z, w in zip(_SCORES, _SCORE_WEIGHTS))
 
     def to_tfp(self) -> Any:
-        """The same mixture as a TensorFlow Probability distribution of n rows.
+        """Convert to a TensorFlow Probability distribution with a batch of n rows.
 
         Raises
         ------
@@ -325,14 +331,15 @@ class Mixture(Continuous):
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
     def _tfp_members(self) -> Any:
-        """The members as a distribution of batch shape (n, K), of event shape () or (m,)."""
+        """Convert the members to a distribution of batch (n, K), of event shape () or (m,)."""
+        name = type(self).__name__
         raise NotImplementedError(
-            f"TensorFlow Probability has no counterpart of {type(self).__name__}. Use its own "
-            "methods: cdf, log_prob, quantile, sample."
+            f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "
+            "cdf, log_prob, quantile, sample."
         )
 
     def _independent(self, distribution: Any) -> Any:
-        """Join distributions of single outputs, batch (n, K, m), to one of all outputs."""
+        """Join distributions of single outputs, batch (n, K, m), to one of all m outputs."""
         if len(self._shape) == 1:
             return distribution
         from skuq.backend import tfd

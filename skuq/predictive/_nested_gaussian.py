@@ -1,4 +1,4 @@
-"""Mixtures whose members are mixtures of normals themselves: of mixture density networks.
+"""Mixtures of mixtures of normals, as ensembles of mixture density networks predict them.
 
 Notation: K members, J components of each, n rows, m outputs (the last axis is absent where y
 was 1-D).
@@ -15,28 +15,30 @@ from scipy import special
 
 from skuq._checks import check_member_weights
 from skuq._constants import LOG_SQRT_2PI
+from skuq._registry import saved_as
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._mixture import Mixture
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource
 
 
+@saved_as("predictive.NestedGaussianMixture")
 @dataclass(frozen=True, eq=False)
 class NestedGaussianMixture(Mixture):
-    """Mixture of K members for every row, each a mixture of J normals of its own.
+    """Mixture of K members for every row, each of which is a mixture of J normals.
 
-    The members' weights are shared by all rows, the probabilities of their components are
-    not. Disagreement of one member's components is noise, possibly with several modes;
-    disagreement of the members' means is epistemic. Each output has its own mixture: given the
-    member, outputs are independent.
+    All rows share the members' weights, but not the probabilities of components. The spread of
+    one member's components is aleatoric, possibly with several modes. The disagreement of the
+    members' means is epistemic. Each output has its own mixture: given the member, outputs are
+    independent.
 
     Parameters
     ----------
     loc, scale : ndarray of shape (K, J, n) or (K, J, n, m)
         Means and standard deviations of the components, in units of y; scale > 0.
     probabilities : ndarray of the shape of `loc`
-        Probabilities of the components; non-negative, summing to 1 over J within 1e-6.
+        Non-negative probabilities of the components, which sum to 1 over J within 1e-6.
     weights : ndarray of shape (K,), optional
-        Weights of the members: positive, summing to 1; equal by default.
+        Positive weights of the members, summing to 1; equal by default.
 
     Raises
     ------
@@ -46,7 +48,7 @@ class NestedGaussianMixture(Mixture):
 
     See Also
     --------
-    skuq.networks.GaussianMixtureHead : A head that gives the parameters.
+    skuq.networks.GaussianMixtureHead : Head that predicts the parameters.
 
     References
     ----------
@@ -86,7 +88,7 @@ class NestedGaussianMixture(Mixture):
         if not ((probabilities >= 0).all() and (abs(sums - 1) <= 1e-6).all()):
             raise ValueError(
                 "probabilities must be non-negative and sum to 1 over components. The smallest "
-                f"is {probabilities.min()}, the sums are between {sums.min()} and {sums.max()}."
+                f"is {probabilities.min()}; the sums lie between {sums.min()} and {sums.max()}."
             )
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         values = loc, scale, probabilities / sums[:, None], weights
@@ -106,10 +108,10 @@ class NestedGaussianMixture(Mixture):
     def _combine_components(
         self, means: np.ndarray, variances: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances of members from those of components, (K, J, n[, m])."""
+        """Compute members' means and variances from those of components, (K, J, n[, m])."""
         mean = (self.probabilities * means).sum(axis=1)
-        apart = means - mean[:, None]
-        return mean, (self.probabilities * (variances + apart**2)).sum(axis=1)
+        distance = means - mean[:, None]
+        return mean, (self.probabilities * (variances + distance**2)).sum(axis=1)
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -142,8 +144,9 @@ class NestedGaussianMixture(Mixture):
     def _bracket(
         self, levels: np.ndarray, arrays: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        # A mixture's quantile lies between the smallest and the largest of its components',
-        # of those that it has.
+        """Bracket the quantiles of each row by those of its components."""
+        # A mixture's quantile lies between the smallest and the largest quantile of those
+        # components that have a positive probability.
         scores = special.ndtri(levels)
         low, high = np.full_like(scores, np.inf), np.full_like(scores, -np.inf)
         for own in zip(*arrays):
@@ -154,11 +157,11 @@ class NestedGaussianMixture(Mixture):
         return low, high
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples).
+        """Draw jointly for all rows, to shape (n[, m], n_samples).
 
         Each draw takes one member and, for each output, one uniform number that chooses the
-        component and one standard normal, all of them for all rows: a draw is a function of
-        the input, with jumps only where it changes from mode to mode.
+        component and one standard normal number, all shared by all rows. A draw is therefore a
+        function of the input, which jumps only where it changes from one component to another.
         """
         rng = np.random.default_rng(rng)
         member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
@@ -167,19 +170,21 @@ class NestedGaussianMixture(Mixture):
         draws = np.empty((n_samples, *self._shape))
         for k, (loc, scale, probabilities) in enumerate(self._members()):
             chosen = member == k
-            reached, done = np.cumsum(probabilities, axis=0), np.zeros(self._shape)
-            reached /= reached[-1]  # exactly 1 from the last possible component on
+            # A component is taken if the uniform number lies between `lower` and `upper`.
+            edges, lower = np.cumsum(probabilities, axis=0), np.zeros(self._shape)
+            edges /= edges[-1]  # exactly 1 from the last possible component on
             own = draws[chosen]
-            for mu, s, until in zip(loc, scale, reached):
-                here = (uniform[chosen] >= done) & (uniform[chosen] < until)
+            for mu, s, upper in zip(loc, scale, edges):
+                here = (uniform[chosen] >= lower) & (uniform[chosen] < upper)
                 own = np.where(here, mu + s * z[chosen], own)
-                done = until
+                lower = upper
             draws[chosen] = own
         return np.moveaxis(draws, 0, -1)
 
     def _moments_of(
         self, function: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
+        # Treat the K * J components as members of one Gaussian mixture, and combine afterwards.
         shape = self.loc.shape
         flat = shape[0] * shape[1], *shape[2:]
         components = GaussianMixture(self.loc.reshape(flat), self.scale.reshape(flat))

@@ -1,4 +1,4 @@
-"""Normals whose variance has two known parts, as a network with its own uncertainty predicts.
+"""Normal distributions with known aleatoric and epistemic variance, as NOMU predicts them.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from skuq._registry import saved_as
 from skuq.predictive._gaussian_mixture import GaussianMixture
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
 from skuq.predictive._uncertainty import Uncertainty
@@ -29,27 +30,28 @@ def check_parts(**arrays: ArrayLike) -> list[np.ndarray]:
             f"Got {', '.join(map(str, shapes))}."
         )
     for name, part in list(checked.items())[1:]:
-        wrong = ~((part >= 0) & np.isfinite(part))  # written so that NaN is wrong
+        wrong = ~((part >= 0) & np.isfinite(part))  # True also for NaN
         if wrong.any():
             raise ValueError(f"{name} must be finite and at least 0. Got {part[wrong][0]}.")
     return list(checked.values())
 
 
+@saved_as("predictive.EpistemicNormal")
 @dataclass(frozen=True, eq=False, init=False)
 class EpistemicNormal(GaussianMixture):
-    """Normal for every row with known aleatoric and epistemic variance.
+    """Normal distribution for every row, with known aleatoric and epistemic variance.
 
     It is a `GaussianMixture` of one member with the scale
-    ``sqrt(aleatoric**2 + epistemic**2)``; the parts of its variance are those given, where a
-    mixture of one member would call all of it noise. Outputs are independent.
+    ``sqrt(aleatoric**2 + epistemic**2)``. Its variance has the two given parts, whereas the
+    variance of other mixtures of one member is aleatoric only. Outputs are independent.
 
     Parameters
     ----------
     mean : ndarray of shape (n,) or (n, m)
-        In units of y; kept as it is.
+        Means, in units of y.
     aleatoric, epistemic : ndarray of shape (n,) or (n, m)
-        Standard deviations of the noise and of the model, in units of y. Either may be 0,
-        but not both at once.
+        Standard deviations of the noise and of the model, in units of y. Either can be 0, but
+        not both.
 
     Raises
     ------
@@ -58,12 +60,12 @@ class EpistemicNormal(GaussianMixture):
 
     See Also
     --------
-    GaussianMixture : The parts from the members of an ensemble.
-    TwoPieceNormal : Of different width below and above the point prediction.
+    GaussianMixture : Distribution whose parts of the variance come from an ensemble's members.
+    TwoPieceNormal : Distribution of different width below and above the point prediction.
 
     References
     ----------
-    Heiss et al., "NOMU", Eq. 59 (both parts) and section 2 (the model's).
+    Heiss et al., "NOMU", Eq. 59 (both parts) and section 2 (the model's part).
 
     Examples
     --------
@@ -91,7 +93,7 @@ class EpistemicNormal(GaussianMixture):
 
     @property
     def mean(self) -> np.ndarray:
-        """Shape (n,) or (n, m), units of y: the numbers given."""
+        """Means, of shape (n,) or (n, m), in units of y."""
         return self.loc[0]
 
     @property
@@ -107,15 +109,15 @@ class EpistemicNormal(GaussianMixture):
     @property
     def std(self) -> np.ndarray:
         """Square root of the variance, in units of y."""
-        return self.scale[0]  # not by way of the variance, which may be too small to tell from 0
+        return self.scale[0]  # the root of the variance would lose scales whose square underflows
 
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Mean and standard deviations by source.
+        """Return the mean and the standard deviations by source.
 
         Parameters
         ----------
         epistemic_ddof : {0, 1}, default=0
-            Without effect: there is one model, and no divisor to correct.
+            Ignored, since a single model has no divisor to correct.
         """
         return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)
 
@@ -128,7 +130,7 @@ class EpistemicNormal(GaussianMixture):
         Parameters
         ----------
         factor : float or ndarray of shape (m,)
-            Positive.
+            Positive factor, for all outputs or for each.
         """
         return EpistemicNormal(self.mean, factor * self.aleatoric, factor * self.epistemic)
 
@@ -137,15 +139,15 @@ class EpistemicNormal(GaussianMixture):
         return EpistemicNormal(self.mean[rows], self.aleatoric[rows], self.epistemic[rows])
 
     def output(self, k: int) -> EpistemicNormal:
-        """Marginal of one of several outputs."""
+        """Select the marginal distribution of one of several outputs."""
         return EpistemicNormal(self.mean[..., k], self.aleatoric[..., k], self.epistemic[..., k])
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples).
+        """Draw jointly for all rows, to shape (n[, m], n_samples).
 
-        Each draw takes, for each output, one standard normal for the model and one for the
-        noise, both for all rows: a draw is a function of the input, as continuous as the
-        mean and the two standard deviations are.
+        Each draw uses, for each output, one standard normal number for the model and one for the
+        noise, both shared by all rows. A draw is therefore a function of the input, as continuous
+        as the mean and the two standard deviations.
         """
         rng = np.random.default_rng(rng)
         model, noise = rng.standard_normal((2, n_samples, 1, *self.loc.shape[2:]))

@@ -55,7 +55,10 @@ def fit_out_of_bag_scale(
 
 
 def fit_scale(
-    squared_error: np.ndarray, total: np.ndarray, weight: np.ndarray
+    squared_error: np.ndarray,
+    total: np.ndarray,
+    weight: np.ndarray,
+    prior_rows: float | None = None,
 ) -> tuple[float, float]:
     """Fit the factor and the floor of `fit_out_of_bag_scale` to errors and predicted variances.
 
@@ -65,6 +68,8 @@ def fit_scale(
         Squared errors on rows that have not been trained on, and the variances predicted there.
     weight : ndarray of shape (n,)
         Non-negative.
+    prior_rows : float, optional
+        Number of rows that the predicted variance counts as much as; 100 by default.
     """
     used = weight > 0
     n_used = int(used.sum())
@@ -90,5 +95,5 @@ def fit_scale(
     if not np.isfinite(best.fun):
         return 1.0, 0.0
     factor, floor = np.exp(best.x)
-    trust = n_used / (n_used + _PRIOR_ROWS)
+    trust = n_used / (n_used + (_PRIOR_ROWS if prior_rows is None else prior_rows))
     return float(np.sqrt(1 + trust * (factor - 1))), float(np.sqrt(trust * floor))

@@ -1,6 +1,6 @@
-"""Draws of the unknown function itself, as a function of the inputs and of arrays.
+"""Posterior draws of the regression function, as a function of the inputs.
 
-Notation: n rows, one draw is one function. Its values at all rows and outputs belong together.
+Notation: n rows. One draw is one function, evaluated jointly at all rows and outputs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import qmc
 
-# A network's hidden layers hold some 30 numbers for each one that it gives.
+# Numbers of draws computed at a time. Hidden layers need about 30 times as many numbers.
 _ENTRIES_PER_CHUNK = 2**20
-_MOST_COLUMNS = 21_201  # of SciPy's Sobol sequence
+_MOST_COLUMNS = 21_201  # largest dimension of SciPy's Sobol sequence
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """Draws of a fitted regressor's function, at any inputs and in any array library.
 
-    `arguments` holds all that a fit changes; `function` stays the same, so that a program
-    compiled from it serves every later fit.
+    `arguments` holds everything that changes from fit to fit. `function` stays the same, so that
+    a program compiled from it can be used again after every later fit.
 
     Parameters
     ----------
@@ -34,22 +34,23 @@ class Posterior:
         in float64) or `keras.ops` (tensors in float32). The same X gives the same draws, and
         a row's draws do not depend on the other rows.
     arguments : tuple of ndarray
-        Weights, scalers, indices: all that changes from fit to fit.
+        Everything that changes from fit to fit: weights, scalers, indices.
     key : hashable or None
-        Posteriors of equal key have the same function. None: `function` is for NumPy only, and
-        there are no exact gradients.
+        Identity of the function: posteriors with equal keys have the same function. None means
+        that `function` works in NumPy only, so that there are no exact gradients.
     n_draws : int
-        At least 1.
+        Number of draws, at least 1.
     output_shape : tuple of int
-        () for one number a row, (q,) or (q, d_s) for function values.
+        Shape of one row's output: () for one number, (q,) or (q, d_s) for function values.
     joint : bool, default=True
-        False if only the marginals are right, e.g. a draw is the mean plus so many standard
-        deviations, the same number for all rows.
+        Whether draws are from the joint distribution over rows. False if only the marginal
+        distributions are right, for example if a draw is the mean plus a multiple of the standard
+        deviation, with the same multiple for all rows.
 
     Raises
     ------
     TypeError
-        If `function` is not callable or `key` not hashable.
+        If `function` is not callable, or `key` is not hashable.
     ValueError
         If `n_draws` is below 1.
 
@@ -85,17 +86,17 @@ class Posterior:
         object.__setattr__(self, "output_shape", tuple(self.output_shape))
 
     def __call__(self, X: ArrayLike) -> np.ndarray:
-        """Draws at the rows of X, in NumPy.
+        """Evaluate the draws at the rows of X, in NumPy.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-            In the user's units.
+            Inputs in the user's units.
 
         Returns
         -------
         ndarray of shape ``(n_draws, n, *output_shape)``
-            float64, in units of y.
+            Draws in float64, in units of y.
 
         Raises
         ------
@@ -111,6 +112,7 @@ class Posterior:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _draws(self, X: np.ndarray) -> np.ndarray:
+        """Evaluate the draws at a chunk of rows, and check their shape."""
         draws = np.asarray(self.function(np, self.arguments, X), dtype="float64")
         expected = (self.n_draws, len(X), *self.output_shape)
         if draws.shape != expected:
@@ -122,18 +124,19 @@ class Posterior:
 
 
 def normal_indices(n_draws: int, n_outputs: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw standard normals (n_draws, n_outputs) spread more evenly than independent ones.
+    """Draw quasi-random standard normal numbers (n_draws, n_outputs).
 
-    They are quantiles at the points of a scrambled Sobol sequence, then shifted and scaled: every
-    column has mean 0 and (population) variance 1 exactly. Powers of 2 are spread best; at least 2
-    draws are needed (Owen 1997, "Scrambled net variance for integrals of smooth functions").
+    They are normal quantiles at the points of a scrambled Sobol sequence, and therefore spread
+    more evenly than independent numbers (Owen 1997, "Scrambled net variance for integrals of
+    smooth functions"). They are shifted and scaled so that every column has mean 0 and population
+    variance 1. At least 2 draws are needed, and powers of 2 are spread best.
     """
     if n_draws < 2 or n_outputs < 1:
         raise ValueError(
             "n_draws must be at least 2 (one number has no variance) and n_outputs at least 1. "
             f"Got {n_draws} and {n_outputs}."
         )
-    # The first n of the next power of two: fewer points of a net are still a sequence.
+    # SciPy warns unless a power of two is drawn; its first points are spread evenly, too.
     if n_outputs <= _MOST_COLUMNS:
         engine = qmc.MultivariateNormalQMC(np.zeros(n_outputs), rng=rng)
         normals = engine.random(2 ** math.ceil(math.log2(n_draws)))[:n_draws]

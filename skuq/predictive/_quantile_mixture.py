@@ -1,4 +1,4 @@
-"""Mixtures of quantile functions: what an ensemble of quantile networks predicts.
+"""Mixtures of distributions given by quantiles, as ensembles of quantile networks predict them.
 
 Notation: K members, q levels, n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -13,44 +13,46 @@ import numpy as np
 
 from skuq._checks import check_member_weights
 from skuq._piecewise_quantiles import PiecewiseQuantiles, check_quantile_levels
+from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture, find_roots
 from skuq.predictive._types import FILLED_IN, Factor
 
 
+@saved_as("predictive.QuantileMixture")
 @dataclass(frozen=True, eq=False)
 class QuantileMixture(Mixture):
-    """Mixture of K members for every row, each known by quantiles at the same levels.
+    """Mixture of K members for every row, each given by its quantiles at the same levels.
 
-    Between its levels a member's quantile function is linear, its density constant. Below
-    the first and above the last level the density falls exponentially, continuing that of
-    the outermost piece: with levels t and values v the lower tail has the scale
+    Between the levels, a member's quantile function is linear, and its density constant. Below
+    the first and above the last level the density falls exponentially from that of the outermost
+    piece: with levels t and values v, the lower tail has the scale
     ``t_1 * (v_2 - v_1) / (t_2 - t_1)``. Given the member, outputs are independent.
 
     Parameters
     ----------
     levels : ndarray of shape (q,)
-        At least two, strictly increasing inside (0, 1).
+        Levels of the quantiles: at least two, strictly increasing inside (0, 1).
     values : ndarray of shape (K, q, n) or (K, q, n, m)
         Quantiles of the members, in units of y: finite, non-decreasing along the second axis.
     weights : ndarray of shape (K,), optional
-        Positive, summing to 1; equal by default.
+        Positive weights of the members, summing to 1; equal by default.
 
     Raises
     ------
     ValueError
-        If levels, values or weights are not as described.
+        If levels, values or weights are invalid.
 
     See Also
     --------
-    skuq.networks.QuantileHead : A head that gives the quantiles.
+    skuq.networks.QuantileHead : Head that predicts the quantiles.
 
     Notes
     -----
-    The mixture averages distribution functions, as the other mixtures do, not quantiles.
+    Like the other mixtures, it averages distribution functions, not quantiles.
 
-    Tied values would mean an infinite density. A piece counts as at least 1e-6 times its
-    step in level times ``v_q - v_1`` wide, and that range as at least 1e-9 of the largest
-    absolute value; values move by no more than 1e-6 of the range.
+    Tied values would mean an infinite density. Therefore each piece is widened to at least 1e-6
+    times its step in level times ``v_q - v_1``, where this range counts as at least 1e-9 of the
+    largest absolute value. Values change by at most 1e-6 of the range.
 
     Examples
     --------
@@ -73,12 +75,12 @@ class QuantileMixture(Mixture):
                 f"n_levels, n_samples, n_outputs) for {len(levels)} levels. Got {values.shape}."
             )
         if not np.isfinite(values).all():
-            raise ValueError("values must be finite. Some are infinite or NaN.")
+            raise ValueError("values must be finite. Got infinite values or NaN.")
         steps = np.diff(values, axis=1)
         if not (steps >= 0).all():
             raise ValueError(
                 f"values must not decrease with the level; one falls by {-steps.min()}. "
-                "np.sort(values, axis=1) puts crossing quantiles in order."
+                "Sort crossing quantiles by np.sort(values, axis=1)."
             )
         weights = check_member_weights(self.weights, len(values), positive=True, tolerance=1e-9)
         for name, value in (("levels", levels), ("values", values), ("weights", weights)):
@@ -86,7 +88,7 @@ class QuantileMixture(Mixture):
 
     @cached_property
     def _pieces(self) -> PiecewiseQuantiles:
-        """Distributions of all members: arrays (K, n[, m]), knots and widths (.., K, n[, m])."""
+        """Distributions of all members; knots and widths are (.., K, n[, m])."""
         return PiecewiseQuantiles.from_values(self.levels, np.moveaxis(self.values, 1, 0))
 
     @property
@@ -115,6 +117,7 @@ class QuantileMixture(Mixture):
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
+        """Return the arrays that describe the members' quantile functions, with knots first."""
         p = self._pieces
         knots, widths = np.moveaxis(p.knots, 1, 0), np.moveaxis(p.widths, 1, 0)
         return p.centre, knots, widths, p.lower, p.upper
@@ -132,22 +135,25 @@ class QuantileMixture(Mixture):
         return PiecewiseQuantiles(self.levels, *arrays).at_scores(z)
 
     def _roots(self, levels: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        # Between neighbours of all members' knots the cdf is straight but for the tails of
-        # some: the finder is soon there, with few numbers. Over a whole row it would have to
-        # pass a corner at each knot.
+        """Find the quantiles of the mixture, by a root finder between neighbouring knots."""
+        # Bracket each root between two neighbours among the knots of all members. There the cdf
+        # is a straight line plus some members' exponential tails, so that the root finder
+        # converges quickly. In a wider bracket it would meet a corner at each knot.
         low, high = self._bracket(levels, arrays)
-        if low is high:
+        if low is high:  # one member: the quantile itself
             return low
         _, _, _, lower, upper = arrays
         y, slopes, below, ends = self._union(arrays)
         tails = np.stack([*ends, lower, upper])  # (4, K, r)
-        at_knots = below + self._tails(y, *tails)
+        at_knots = below + self._tails(y, *tails)  # the mixture's cdf at each knot, (K * q, r)
         rows = np.arange(y.shape[1])
-        piece = np.stack([(at_knots <= level).sum(axis=0) for level in levels]) - 1  # (q, r)
+        # The piece (q, r) between knots that contains each level: -1 is below all knots.
+        piece = np.stack([(at_knots <= level).sum(axis=0) for level in levels]) - 1
         left, right = (np.clip(piece + k, 0, len(y) - 1) for k in (0, 1))
-        # Outside of all knots the members' quantiles are the bracket.
+        # Outside all knots, the members' smallest and largest quantiles are the bracket.
         low = np.where(piece < 0, low, np.clip(y[left, rows], low, high))
         high = np.where(piece == len(y) - 1, high, np.clip(y[right, rows], low, high))
+        # The straight line of each piece: its left knot, its slope and the cdf at that knot.
         start, slope, done = (a[left, rows].ravel() for a in (y, slopes, below))
         slope = np.where(piece.ravel() < 0, 0.0, slope)
         row = np.broadcast_to(rows, low.shape).ravel()
@@ -162,21 +168,25 @@ class QuantileMixture(Mixture):
     def _union(
         self, arrays: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """Sort all members' knots, with the density after each and the probability before it.
+        """Merge the knots of all members, and compute the mixture's pieces between them.
 
-        Both without tails, and sums over members: a running sum over knots would lose wide members
-        beside narrow ones. The ends (K, r) are the members' own first and last knots.
+        Returns the sorted knots, the density after each knot and the probability before it, all
+        (K * q, r), and the first and last knots of the members, (K, r) each. Density and
+        probability are without tails. They are summed over members: a running sum over knots
+        would lose the small densities of wide members next to narrow ones.
         """
         centre, knots, widths, _, _ = arrays
         q, n_rows = len(self.levels), centre.shape[1]
-        knots = centre[:, None] + knots
+        knots = centre[:, None] + knots  # (K, q, r)
         y = knots.reshape(-1, n_rows)
         order = np.argsort(y, axis=0)
-        y, owner = np.take_along_axis(y, order, axis=0), order // q
+        y, owner = np.take_along_axis(y, order, axis=0), order // q  # owner: the knot's member
+        # Probability in a member's pieces before its j-th knot.
         done = np.concatenate([[0.0], self.levels - self.levels[0]])
         slopes, below = np.zeros_like(y), np.zeros_like(y)
         for k, weight in enumerate(self.weights):
-            passed = np.cumsum(owner == k, axis=0)  # of the member's knots, 0 to q
+            passed = np.cumsum(owner == k, axis=0)  # number of the member's knots so far, 0 to q
+            # The member's density in each of its pieces, 0 before the first and after the last.
             own = weight * np.diff(self.levels)[:, None] / widths[k]
             own = np.take_along_axis(np.pad(own, ((1, 1), (0, 0))), passed, axis=0)
             start = np.take_along_axis(knots[k], np.maximum(passed - 1, 0), axis=0)
@@ -192,7 +202,11 @@ class QuantileMixture(Mixture):
         lower: np.ndarray,
         upper: np.ndarray,
     ) -> np.ndarray:
-        """Probability below y (.., r) in the members' tails, which (K, r) describe."""
+        """Compute the mixture's probability below y (.., r) that lies in tails.
+
+        The other arguments, (K, r) each, are the members' first and last knots and the scales of
+        their tails.
+        """
         total = np.zeros(y.shape)
         for weight, *own in zip(self.weights, first, last, lower, upper):
             below = np.exp(np.minimum(y - own[0], 0) / own[2])

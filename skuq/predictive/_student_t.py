@@ -1,4 +1,4 @@
-"""Mixtures of Student's t: what an ensemble of networks with heavy-tailed heads predicts.
+"""Mixtures of Student's t distributions, as ensembles of networks with t heads predict them.
 
 Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -13,20 +13,23 @@ import numpy as np
 from scipy import special
 
 from skuq._checks import check_member_weights
+from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture, check_locations_and_scales
 from skuq.predictive._types import FILLED_IN, Factor
 
 _HALF_LOG_PI = 0.5 * np.log(np.pi)
 
-# Takahasi and Mori (1974): the trapezoidal rule in u, where t = sinh(pi / 2 * sinh(u)).
+# Double exponential quadrature (Takahasi and Mori 1974): the trapezoidal rule in u, where
+# t = sinh(pi / 2 * sinh(u)). The slopes are dt / du, up to a factor.
 _U = np.arange(-60, 61) / 10
 _NODES = np.sinh(np.pi / 2 * np.sinh(_U))
 _LOG_SLOPES = np.log(np.cosh(np.pi / 2 * np.sinh(_U)) * np.cosh(_U))
 
 
+@saved_as("predictive.StudentTMixture")
 @dataclass(frozen=True, eq=False)
 class StudentTMixture(Mixture):
-    """Mixture of K t distributions for every row; rows share the weights.
+    """Mixture of K Student's t distributions for every row; rows share the weights.
 
     Given the member, outputs are independent; over members they are not.
 
@@ -36,19 +39,19 @@ class StudentTMixture(Mixture):
         Locations and scales of the members, in units of y; scale > 0. The standard deviation
         of a member is ``scale * sqrt(df / (df - 2))``.
     df : ndarray of the shape of `loc`
-        Degrees of freedom; above 2, so that there is a variance.
+        Degrees of freedom, above 2, so that the variance is finite.
     weights : ndarray of shape (K,), optional
-        Positive, summing to 1; equal by default.
+        Positive weights of the members, summing to 1; equal by default.
 
     Raises
     ------
     ValueError
-        If shapes disagree, scales are not positive, degrees of freedom not finite and above
+        If shapes disagree, scales are not positive, degrees of freedom are not finite and above
         2, or weights do not sum to 1.
 
     See Also
     --------
-    skuq.networks.StudentTHead : A head that gives the parameters.
+    skuq.networks.StudentTHead : Head that predicts the parameters.
 
     Examples
     --------
@@ -68,10 +71,11 @@ class StudentTMixture(Mixture):
         df = np.asarray(self.df, dtype=float)
         if df.shape != loc.shape:
             raise ValueError(f"df must have the shape of loc, {loc.shape}. Got {df.shape}.")
-        wrong = ~((df > 2) & np.isfinite(df))  # written so that NaN is wrong
+        wrong = ~((df > 2) & np.isfinite(df))  # True also for NaN
         if wrong.any():
             raise ValueError(
-                f"df must be finite and above 2, or there is no variance. Got {df[wrong][0]}."
+                "df must be finite and above 2, so that the variance is finite. "
+                f"Got {df[wrong][0]}."
             )
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         found = {"loc": loc, "scale": scale, "df": df, "weights": weights}
@@ -108,7 +112,7 @@ class StudentTMixture(Mixture):
     def _log_density(
         self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
     ) -> np.ndarray:
-        # The ratio of gamma functions, without the difference of their logarithms.
+        # `poch` is the ratio of gamma functions; a difference of their logs would cancel.
         constant = np.log(special.poch(0.5 * df, 0.5)) - 0.5 * np.log(df) - _HALF_LOG_PI
         tail = 0.5 * (df + 1) * np.log1p(((y - loc) / scale) ** 2 / df)
         return constant - np.log(scale) - tail
@@ -121,13 +125,15 @@ class StudentTMixture(Mixture):
     def _at_scores(
         self, z: np.ndarray, loc: np.ndarray, scale: np.ndarray, df: np.ndarray
     ) -> np.ndarray:
-        # By the lower tail, whose levels do not round to 1.
+        # Use the lower tail for both signs, since levels of the upper tail round to 1.
         return loc - scale * np.sign(z) * special.stdtrit(df, special.ndtr(-np.abs(z)))
 
     def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield weights and nodes of a quadrature over each member's distribution."""
         loc, scale, df = arrays
-        # By the density, in a variable in which the tails of a square with few degrees of
-        # freedom fall fast enough: the quantiles are slow, and would have to reach farther.
+        # Integrate over the density: with few degrees of freedom the second moment lies far in
+        # the tails, which double exponential nodes reach. Nodes at normal scores would not reach
+        # far enough, and t quantiles are slow to compute.
         log_weights = (
             self._log_density(_NODES, np.zeros(()), np.ones(()), df[..., None]) + _LOG_SLOPES
         )

@@ -1,7 +1,7 @@
-"""Mixtures of a transformed y, in units of y itself.
+"""Mixtures that predict a transformed target, expressed in units of the target itself.
 
-Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D); y in its
-own units, z in those of the transform.
+Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D); y is the target,
+and z the transformed target.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._registry import saved_as
 from skuq.predictive._mixture import Mixture
 from skuq.predictive._types import Factor, RandomSource, RowIndex
 
@@ -21,50 +22,52 @@ class Transform(Protocol):
     """A strictly increasing function of each output, with finite values."""
 
     def forward(self, y: np.ndarray) -> np.ndarray:
-        """z of y, both (..) or, of several outputs, (.., m)."""
+        """Compute z from y, both of shape (..), or (.., m) for several outputs."""
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
-        """y of z."""
+        """Compute y from z."""
 
     def log_derivative(self, y: np.ndarray) -> np.ndarray:
-        """Log of the derivative of `forward` at y."""
+        """Compute the log of the derivative of `forward` at y."""
 
     def output(self, k: int) -> Transform:
-        """Transform of one of several outputs, for arrays (..)."""
+        """Select the transform of one of several outputs, for arrays (..)."""
 
 
+@saved_as("predictive.TransformedMixture")
 @dataclass(frozen=True, eq=False)
 class TransformedMixture(Mixture):
     """Distribution of y, given a mixture that predicts an increasing function of y.
 
     With ``z ~ inner``, ``y = shift + factor * transform.inverse(z)``. Distribution function,
-    quantiles, intervals, density and draws are exact. Means and variances are averages over
-    the members' quantile functions, at 81 or more points.
+    quantiles, intervals, density and draws are exact. Means and variances are computed by
+    quadrature over the members' quantile functions, with 81 or more points.
 
     Parameters
     ----------
     inner : Mixture
         Distribution of z.
     transform : object
-        With the methods ``forward(y)``, ``inverse(z)``, ``log_derivative(y)`` (the log of the
-        derivative of `forward`) and, for several outputs, ``output(k)``; strictly increasing,
-        and finite for finite arguments. Where `inner` has an output axis, arrays have it last
-        and each output has its own function; where it has none, they are functions of
-        arrays of any shape.
+        Object with the methods ``forward(y)``, ``inverse(z)``, ``log_derivative(y)`` (the log of
+        the derivative of `forward`) and, for several outputs, ``output(k)``. It must be strictly
+        increasing, and finite for finite arguments. If `inner` has an output axis, it is the last
+        axis of these methods' arrays, and each output has its own function. Otherwise the methods
+        take arrays of any shape.
     shift : ndarray that broadcasts to (n[, m]), default=0.0
+        Summand, in units of y. It is set by `scaled` and rarely given.
     factor : float or ndarray of shape (m,), default=1.0
-        Positive. Both come from `scaled` and are rarely given.
-
-    Notes
-    -----
-    Members' moments are those of the part within ten normal scores of their medians, all but
-    1e-23. Where the inverse transform has straight ends, as those of `skuq.tables` have, they
-    are finite; one that grows exponentially leaves a Student's t without moments, and asking
-    for them raises ValueError.
+        Positive factor. It is set by `scaled` and rarely given.
 
     See Also
     --------
     GaussianMixture, StudentTMixture, NestedGaussianMixture, QuantileMixture
+
+    Notes
+    -----
+    Members' moments are computed within ten normal scores of their medians, which leaves out a
+    probability of 1e-23. They are finite if the inverse transform grows linearly at its ends, as
+    the transforms of `skuq.tables` do. With an inverse that grows exponentially, a Student's t has
+    no moments, and `mean` and `variance` raise ValueError.
 
     Examples
     --------
@@ -103,13 +106,16 @@ class TransformedMixture(Mixture):
         return self.inner._shape
 
     def _forward(self, y: np.ndarray) -> np.ndarray:
+        """Compute z from y, after shift and factor are undone."""
         return self.transform.forward((np.asarray(y, dtype=float) - self.shift) / self.factor)
 
     def _inverse(self, z: np.ndarray) -> np.ndarray:
+        """Compute y from z, with shift and factor."""
         return self.shift + self.factor * self.transform.inverse(z)
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Members' means and variances, (K, n[, m]) each, before shift and factor."""
         return self.inner._moments_of(self.transform.inverse)
 
     @property
@@ -123,12 +129,13 @@ class TransformedMixture(Mixture):
         return self.factor**2 * self._moments[1]
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        # With the output axis that the transform needs, also for a number.
+        # Broadcast y to the output axis, which the transform needs, also if y is a number.
         y = np.broadcast_to(y, np.broadcast_shapes(np.shape(y), self._shape))
         return self.inner.cdf(self._forward(y))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         y = self._check_y(y)
+        # Density of y = density of z times dz/dy.
         slope = self.transform.log_derivative((y - self.shift) / self.factor)
         slope = (slope - np.log(self.factor)).sum(axis=tuple(range(1, y.ndim)))  # (n,)
         return self.inner.log_prob(self._forward(y)) + slope
@@ -137,7 +144,7 @@ class TransformedMixture(Mixture):
         return self._inverse(self.inner.inverse_cdf(levels))
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples): those of `inner`, transformed."""
+        """Draw jointly from `inner` and transform, to shape (n[, m], n_samples)."""
         draws = np.moveaxis(self.inner.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
         return np.moveaxis(self._inverse(draws), 0, -1)
 
@@ -149,7 +156,7 @@ class TransformedMixture(Mixture):
             mean + factor * (self.shift - mean),
             factor * self.factor,
         )
-        stretched.__dict__["_moments"] = self._moments  # of the transform alone
+        stretched.__dict__["_moments"] = self._moments  # do not depend on shift and factor
         return stretched
 
     def rows(self, rows: RowIndex) -> TransformedMixture:
@@ -158,7 +165,7 @@ class TransformedMixture(Mixture):
         return TransformedMixture(self.inner.rows(rows), self.transform, shift, self.factor)
 
     def output(self, k: int) -> TransformedMixture:
-        """Marginal of one of several outputs."""
+        """Select the marginal distribution of one of several outputs."""
         shift = np.broadcast_to(self.shift, self._shape)[:, k]
         factor = np.broadcast_to(self.factor, self._shape[1:])[k]
         return TransformedMixture(self.inner.output(k), self.transform.output(k), shift, factor)
@@ -166,5 +173,6 @@ class TransformedMixture(Mixture):
     def _tfp_members(self) -> Any:
         raise NotImplementedError(
             "The transform is a function of NumPy arrays, which TensorFlow Probability cannot "
-            "use. Transform the draws of `inner.to_tfp()`, or use this record's own methods."
+            "use. Transform the draws of `inner.to_tfp()`, or use the methods of "
+            "TransformedMixture."
         )

@@ -1,7 +1,7 @@
-"""Normals of different width below and above the point prediction.
+"""Two-piece normal distributions: different widths below and above the point prediction.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D); s1 and s2 are the
-standard deviations below and above the mode, w1 = s1 / (s1 + s2) the probability below it.
+standard deviations below and above the mode. The probability below the mode is s1 / (s1 + s2).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from skuq._registry import saved_as
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._normal import check_parts
 from skuq.predictive._types import FILLED_IN, Factor, RandomSource, RowIndex
@@ -21,9 +22,10 @@ from skuq.predictive._uncertainty import Uncertainty
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 
+@saved_as("predictive.TwoPieceNormal")
 @dataclass(frozen=True, eq=False)
 class TwoPieceNormal(Continuous):
-    """Two halves of normals for every row, which meet at the point prediction.
+    """Two-piece normal distribution for every row, with its mode at the point prediction.
 
     The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
     the same with s2 above it, continuous at the mode. Outputs are independent.
@@ -33,10 +35,10 @@ class TwoPieceNormal(Continuous):
     mode : ndarray of shape (n,) or (n, m)
         Point prediction, in units of y.
     lower, upper : ndarray of shape (n,) or (n, m)
-        Standard deviations of the model below and above it, in units of y.
+        Standard deviations of the model below and above the mode, in units of y.
     aleatoric : ndarray of shape (n,) or (n, m), optional
-        Standard deviation of symmetric noise, in units of y; none by default.
-        ``s1 = sqrt(lower**2 + aleatoric**2)``, s2 likewise; both must be positive.
+        Standard deviation of symmetric noise, in units of y; 0 by default.
+        ``s1 = sqrt(lower**2 + aleatoric**2)``, and s2 accordingly; both must be positive.
 
     Raises
     ------
@@ -45,17 +47,17 @@ class TwoPieceNormal(Continuous):
 
     See Also
     --------
-    EpistemicNormal : Of the same width below and above.
+    EpistemicNormal : Distribution of the same width below and above.
 
     Notes
     -----
-    `mean` is the point prediction, that is the mode, not the mean of this distribution,
-    which is `expected`; the variance, (1 - 2 / pi) (s2 - s1)^2 + s1 s2, is about `expected`.
+    `mean` is the point prediction, which is the mode. The mean of this distribution is `expected`,
+    and the variance, (1 - 2 / pi) (s2 - s1)^2 + s1 s2, is taken about it.
 
-    The sum of a two-piece normal and noise is no two-piece normal. That each side's variance
-    grows by the noise's is a convention, exact where lower and upper agree. With it the
-    variance is never below ``aleatoric**2``, as s1 * s2 is not: the rest is the model's, so
-    that the two parts are non-negative and sum to the variance.
+    The sum of a two-piece normal and noise is not a two-piece normal. Adding the variance of the
+    noise to that of each side is a convention, which is exact if lower and upper are equal. With
+    it, s1 s2 and therefore the variance are at least ``aleatoric**2``. The rest is the epistemic
+    variance, so that the two parts are non-negative and sum to the variance.
 
     References
     ----------
@@ -87,9 +89,8 @@ class TwoPieceNormal(Continuous):
         for name, side in zip(("lower", "upper"), self._sides):
             if not ((side > 0) & np.isfinite(side)).all():
                 raise ValueError(
-                    f"{name} must be positive where there is no noise, and finite together with "
-                    f"it. sqrt({name}**2 + aleatoric**2) lies between {side.min()} and "
-                    f"{side.max()}."
+                    f"{name} must be positive where aleatoric is 0, and their root sum of squares "
+                    f"must be finite. It lies between {side.min()} and {side.max()}."
                 )
 
     @property
@@ -104,18 +105,19 @@ class TwoPieceNormal(Continuous):
 
     @property
     def _skew(self) -> np.ndarray:
-        """s2 - s1, without cancellation where noise is large."""
+        """Compute s2 - s1 without cancellation if the noise is large."""
+        # s2 - s1 = (s2^2 - s1^2) / (s1 + s2), and s2^2 - s1^2 = upper^2 - lower^2.
         s1, s2 = self._sides
         return (self.upper - self.lower) * ((self.upper + self.lower) / (s1 + s2))
 
     @property
     def mean(self) -> np.ndarray:
-        """The point prediction: the mode, not this distribution's mean. Shape (n[, m])."""
+        """Point prediction, of shape (n[, m]). It is the mode, not the mean of the distribution."""
         return self.mode
 
     @property
     def expected(self) -> np.ndarray:
-        """This distribution's own mean, of shape (n[, m]), in units of y."""
+        """Mean of this distribution, of shape (n[, m]), in units of y."""
         return self.mode + _SQRT_2_OVER_PI * self._skew
 
     @property
@@ -125,9 +127,10 @@ class TwoPieceNormal(Continuous):
 
     @property
     def epistemic_variance(self) -> np.ndarray:
-        """Variance beyond the noise's, in squared units of y."""
-        # (1 - 2 / pi) (s2 - s1)^2 + s1 s2 - a^2, where s1 s2 - a^2 = (s1 - a) s2 + a (s2 - a)
-        # and s1 - a = lower^2 / (s1 + a): nothing is subtracted, so nothing falls below 0.
+        """Variance in excess of the noise's, in squared units of y."""
+        # It is (1 - 2 / pi) (s2 - s1)^2 + s1 s2 - a^2. Rewrite s1 s2 - a^2 as
+        # (s1 - a) s2 + a (s2 - a), with s1 - a = lower^2 / (s1 + a) and s2 - a accordingly:
+        # without subtractions, rounding cannot make it negative.
         s1, s2 = self._sides
         a = self.aleatoric
         below = self.lower * (self.lower / (s1 + a))
@@ -135,29 +138,32 @@ class TwoPieceNormal(Continuous):
         return (1 - 2 / np.pi) * self._skew**2 + below * s2 + a * above
 
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Point prediction and standard deviations by source.
+        """Return the point prediction and the standard deviations by source.
 
         Parameters
         ----------
         epistemic_ddof : {0, 1}, default=0
-            Without effect: there is one model, and no divisor to correct.
+            Ignored, since a single model has no divisor to correct.
         """
         return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         s1, s2 = self._sides
         z = np.asarray(y, dtype=float) - self.mode
+        # Each side is a normal of its own scale, with its half of the mass scaled to
+        # s1 / (s1 + s2) below the mode and s2 / (s1 + s2) above it.
         below = 2 * s1 / (s1 + s2) * special.ndtr(z / s1)
         above = 1 - 2 * s2 / (s1 + s2) * special.ndtr(-z / s2)
         return np.where(z < 0, below, above)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row, of all outputs together. Shape (n,).
+        """Compute the joint log density of each row's outputs, of shape (n,).
 
         Parameters
         ----------
         y : array-like of shape (n,) or (n, m)
+            Observed targets.
         """
         y = self._check_y(y)
         s1, s2 = self._sides
@@ -167,17 +173,17 @@ class TwoPieceNormal(Continuous):
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides
-        # Of the two terms one is 0: the other side's level is cut off at the mode, where
-        # the standard normal has 1/2.
+        # Levels are clipped at the mode, where the standard normal's level is 1/2 and its
+        # quantile 0: one of the two terms is always 0.
         below = special.ndtri(np.minimum(levels * ((s1 + s2) / (2 * s1)), 0.5))
         above = special.ndtri(np.minimum((1 - levels) * ((s1 + s2) / (2 * s2)), 0.5))
         return self.mode + s1 * below - s2 * above
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples).
+        """Draw jointly for all rows, to shape (n[, m], n_samples).
 
-        Each draw takes, for each output, one level for all rows, so that a draw is a
-        quantile as a function of the input.
+        Each draw uses, for each output, one level for all rows, so that a draw is a quantile as a
+        function of the input.
         """
         rng = np.random.default_rng(rng)
         tiny = np.finfo(float).tiny  # a level of 0 has no finite quantile
@@ -190,7 +196,7 @@ class TwoPieceNormal(Continuous):
         Parameters
         ----------
         factor : float or ndarray of shape (m,)
-            Factor of all standard deviations; positive.
+            Positive factor of all standard deviations.
         """
         lower, upper = factor * self.lower, factor * self.upper
         return TwoPieceNormal(self.mode, lower, upper, factor * self.aleatoric)
@@ -202,17 +208,17 @@ class TwoPieceNormal(Continuous):
         )
 
     def output(self, k: int) -> TwoPieceNormal:
-        """Marginal of one of several outputs."""
+        """Select the marginal distribution of one of several outputs."""
         return TwoPieceNormal(
             self.mode[..., k], self.lower[..., k], self.upper[..., k], self.aleatoric[..., k]
         )
 
     def to_tfp(self) -> Any:
-        """The same as a TensorFlow Probability distribution of n rows."""
+        """Convert to a TensorFlow Probability distribution with a batch of n rows."""
         from skuq.backend import tfd
 
         s1, s2 = self._sides
-        # TFP's standard deviations are scale / skewness below and scale * skewness above.
+        # TFP has scale / skewness below the mode and scale * skewness above it.
         pieces = tfd.TwoPieceNormal(self.mode, np.sqrt(s1) * np.sqrt(s2), np.sqrt(s2 / s1))
         if self.mode.ndim == 2:
             return tfd.Independent(pieces, reinterpreted_batch_ndims=1)

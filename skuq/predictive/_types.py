@@ -1,4 +1,4 @@
-"""Types of arguments that the records of predictive distributions share."""
+"""Argument types shared by the predictive distributions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-#: Default of fields for which `__post_init__` puts an array.
+#: Default of fields that `__post_init__` fills with an array.
 FILLED_IN: Any = None
-#: Source of random numbers, as `numpy.random.default_rng` takes it.
+#: Argument of `numpy.random.default_rng`.
 RandomSource: TypeAlias = np.random.Generator | int | None
-#: Factor of standard deviations, one for all outputs or (m,).
+#: Factor of standard deviations: one for all outputs, or (m,).
 Factor: TypeAlias = float | np.ndarray
 #: Rows to select.
 RowIndex: TypeAlias = slice | np.ndarray

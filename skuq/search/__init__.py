@@ -1,4 +1,4 @@
-"""Searches: proposers, slots and the loop over trials; independent of networks."""
+"""Run searches: proposers, slots and the loop over trials. It is independent of networks."""
 
 import lazy_loader
 

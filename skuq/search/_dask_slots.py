@@ -1,9 +1,9 @@
-"""Slots on a Dask cluster.
+"""Run trials on a Dask cluster.
 
-The evaluation travels as a worker plugin. The scheduler gives it once to each worker, also to
+The evaluation is sent as a worker plugin, which the scheduler gives once to each worker, also to
 workers that start later. A worker that dies loses only the trial it was running, and Dask gives
-that trial to another worker. Scattered data would be lost with the last worker that has a copy,
-and would draw the trials to the workers that have one.
+that trial to another worker. Scattered data, the alternative, would be lost with the last worker
+that has a copy, and Dask would prefer workers that have one.
 
 Dask is optional: functions that need it import it.
 """
@@ -49,13 +49,13 @@ class DaskSlots:
         self._check_client()
         try:
             self._client.register_plugin(_make_plugin(payload), name=self._name)
-        except BaseException:  # some workers may have it already
+        except BaseException:  # some workers may have the plugin already
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # In a thread: a cluster that does not answer must not hold up the caller.
+        # In a thread, so that a cluster that does not answer does not block the caller.
         thread = threading.Thread(target=self._clean_up, name="skuq-dask-clean-up", daemon=True)
         thread.start()
         thread.join(_CLEAN_UP_SECONDS)
@@ -81,7 +81,7 @@ class DaskSlots:
     def stop(self, slot: int) -> bool:
         """Restart the slot's worker, if it has a nanny and runs nothing else.
 
-        Otherwise the trial goes on in its slot: a thread cannot be ended from outside, and
+        Otherwise the trial continues in its slot: a thread cannot be ended from outside, and
         another trial would only wait behind it.
         """
         task = self._tasks[slot]
@@ -94,20 +94,24 @@ class DaskSlots:
                 self._client.restart_workers(
                     [found[0]], timeout=_RESTART_SECONDS, raise_for_error=False
                 )
-        except Exception:  # of many types; each means that the cluster cannot do it
+        except Exception:  # errors of any type mean that the cluster cannot stop the trial
             return False
         self._tasks[slot] = None
         return True
 
     def result(self, slot: int, future: Future[Any]) -> Any:
-        """Return what the evaluation returned, or raise what it raised.
+        """Return the evaluation's result, or raise its error.
 
-        RuntimeError says that every worker that was given the trial died, or that Dask cancelled
-        it; SlotsLostError that the client was closed or has lost the cluster.
+        Raises
+        ------
+        RuntimeError
+            If every worker that was given the trial died, or Dask cancelled it.
+        SlotsLostError
+            If the client was closed or has lost the cluster.
         """
         import distributed
 
-        self._tasks[slot] = None  # else Dask would repeat a finished trial whose worker dies
+        self._tasks[slot] = None  # otherwise Dask repeats a finished trial if its worker dies
         try:
             outcome = future.result()
         except distributed.KilledWorker as error:
@@ -123,8 +127,8 @@ class DaskSlots:
     def _check_client(self) -> None:
         if self._client.status != "running":
             raise SlotsLostError(
-                f"The Dask client is {self._client.status}, not running: it was closed, or has "
-                "lost its cluster. Keep the client open until the search has ended."
+                f"The Dask client is {self._client.status} instead of running: it was closed, or "
+                "has lost its cluster. Keep the client open until the search has ended."
             )
 
 
@@ -149,7 +153,7 @@ def _find_worker(key: str, dask_scheduler: Any) -> tuple[str, bool] | None:
 
 
 def _make_plugin(payload: EvaluationPayload) -> Any:
-    """Make a plugin that gives a worker the payload, and cancels it when the search ends."""
+    """Make a worker plugin that holds the payload, and cancels it when the search ends."""
     import distributed
 
     class PayloadPlugin(distributed.WorkerPlugin):
@@ -169,8 +173,8 @@ def _run_trial(name: str, *arguments: Any) -> Outcome:
     plugin: Any = distributed.get_worker().plugins.get(name)
     if plugin is None:
         raise RuntimeError(
-            "The Dask worker has no search to run this trial of: the search has ended, or the "
-            "cluster's scheduler was restarted in the middle of it."
+            "The Dask worker does not know the search of this trial: the search has ended, or the "
+            "cluster's scheduler was restarted during it."
         )
     payload: EvaluationPayload = plugin.payload
     return payload.run(*arguments)

@@ -22,12 +22,11 @@ class AgeingEvolution:
     Parameters
     ----------
     space : Space
-        The decisions that evolve.
+        Decisions that evolve.
     population_size : int, default=100
-        P in the paper.
+        Size of the population, P in the paper.
     sample_size : int, default=10
-        S in the paper. The parent is the best of `sample_size` members, drawn without
-        replacement.
+        Number of members, drawn without replacement, whose best is the parent; S in the paper.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Bayesian optimisation with a random forest: the "BO" of AgEBO."""
+"""Bayesian optimisation with a random forest as surrogate: the "BO" of AgEBO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skuq.search._proposers import History, Running
 
 
 class ForestSurrogate:
-    """A random forest that predicts a standard deviation by the law of total variance.
+    """A random forest that predicts means and standard deviations.
 
     Parameters
     ----------
@@ -37,17 +37,18 @@ class ForestSurrogate:
         return self
 
     def predict(self, x: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean and standard deviation, each (n,).
+        """Predict mean and standard deviation, each (n,).
 
-        The variance is the mean over trees of the variance within the leaf, plus the
-        variance over trees of the leaf's mean.
+        By the law of total variance, the variance is the mean over trees of the variance within
+        the leaf, plus the variance over trees of the leaf's mean.
         """
         x = np.asarray(x, dtype="float32")
         trees = [estimator.tree_ for estimator in self._forest.estimators_]
         leaves = np.stack([tree.apply(x) for tree in trees])  # (n_trees, n)
-        means = np.stack([t.value[leaf, 0, 0] for t, leaf in zip(trees, leaves)])
+        means = np.stack([t.value[leaf, 0, 0] for t, leaf in zip(trees, leaves)])  # (n_trees, n)
+        # With squared error, a leaf's impurity is the variance of its targets. Rounding can make
+        # that of a pure leaf negative, about -1e-17.
         within = np.stack([t.impurity[leaf] for t, leaf in zip(trees, leaves)])
-        # Impurities are differences of large numbers: that of a pure leaf may be -1e-17.
         variance = np.maximum(within, 0).mean(axis=0) + means.var(axis=0)
         return means.mean(axis=0), np.sqrt(variance)
 
@@ -56,25 +57,27 @@ class ForestSurrogate:
 class ForestOptimizer:
     """Propose the candidate with the best confidence bound of a forest fitted to the scores.
 
-    Scores are minimised, so the bound is ``mean - kappa * std`` and the smallest wins.
-    Failed trials enter with the worst score seen, running trials with the best (the "constant
-    liar" of AgEBO's published runs). This lie draws proposals towards running trials and does not
-    spread them. With a large `kappa` a parallel search may stay among its running trials. Parallel
-    workers get different points because each proposal draws its own candidates.
+    Scores are minimised, so that the bound is ``mean - kappa * std``, and the candidate with the
+    smallest bound is proposed. Failed trials count with the worst score seen so far, and running
+    trials with the best (the "constant liar" of AgEBO's published runs). With the best score as
+    lie, proposals are drawn towards running trials instead of being spread. With a large `kappa` a
+    parallel search can stay close to its running trials. Parallel workers get different points
+    because each proposal draws its own candidates.
 
     Parameters
     ----------
     space : Space
+        Decisions to propose.
     kappa : float, default=0.001
         Weight of the standard deviation; AgEBO's published runs use 0.001, its ablations
         1.96 and 19.6.
     n_initial : int, default=10
-        Configurations are random until so many trials have a score; at least 1. The paper starts
-        with as many random configurations as there are workers.
+        Number of trials with a score, at least 1, until which configurations are random. The
+        paper starts with one random configuration for each worker.
     n_candidates : int, default=10000
         Number of random configurations of which the best is proposed.
     max_score : float, default=1000
-        Larger scores, those of diverged networks, are clipped to it.
+        Larger scores, such as those of diverged networks, are clipped to this value.
 
     References
     ----------
@@ -94,9 +97,11 @@ class ForestOptimizer:
         scores = [min(record.score, self.max_score) for record in scored]
         failed = [record for record in history if record.failed]
         configurations = [record.configuration for record in scored + failed]
+        # The constant liar: failed trials get the worst score, running ones the best.
         targets = scores + [max(scores)] * len(failed) + [min(scores)] * len(running)
         x = self.space.encode([*configurations, *running])
         surrogate = ForestSurrogate(seed=int(rng.integers(2**31 - 1))).fit(x, targets)
+        # The acquisition is minimised over random candidates.
         candidates = self.space.sample_many(rng, self.n_candidates)
         mean, std = surrogate.predict(self.space.encode(candidates))
         return candidates[int(np.argmin(mean - self.kappa * std))]

@@ -1,4 +1,4 @@
-"""Early discarding of trials."""
+"""Discard poor trials early, by successive halving."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from skuq.catalog._records import TrialRecord
 
 @dataclass(frozen=True)
 class SuccessiveHalving:
-    """Discard trials that are behind others after the same share of their training.
+    """Discard trials that are worse than others after the same share of their training.
 
-    A trial passes a stage if its score is among the best of all that have reached the stage so far,
-    one in `reduction_factor` of them. The scores it has to reach are known when it starts, so that
-    a trial depends on its configuration, seed and budget alone.
+    A trial passes a stage if its score is among the best ``1 / reduction_factor`` of all trials
+    that have reached the stage so far. The scores that it has to reach are fixed when it starts,
+    so that a trial depends only on its configuration, seed and budget.
 
     Parameters
     ----------
     shares : tuple of float, default=(1 / 15, 1 / 5, 7 / 15)
-        Shares of the full training at which trials are judged. The default are the ends of the
-        learning rate's cycles in the schedule "coslog4", where networks are as good as at the end
-        of a shorter training.
+        Shares of the full training at which trials are compared (stages). The default are the ends
+        of the learning rate's cycles in the schedule "coslog4", at which networks are as good as
+        at the end of a shorter training.
     reduction_factor : float, default=2
-        Share of the trials that pass a stage is one over this factor; larger than 1.
+        The share of trials that pass a stage is one over this factor, which is larger than 1.
     min_trials : int, default=4
         Number of scores that a stage must have before it discards a trial.
 
     References
     ----------
     L. Li, K. Jamieson, A. Rostamizadeh, E. Gonina, J. Ben-tzur, M. Hardt, B. Recht and
-    A. Talwalkar, "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020; in the
+    A. Talwalkar, "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in the
     variant that stops trials instead of pausing them.
 
     Examples
@@ -50,7 +50,7 @@ class SuccessiveHalving:
     def __post_init__(self) -> None:
         shares = (0.0, *self.shares, 1.0)
         if not all(a < b for a, b in zip(shares, shares[1:])):
-            raise ValueError(f"`shares` must ascend between 0 and 1. Got {self.shares}.")
+            raise ValueError(f"`shares` must increase strictly between 0 and 1. Got {self.shares}.")
         if not self.reduction_factor > 1:
             raise ValueError(
                 f"`reduction_factor` must be larger than 1. Got {self.reduction_factor}."
@@ -65,7 +65,7 @@ class SuccessiveHalving:
         return tuple(zip(self.shares, map(self._threshold, reached)))
 
     def _threshold(self, scores: list[float]) -> float:
-        """Return the largest score with which one more trial is still among the best."""
+        """Compute the largest score with which one more trial would still be among the best."""
         n_passing = math.ceil((len(scores) + 1) / self.reduction_factor)
         if len(scores) < max(self.min_trials, n_passing):
             return math.inf

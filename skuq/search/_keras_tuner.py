@@ -1,4 +1,4 @@
-"""skuq's proposers as Keras-Tuner oracles, and Keras-Tuner's oracles as proposers."""
+"""Use skuq's proposers as Keras-Tuner oracles, and Keras-Tuner's oracles as proposers."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from skuq.networks._search_space import Decisions, training_hyperparameters
 from skuq.search._proposers import History, Running
 from skuq.search._strategies import make_proposer
 
-# Keras-Tuner ends a search after a few failures in a row; skuq records them and goes on.
+# Keras-Tuner ends a search after a few failures in a row; skuq records them and continues.
 _UNLIMITED = 10**9
 _STATUS = keras_tuner.engine.trial.TrialStatus
 
 
 class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
-    """AutoDEUQ's search for Keras-Tuner's own tuners.
+    """Keras-Tuner oracle of AutoDEUQ's search, for Keras-Tuner's own tuners.
 
-    Ageing evolution over the architecture, Bayesian optimisation with a forest over the
-    training hyperparameters, or one of the paper's variants of it.
+    It combines ageing evolution over the architecture with Bayesian optimisation over the
+    training hyperparameters, or is one of the paper's variants.
 
     Parameters
     ----------
     objective : str or keras_tuner.Objective, default="val_loss"
-        What the tuner minimises or maximises.
+        Quantity that the tuner minimises or maximises.
     max_trials : int, default=100
-        Budget of the search.
+        Number of trials.
     strategy : str, default="agebo"
         One of `skuq.search.STRATEGIES`.
     hyperparameter_names : sequence of str, optional
-        Decisions that are training hyperparameters; all others are architecture. By
-        default the paper's: learning_rate, batch_size, optimizer, reduce_lr_patience,
-        early_stopping_patience.
+        Names of the decisions that are training hyperparameters; all others belong to the
+        architecture. By default the paper's: learning_rate, batch_size, optimizer,
+        reduce_lr_patience, early_stopping_patience.
     population_size, sample_size : int, optional
-        P and S of the evolution, by default from `max_trials`.
+        P and S of the evolution; by default they depend on `max_trials`.
     kappa : float, default=0.001
-        Exploration of the Bayesian optimiser.
+        Exploration of the Bayesian optimiser: the weight of the standard deviation.
     seed : int or None, default=None
         Seed of the proposals; None draws one.
     **kwargs : dict
@@ -119,21 +119,22 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         )
 
     def _configuration(self, trial: Any, space: Space) -> dict[str, Any]:
-        # Decisions added after this trial had started have their default.
+        # Decisions that were added after this trial started have their default.
         return {**space.default(), **trial.hyperparameters.values}
 
 
 class OracleProposer:
     """Use any ``keras_tuner.Oracle`` as the proposer of a search.
 
-    Unlike skuq's own proposers it has a state: the oracle's. A search with it can be repeated
-    with a new oracle of the same seed.
+    Unlike skuq's own proposers it has a state: that of the oracle. To repeat a search, use a new
+    oracle with the same seed.
 
     Parameters
     ----------
     oracle : keras_tuner.Oracle
+        Oracle that proposes the configurations.
     decisions : Decisions
-        Declared to the oracle, unless it knows them already.
+        Decisions, which are declared to the oracle unless it knows them already.
     n_trials : int, default=1
         Number of proposals that the search will ask for.
 
@@ -151,8 +152,8 @@ class OracleProposer:
         self._space = decisions.architecture + decisions.hyperparameters
         if oracle.max_trials is not None and oracle.max_trials < n_trials:
             raise ValueError(
-                f"The oracle's max_trials is {oracle.max_trials}: it must be at least "
-                f"n_trials, {n_trials}."
+                f"The oracle's max_trials must be at least n_trials={n_trials}. "
+                f"Got {oracle.max_trials}."
             )
         oracle.max_consecutive_failed_trials = _UNLIMITED
         oracle.verbose = 0
@@ -160,7 +161,7 @@ class OracleProposer:
         oracle.update_space(space_to_keras_tuner(self._space))
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
-        """Tell the oracle what has finished, then take its next trial."""
+        """Tell the oracle the finished trials, then take its next trial."""
         self.tell(history)
         # The loop asks for the lowest number without a trial.
         number = next(k for k in itertools.count() if k not in self._trials)
@@ -172,8 +173,8 @@ class OracleProposer:
         trial = self._oracle.create_trial(tuner_id)
         if trial.status != _STATUS.RUNNING or not trial.hyperparameters.values:
             raise RuntimeError(
-                f"The oracle proposed nothing (status {trial.status}) at trial "
-                f"{len(self._trials)}: has the space fewer configurations than n_trials?"
+                f"The oracle proposed no configuration (status {trial.status}) at trial "
+                f"{len(self._trials)}. The space may have fewer configurations than n_trials."
             )
         return trial
 
@@ -181,7 +182,8 @@ class OracleProposer:
         """Tell the oracle the trials it does not know yet, also those of an earlier search."""
         for record in history[self._n_told :]:
             if record.trial_number not in self._trials:
-                # Proposing advances the oracle's state; the trial then gets what was evaluated.
+                # Let the oracle propose, to advance its state, and replace the proposal by the
+                # configuration that was evaluated.
                 trial = self._trials[record.trial_number] = self._create()
                 trial.hyperparameters.values.update(record.configuration)
             self._tell(record)

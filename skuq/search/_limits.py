@@ -1,4 +1,4 @@
-"""Limits of a search, and the record of how it runs."""
+"""Limits of a search in time and failures, and options of its run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from skuq.exceptions import SearchFailedError
 # If all of the first trials fail, the cause is the search and not the trials.
 _N_FIRST_TRIALS = 10
 
-# Shares of other trials' time: what a trial surely needs no more than, and needs at least.
+# With more than _AMPLE times the longest trial's time left, a trial needs no limit. With less than
+# _WORTHWHILE times the median time left, no trial starts.
 _AMPLE, _WORTHWHILE = 3.0, 0.5
 
 
@@ -27,18 +28,18 @@ class Limits:
     Parameters
     ----------
     max_time : float, optional
-        Seconds. Trials that run then are given up, as long as one has succeeded. Those that take a
-        budget are shortened to end before.
+        Seconds after which the search ends. Trials that still run are abandoned, if at least one
+        trial has succeeded. Trials that take a budget are shortened to end before.
     trial_timeout : float, optional
-        Seconds of one trial.
+        Maximum seconds of one trial.
     max_failures : int, optional
         Maximum number of failed trials. None ends a search only if all of the first ten failed.
     raise_on_failures : bool, default=True
-        False runs every trial, however many fail.
+        End the search after too many failures. False runs every trial.
     needs_success : bool, default=True
         False ends a search at `max_time` even if no trial has succeeded.
     grace : float, default=20
-        Seconds after `trial_timeout` before a trial's worker is killed. A training ends itself at
+        Seconds from `trial_timeout` until a trial's worker is killed. A training ends by itself at
         its next slice, but not while it compiles or imports the backend.
     """
 
@@ -60,11 +61,11 @@ class Limits:
     ) -> tuple[float, bool]:
         """Return the seconds that one more trial may take, and whether it may need them all.
 
-        The seconds are 0 if no trial should start: one that would have less than half of the time
-        of the others does not.
+        The seconds are 0 if no trial should start, because it would have less than half of the
+        other trials' median time.
         """
         left = self.seconds_left(started)
-        # Of shortened trials, what a whole training would have taken.
+        # For shortened trials, the time that a full training would have taken.
         durations = [r.seconds / r.share for r in history if r.completed and r.share > 0]
         if not durations:
             return max(left, 0.01 if self.needs_success else 0.0), left < math.inf
@@ -73,7 +74,7 @@ class Limits:
         return (left if is_worth_it else 0.0), is_tight
 
     def deadline(self) -> float:
-        """Time of the monotonic clock at which a trial that starts now is stopped."""
+        """Return the time of the monotonic clock at which a trial that starts now is stopped."""
         if self.trial_timeout is None:
             return math.inf
         return time.monotonic() + self.trial_timeout + self.grace
@@ -81,15 +82,15 @@ class Limits:
     def check_failures(
         self, history: Sequence[TrialRecord], n_trials: int, n_known: int = 0
     ) -> None:
-        """Raise if too many trials have failed.
+        """Raise SearchFailedError if too many trials have failed.
 
-        The first `n_known` trials are of an earlier search. Their causes may be gone by now, so
-        their failures do not count as long as there are trials left to run.
+        The first `n_known` trials are of an earlier search. The causes of their failures may have
+        been removed, so they do not count as long as there are trials left to run.
 
         Raises
         ------
         SearchFailedError
-            With the most frequent reasons.
+            If too many trials have failed. The message has the most frequent reasons.
         """
         if not self.raise_on_failures:
             return
@@ -106,7 +107,7 @@ class Limits:
         reasons = Counter(record.message for record in failed).most_common(3)
         listed = "\n".join(f"  {count} x {message}" for message, count in reasons)
         n_old = len(failed) - n_failed
-        old = f"\n{n_old} of them are of an earlier fit: delete their files to run them again."
+        old = f"\n{n_old} of them are from an earlier fit: delete their files to run them again."
         raise SearchFailedError(
             f"{problem}, most often with:\n{listed}\n"
             "Check the search space and the data (the exception's `records` hold every trial)."
@@ -117,14 +118,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a search runs and what it reports; no trial depends on it.
+    """Options of how a search runs and what it reports. Results of trials do not depend on them.
 
     Parameters
     ----------
     n_jobs : int, optional
         Number of parallel trials, as in `open_slots`.
     limits : Limits
-        By default there are none, but a search whose first ten trials all fail ends.
+        Limits of time and failures. By default a search ends only if its first ten trials fail.
     verbose : int or None, default=0
         Whether to show progress: 1 always, 0 never, None if somebody watches a long search.
     name : str, default="search"

@@ -12,17 +12,17 @@ from skuq._space import Space
 from skuq.ensembles._likelihood import select_by
 from skuq.search._proposers import History, Running
 
-_MAX_MUTATIONS = 1000  # attempts to change a decision that may change
+_MAX_MUTATIONS = 1000  # attempts to change a decision that has several values
 
 
 def ensemble_population(
     n_trials: int, population_size: int | None = None, n_parents: int | None = None
 ) -> tuple[int, int]:
-    """Return P and m: the paper's 50 and 10 at its budget of 400, fewer for smaller budgets.
+    """Choose population size P and number of parents m of NES' evolution.
 
-    P is an eighth of the budget, at least 8 and at most 50, and never more than half of the
-    budget, so that at least half of the trials evolve. m is at most half of P, so that the
-    parents are selected.
+    They are the paper's 50 and 10 at its budget of 400 trials. P is an eighth of the budget, at
+    least 8 and at most 50, and never more than half of the budget, so that at least half of the
+    trials evolve. m is at most half of P, so that parents are a selection.
     """
     p = population_size or min(max(8, min(50, n_trials // 8)), max(2, n_trials // 2))
     return p, min(p, n_parents or max(1, min(10, p // 2)))
@@ -35,11 +35,12 @@ class Mutation:
     Parameters
     ----------
     architecture, hyperparameters : Space
-        Decisions with a single value are never changed.
+        Decisions about architecture and training; those with a single value never change.
     mutate_architecture : callable, optional
         The search space's ``mutate(configuration, rng)``. With it, architecture and
-        hyperparameters are equally likely to change if both vary; without it, all decisions
-        are. It is called again if it changed only decisions with a single value.
+        hyperparameters are equally likely to change if both vary. Without it, each decision is
+        equally likely to change. It is called again if it changed only decisions with a single
+        value.
     """
 
     architecture: Space
@@ -74,18 +75,18 @@ class EnsembleEvolution:
     Parameters
     ----------
     sample : callable
-        ``sample(rng) -> configuration``.
+        ``sample(rng) -> configuration`` draws a random configuration.
     mutate : callable
-        ``mutate(configuration, rng) -> configuration``.
+        ``mutate(configuration, rng) -> configuration`` mutates a configuration.
     criteria : sequence of callable
         ``criterion(records) -> (statistics, loss, weight)``, the arguments of
         `skuq.ensembles.select_by` for the trials' predictions on one set of validation rows.
-        Each proposal draws one criterion: with one for clean and one for shifted rows,
-        evolution finds networks that are good on either.
+        Each proposal draws one criterion. With one for clean and one for shifted rows, evolution
+        finds networks that are good on either kind of rows.
     population_size : int, default=50
-        P in the paper.
+        Size of the population, P in the paper.
     n_parents : int, default=10
-        m in the paper. The parent is drawn uniformly from an ensemble of `n_parents`.
+        Size of the ensemble from which the parent is drawn uniformly, m in the paper.
 
     References
     ----------

@@ -28,8 +28,8 @@ class EvaluationPayload:
         except Exception as error:
             raise SearchSpaceError(
                 f"The search cannot be sent to worker processes ({type(error).__name__}: {error}). "
-                "Most often the search space holds something that cannot be pickled; use "
-                'n_jobs=1, or joblib.parallel_config(backend="threading").'
+                "Most often the search space has a part that cannot be pickled. Use n_jobs=1, or "
+                'joblib.parallel_config(backend="threading").'
             ) from error
         self._reset()
 
@@ -48,8 +48,8 @@ class EvaluationPayload:
     def run(self, *arguments: Any) -> Outcome:
         """Run one evaluation; never raises.
 
-        The result is pickled here, so that one that cannot be pickled fails its own trial only
-        and the message can name the reason.
+        The result is pickled here, so that a result that cannot be pickled only fails its own
+        trial, with a message that names the reason.
         """
         try:
             evaluate = self._unpickled()
@@ -64,15 +64,16 @@ class EvaluationPayload:
                 return False, b"", message
 
     def cancel(self) -> None:
-        """Ask running evaluations to end soon; may be called from any thread."""
+        """Ask running evaluations to end soon; can be called from any thread."""
         self._is_cancelled = True
         _cancel(self._evaluate)
 
     def _unpickled(self) -> Callable[..., Any]:
-        with self._lock:  # several threads of one process may come at once
+        """Return the evaluation, unpickled at the first call."""
+        with self._lock:  # several threads of one process may call at the same time
             if self._evaluate is None:
                 if self._needs_backend:
-                    # Our import of the backend is quiet; that of a user's function is not.
+                    # Import the backend quietly, before a user's function imports it.
                     from skuq.backend import keras  # noqa: F401
                 evaluate = self._evaluate = cloudpickle.loads(self._pickled)
                 if self._is_cancelled:

@@ -1,4 +1,4 @@
-"""Slots that are processes: one each, replaced when it dies, is stopped or has grown large."""
+"""Run trials in processes, which are replaced when they die, are stopped or have grown large."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skuq.search._gpus import gpu_of_slot
 from skuq.search._payload import EvaluationPayload, unpack_outcome
 
 MAX_BYTES = 1.5e9  # resident memory of one process
-_MAX_TRIALS = 150  # of one process: about 6 MB stay for each compiled program
+_MAX_TRIALS = 150  # trials of one process: about 6 MB stay for each compiled program
 _IDLE_SECONDS = 300  # time that a warm process waits for the next search
 _STOP_SECONDS = 5.0  # time in which a killed process ends
 _REMOVE_SECONDS = 2.0  # time to remove a folder that others may still write to
@@ -33,7 +33,7 @@ _PARENT_CHECK_SECONDS = 2.0
 
 
 class ProcessSlots:
-    """Slots that are processes, each with its share of the cores and, of several GPUs, one."""
+    """Slots that are processes, each with a share of the cores and, if possible, its own GPU."""
 
     def __init__(self, evaluate: Callable[..., Any], n_slots: int) -> None:
         self.n_slots = n_slots
@@ -46,8 +46,8 @@ class ProcessSlots:
     def __enter__(self) -> Self:
         payload = EvaluationPayload(self._evaluate)
         self._folder = tempfile.TemporaryDirectory(prefix="skuq-", ignore_cleanup_errors=True)
-        # Written once and read by each process when it first needs it: a process that
-        # is replaced finds it again, and large data are not sent with every trial.
+        # The payload is written once, and each process reads it when it first needs it. New
+        # processes find it, too, and large data are not sent with every trial.
         self._path = str(Path(self._folder.name) / "evaluate.pkl")
         Path(self._path).write_bytes(pickle.dumps(payload))
         return self
@@ -59,7 +59,7 @@ class ProcessSlots:
                     self._killed += worker.stop()  # interrupted: its result is not needed
                 elif worker is not None:
                     _release_worker(worker)
-            # A process that still runs could write its outcome while the folder is removed.
+            # Wait for killed processes, which could still write to the folder.
             deadline = time.monotonic() + _STOP_SECONDS
             for process in self._killed:
                 process.join(max(0.0, deadline - time.monotonic()))
@@ -68,34 +68,35 @@ class ProcessSlots:
             _remove_folder(self._folder.name)
 
     def submit(self, slot: int, *arguments: Any) -> Future[Any]:
-        """Start a trial in a free slot: an evaluation of its configuration, seed and budget."""
+        """Start a trial in a free slot: evaluate configuration, seed and budget."""
         job = self._path, *arguments
         try:
             future = self._worker_of(slot).submit(*job)
-        except BrokenExecutor:  # it died while it was idle
+        except BrokenExecutor:  # the process died while it was idle
             self.stop(slot)
             future = self._worker_of(slot).submit(*job)
         self._futures[slot] = future
         return future
 
     def _worker_of(self, slot: int) -> _Worker:
+        """Return the slot's process; take an idle one or start one if the slot has none."""
         worker = self._workers[slot]
         if worker is None:
             gpu = gpu_of_slot(slot)
-            if gpu is None:  # a warm process may have been started to see something else
+            if gpu is None:  # an idle process may have been started with other visible devices
                 gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
             worker = self._workers[slot] = _take_worker(self._n_threads, self._folder.name, gpu)
         return worker
 
     def stop(self, slot: int) -> bool:
-        """Kill the slot's process; the next trial gets another. Always possible."""
+        """Kill the slot's process, and return True; the next trial gets another process."""
         worker, self._workers[slot], self._futures[slot] = self._workers[slot], None, None
         if worker is not None:
             self._killed = [p for p in self._killed if p.is_alive()] + worker.stop()
         return True
 
     def result(self, slot: int, future: Future[Any]) -> Any:
-        """Return what the evaluation returned, or raise what it raised.
+        """Return the evaluation's result, or raise its error.
 
         Raises RuntimeError if the process died.
         """
@@ -105,6 +106,7 @@ class ProcessSlots:
             self.stop(slot)
             raise RuntimeError(worker_death_message(error)) from error
         worker = self._workers[slot]
+        # Replace a process that has grown large.
         if resident > MAX_BYTES or (worker is not None and worker.n_trials >= _MAX_TRIALS):
             self.stop(slot)
         outcome = pickle.loads(Path(path).read_bytes())
@@ -193,7 +195,7 @@ def _take_worker(n_threads: int, folder: str, gpu: str | None) -> _Worker:
 
 
 def _release_worker(worker: _Worker) -> None:
-    """Keep a process for the next search; at most one per core waits."""
+    """Keep a process for the next search; at most one for each core is kept."""
     with _idle_lock:
         _idle.append(worker)
         surplus = _idle[: max(0, len(_idle) - joblib.cpu_count())]
@@ -204,19 +206,19 @@ def _release_worker(worker: _Worker) -> None:
 
 # ---------------------------------------------------------------- in a worker
 
-_payloads: dict[str, EvaluationPayload] = {}  # the last one read, by its path
-_folder: str | None = None  # of the search that this process works for
+_payloads: dict[str, EvaluationPayload] = {}  # the last payload that was read, by its path
+_folder: str | None = None  # folder of the search that this process works for
 
 
 def _start_worker(parent: int, folder: str) -> None:
     """Let this process end with the one that started it, even a killed one, and no sooner.
 
-    The search's folder holds its data; when the parent is dead only the worker can remove it.
+    The search's folder holds its data. If the parent was killed, only the worker can remove it.
     """
     global _folder
     _folder = folder
     # loky would end a process that has grown by 300 MB, which networks soon do, with a warning.
-    # How large it may grow is decided by `MAX_BYTES`.
+    # Instead `MAX_BYTES` limits the size of a process.
     process_executor._MAX_MEMORY_LEAK_SIZE = math.inf
 
     def watch() -> None:
@@ -232,7 +234,7 @@ def _start_worker(parent: int, folder: str) -> None:
 
 
 def _remove_folder(folder: str) -> None:
-    """Remove a folder that others may write to; they cannot once it has another name."""
+    """Remove a folder that others may write to: rename it first, so that they no longer can."""
     renamed = f"{folder}-{uuid.uuid4().hex}"
     with contextlib.suppress(OSError):  # removed already, or cannot be renamed
         os.rename(folder, renamed)
@@ -246,8 +248,8 @@ def _remove_folder(folder: str) -> None:
 def _run_trial(path: str, *arguments: Any) -> tuple[str, int]:
     """Run a trial; return the path of its outcome and this process's resident bytes.
 
-    Outcomes go through files. One that is larger than the pipe to the caller would be sent
-    in pieces, and a process killed between two of them leaves the caller waiting for ever.
+    Outcomes are passed in files. An outcome larger than the pipe to the caller would be sent in
+    pieces, and a process killed between two of them would leave the caller waiting forever.
     """
     global _folder
     _folder = str(Path(path).parent)  # a warm process comes from an earlier search
@@ -261,7 +263,7 @@ def _run_trial(path: str, *arguments: Any) -> tuple[str, int]:
 
 
 def resident_bytes() -> int:
-    """Return this process's resident memory, or 0 if the system does not tell."""
+    """Return this process's resident memory in bytes, or 0 if it is not known."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,7 +1,7 @@
-"""Proposers: pure functions of the finished trials and the running ones.
+"""Proposers of configurations: pure functions of the finished and the running trials.
 
-A proposer keeps no state. Its answer depends on the history, the running configurations
-and the generator it is given, so a search can be repeated, resumed and extended.
+A proposer keeps no state. Its answer depends only on the history, the running configurations
+and the random generator it is given, so that a search can be repeated, resumed and extended.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Running = Sequence[Mapping[str, Any]]
 
 
 class Proposer(Protocol):
-    """Anything that proposes the next configuration of a search.
+    """An object that proposes the next configuration of a search.
 
-    A proposer with a state of its own may also have ``tell(history)``, which is called
-    when the search has ended.
+    A proposer with a state of its own can also have ``tell(history)``, which is called when the
+    search has ended.
     """
 
     def ask(self, history: History, running: Running, rng: np.random.Generator) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True)
 class RandomProposer:
-    """Propose random configurations, whatever came before."""
+    """Propose random configurations, independent of the history."""
 
     space: Space
 
@@ -69,7 +69,7 @@ def _first_untried(
 
 @dataclass(frozen=True)
 class FixedSequence:
-    """Propose the configurations of a list, each once and in its order."""
+    """Propose the configurations of a list in order, each once."""
 
     configurations: Sequence[Mapping[str, Any]]
 
@@ -81,13 +81,14 @@ class FixedSequence:
 
 @dataclass(frozen=True)
 class StartingWith:
-    """Propose given configurations first, then what another proposer says.
+    """Propose given configurations first, then those of another proposer.
 
     Parameters
     ----------
     configurations : sequence of mapping
+        First configurations, in order.
     proposer : Proposer
-        Learns from the first trials as from its own.
+        Proposer of all others. It learns from the first trials as from its own.
     """
 
     configurations: Sequence[Mapping[str, Any]]

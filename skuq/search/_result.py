@@ -1,4 +1,4 @@
-"""What a search leaves: its catalog, and the predictions that ensembles are selected on."""
+"""Result of a search: its catalog, and the predictions that ensembles are selected on."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class CandidatePredictions(NamedTuple):
     Attributes
     ----------
     raw : list of ndarray of shape (n, n_raw)
-        Raw outputs, one array a trial.
+        Raw outputs, one array for each trial.
     y : ndarray of shape (n, n_outputs)
         Standardised targets.
     weight : ndarray of shape (n,)
+        Weights of the rows, in which every set has the same sum.
     groups : ndarray of shape (n,)
-        Equal for versions of the same row in several sets.
+        Numbers that are equal for versions of the same row in several sets.
     moments : list of (ndarray, ndarray), or None
         `center` and `variance` of trials with folds, see `skuq.catalog.FoldedMember`.
     """
@@ -41,13 +42,14 @@ class SearchResult:
     Attributes
     ----------
     catalog : Catalog
+        All trials of the search.
     refitted : dict of int to Member
-        By position in the catalog.
+        Members refitted on all rows, by position in the catalog.
     repeated : dict of int to FoldedMember
-        Trials that were trained again, under other folds or with other seeds, by position: all of
-        their networks, and the mixture of their held-out predictions.
+        Trials that were trained again, on other folds or with other seeds, by position in the
+        catalog. They have all of their networks, and the mixture of their held-out predictions.
     interrupted : bool
-        Whether the search ended before it was over, by an interrupt or with its slots.
+        Whether the search ended early, by an interrupt or because it lost its slots.
     """
 
     catalog: Catalog
@@ -72,18 +74,18 @@ class SearchResult:
         sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None,
         indices: Sequence[int] | None = None,
     ) -> CandidatePredictions:
-        """Collect what the trials predict for some of the held-out sets.
+        """Collect the trials' predictions for some of the held-out sets.
 
-        Each set counts the same. Sets are often versions of the same rows, in the same order:
-        rows of one position are a group.
+        Each set has the same total weight. Sets are often versions of the same rows in the same
+        order, so that rows with the same position form a group.
 
         Parameters
         ----------
         sets : list, optional
-            By default the `selection_sets`.
+            Sets to collect, by default the `selection_sets`.
         indices : sequence of int, optional
-            Positions of the trials, with their repeats. By default all completed ones, as they
-            were in the search.
+            Positions of trials, whose repeats are included. By default all completed trials,
+            without repeats.
         """
         sets = self.selection_sets if sets is None else sets
         if indices is None:
@@ -110,8 +112,8 @@ class SearchResult:
         members = [self.catalog.member(k) for k in self.catalog.completed]
         if any(network.weights is None for member in members for network in member.networks):
             raise ValueError(
-                "The catalog has lost the networks that are not in the ensemble: pickling keeps "
-                "the members only. Do this before pickling, or fit again."
+                "The catalog has lost the networks that are not in the ensemble, because "
+                "pickling keeps the members only. Do this before pickling, or fit again."
             )
 
     def member(self, index: int) -> Member | FoldedMember:
@@ -125,11 +127,14 @@ class SearchResult:
         return self.member(index).networks
 
     def members(self, selection: Any) -> tuple[tuple[Member, ...], np.ndarray]:
-        """Networks of a selection and their weights: one a trial, or those of its folds.
+        """Return the networks of a selection, and their weights.
+
+        A trial has one network, or one for each fold, which share the trial's weight.
 
         Parameters
         ----------
         selection : skuq.ensembles.Selection
+            Positions of trials in the catalog, and their weights.
         """
         trials = [self.networks(k) for k in selection.indices]
         counts = [len(networks) for networks in trials]
@@ -137,15 +142,16 @@ class SearchResult:
         return tuple(network for networks in trials for network in networks), weights
 
     def keep_arrays_of(self, indices: Sequence[int]) -> SearchResult:
-        """Copy the result; only these trials keep their arrays, unless others stand for them."""
+        """Copy the result, with arrays of these trials only, unless refitted or repeated."""
         kept = [k for k in indices if k not in self.refitted and k not in self.repeated]
         return replace(self, catalog=self.catalog.keep_arrays_of(kept))
 
 
 def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
-    """Join trainings of one configuration to one trial: all networks, in an equal mixture.
+    """Join several trainings of one configuration to one trial with all their networks.
 
-    The held-out predictions have the mixture's moments, and the score is the trainings' average.
+    The held-out predictions have the moments of the equal mixture, and the score is the mean of
+    the trainings' scores.
     """
     networks = [network for trial in trials for network in trial.networks]
     raw = head.pooled(np.stack([np.asarray(trial.held_out, dtype="float64") for trial in trials]))
@@ -155,5 +161,6 @@ def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
     if all(getattr(trial, "center", None) is not None for trial in trials):
         centers = np.stack([trial.center for trial in trials])
         variances = np.stack([trial.variance for trial in trials])
+        # Variance of the mixture = mean of the variances + variance of the means.
         center, variance = centers.mean(axis=0), variances.mean(axis=0) + centers.var(axis=0)
     return FoldedMember(tuple(networks), raw.astype("float32"), score, center, variance)

@@ -1,4 +1,4 @@
-"""Trials that run in slots, and the records that they end with."""
+"""Manage trials that run in slots, and make their records when they end."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class RunningTrial:
 
     @property
     def arguments(self) -> tuple[dict[str, Any], int]:
-        """What is evaluated."""
+        """Arguments of the evaluation."""
         return self.configuration, self.seed
 
     def failure(self, reason: str) -> TrialRecord:
-        """Make the record of the trial if it failed."""
+        """Make the trial's record for a failure."""
         return self._record("failed", message=reason)
 
     def record(self, result: Any) -> TrialRecord:
-        """Make the record of the trial from what its evaluation returned."""
+        """Make the trial's record from the result of its evaluation."""
         if not math.isfinite(result.score):
-            return self.failure(f"The evaluation gave a score of {result.score}.")
+            return self.failure(f"The evaluation returned a score of {result.score}.")
         if not isinstance(result, TrialOutcome):
             return self._record("completed", score=result.score, result=result)
         status = "discarded" if result.result is None else "completed"
@@ -52,7 +52,7 @@ class RunningTrial:
 
 
 class RunningTrials(dict[Future[Any], RunningTrial]):
-    """The trials that run in entered slots, by their futures; the other slots are `free_slots`."""
+    """The trials that run in slots, by their futures; `free_slots` are the other slots."""
 
     def __init__(self, slots: Slots, limits: Limits) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
         self.free_slots = deque(range(slots.n_slots))
 
     def wait(self, seconds: float = math.inf) -> Iterator[TrialRecord]:
-        """Wait until a trial ends or is overdue, but not longer than so many seconds.
+        """Wait until a trial ends or is overdue, for at most `seconds`.
 
-        Yields a record of each trial that has ended. Trials lost with their worker stay unfinished
+        Yields a record of each trial that has ended. Trials lost with their slots stay unfinished
         and leave no record.
         """
         first_deadline = min(trial.deadline for trial in self.values())
@@ -87,9 +87,10 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
         yield from self._stop_overdue()
 
     def _stop_overdue(self) -> Iterator[TrialRecord]:
+        """Stop trials whose deadline has passed, and yield their records."""
         now = time.monotonic()
         for future, trial in [item for item in self.items() if item[1].deadline <= now]:
-            trial.deadline = math.inf  # a trial that cannot be stopped has to end itself
+            trial.deadline = math.inf  # a trial that cannot be stopped must end by itself
             if self._slots.stop(trial.slot):
                 del self[future]
                 self.free_slots.append(trial.slot)

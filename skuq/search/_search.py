@@ -1,4 +1,4 @@
-"""The asynchronous search: a free slot gets the next proposal as soon as results are known."""
+"""Run an asynchronous search: a free slot gets the next proposal when results are known."""
 
 from __future__ import annotations
 
@@ -21,36 +21,40 @@ from skuq.search._slots import Slots, open_slots
 from skuq.search._trial_log import Store, TrialLog
 
 _MAX_STACK_SIZE = 16
-_NEARLY_WHOLE = 0.9  # share of a training that a repeat must have
+_NEARLY_WHOLE = 0.9  # smallest share of a full training with which a repeat is used
 
 
 @dataclass(frozen=True)
 class Search:
-    """Everything that decides a search.
+    """Everything that determines a search; `run` runs it.
 
     Parameters
     ----------
     evaluate : callable
-        ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. If it has
-        a true attribute `takes_budget`, it is given a `skuq.catalog.TrialBudget` too and returns a
+        ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. If its
+        attribute `takes_budget` is true, it also gets a `skuq.catalog.TrialBudget`, and returns a
         `skuq.catalog.TrialOutcome`. With `in_stacks` it has the methods ``fit_together`` and
         ``together`` of a `skuq.training.MemberTrainer`.
     proposer : Proposer
+        Proposes the configurations.
     n_trials : int
+        Number of trials, including those of the store.
     entropy : int
-        Decides the proposals' generators and the trials' seeds, by trial number.
+        Origin of the proposals' random generators and of the trials' seeds, by trial number.
     held_out : HeldOut, optional
         Rows that every trial predicts, for the catalog.
     store : Store, optional
-        Trials that it has are not run again. Each that finishes is added to it before the next
-        is proposed.
+        Place for finished trials. Trials that it has are not run again, and each new one is added
+        before the next is proposed.
     options : RunOptions, optional
+        Parallelism, limits and reports.
     halving : SuccessiveHalving, optional
-        Discards trials early; for evaluations that take a budget. None trains all to their end.
+        Rule that discards trials early, for evaluations that take a budget. None trains all trials
+        to their end.
     in_stacks : bool, default=False
-        Whether all configurations are known beforehand: trials that can be trained side by side
-        then are, in stacks of at most 16. `trial_timeout` holds for a whole stack, and no slots are
-        used.
+        Whether the proposer ignores results, so that all configurations are known in advance.
+        Trials that can be trained together are then trained in stacks of at most 16, without
+        slots, and `trial_timeout` is the limit of a whole stack.
     open_slots : callable, optional
         ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
         default `skuq.search.open_slots`.
@@ -77,14 +81,14 @@ class Search:
         Returns
         -------
         SearchResult
-            After a keyboard interrupt, or if the slots are lost, of the trials that had finished,
-            with a warning.
+            All trials. After a keyboard interrupt, or if the slots are lost, it has the trials
+            that had finished, and a warning is issued.
 
         Raises
         ------
         SearchFailedError
-            If no trial succeeded, all of the first ten failed, more than the limits allow failed,
-            or the proposer raised.
+            If no trial succeeded, all of the first ten failed, more failed than the limits allow,
+            or the proposer raised an error.
         """
         if configurations := self._stackable_configurations():
             return self._run_in_stacks(configurations)
@@ -94,6 +98,7 @@ class Search:
         with new_slots as slots, log:
             running = RunningTrials(slots, self.options.limits)
             while (log.missing or running) and log.seconds_left() > 0:
+                # Fill the free slots, as long as a further trial fits into the time left.
                 while log.missing and running.free_slots:
                     seconds, is_tight = log.time_of_next_trial()
                     if not seconds:
@@ -118,7 +123,7 @@ class Search:
         return (TrialBudget(stages, seconds, shorten=is_tight),)
 
     def _stackable_configurations(self) -> list[dict[str, Any]]:
-        """Propose all configurations, if they can be trained side by side."""
+        """Propose all configurations if they can be trained in stacks; otherwise return none."""
         if not self.in_stacks:
             return []
         rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
@@ -131,7 +136,7 @@ class Search:
         log = TrialLog(self.n_trials, self.store, replace(self.options, name="training"))
         evaluate: Any = self.evaluate
         missing = list(log.missing)
-        # Equal sizes, so that stacks share one compiled program.
+        # Stacks of equal size share one compiled program.
         size = -(-self.n_trials // -(-self.n_trials // _MAX_STACK_SIZE))
         with log:
             for first in range(0, len(missing), size):
@@ -151,7 +156,7 @@ class Search:
         return SearchResult(Catalog(log.history, self.held_out))
 
     def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
-        """Propose the first missing trial, for a free slot."""
+        """Propose the configuration of the first missing trial, and take a free slot for it."""
         slot, number = running.free_slots.popleft(), log.missing.popleft()
         known = [trial.configuration for trial in running.values()]
         try:
@@ -173,15 +178,15 @@ class Search:
         make_refitter: Callable[..., Callable[..., Any]],
         options: RunOptions,
     ) -> SearchResult:
-        """Train the networks of some trials again, on all rows.
+        """Refit the networks of some trials on all rows.
 
-        Whatever goes wrong, the search is not lost: trials whose refit fails keep their
-        networks, with a warning.
+        Trials whose refit fails keep their networks, with a warning, so that the search is never
+        lost.
 
         Parameters
         ----------
         result : SearchResult
-            Of this search.
+            Result of this search.
         indices : sequence of int
             Positions of the trials in the catalog.
         make_refitter : callable
@@ -199,7 +204,7 @@ class Search:
             reason = reason or next(failures, "interrupted")
             warn_user(
                 f"{len(records) - len(members)} of {len(records)} networks could not be refitted "
-                f"on all rows: those of the search stand in for them ({reason}).",
+                f"on all rows; the networks of the search are used instead ({reason}).",
             )
         positions = {record.trial_number: k for k, record in enumerate(catalog)}
         refitted = {positions[number]: member for number, member in members.items()}
@@ -215,13 +220,13 @@ class Search:
     ) -> SearchResult:
         """Train some trials again, and join their networks to those of the search.
 
-        What fails, or has to be shortened because time runs out, is left out; failures with a
+        Trainings that fail, or are shortened because time runs out, are left out; failures with a
         warning.
 
         Parameters
         ----------
         result : SearchResult
-            Of this search.
+            Result of this search.
         indices : sequence of int
             Positions of the trials in the catalog, the most important first.
         make_repeater : callable
@@ -264,9 +269,9 @@ class Search:
         asked: Sequence[dict[str, int]],
         options: RunOptions,
     ) -> tuple[Sequence[TrialRecord], str]:
-        """Evaluate what is asked of some trials; return the records, and why there are not all.
+        """Train some trials again; return the new records, and the reason if it failed.
 
-        Nothing that goes wrong is raised, so that the search is not lost.
+        Errors are not raised, so that the search is not lost.
         """
         entropy = int(generator(self.entropy, options.name).integers(1, 2**31 - 1))
         try:

@@ -1,9 +1,9 @@
-"""Slots: where trials run, each one configuration at a time.
+"""Slots: places that run trials, one at a time in each slot.
 
 A slot is a process of its own (joblib's loky), a thread, a thread of a Dask cluster, or the
-caller itself; all have the interface `Slots`. A process that dies loses its own trial only and is
-replaced. So is a process that has compiled many programs, because a backend keeps memory for
-each of them.
+caller itself; all have the interface `Slots`. A process that dies loses only its own trial and is
+replaced. A process that has compiled many programs is replaced, too, because a backend keeps
+memory for each of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORTH_PROCESSES, _WORTH_TWO_PROCESSES = 30.0, 100.0
 
 
 class Slots(Protocol):
-    """Places for `n_slots` trials at a time; a context manager."""
+    """A context manager with places for `n_slots` trials at a time."""
 
     n_slots: int
 
@@ -37,13 +37,13 @@ class Slots(Protocol):
     def __exit__(self, *exception: object) -> bool | None: ...
 
     def submit(self, slot: int, *arguments: Any) -> Future[Any]:
-        """Start a trial in a free slot: an evaluation of its configuration, seed and budget."""
+        """Start a trial in a free slot: evaluate configuration, seed and budget."""
 
     def stop(self, slot: int) -> bool:
-        """End the trial that the slot runs, if that is possible; whether it was."""
+        """End the trial that the slot runs, and return whether that was possible."""
 
     def result(self, slot: int, future: Future[Any]) -> Any:
-        """Return what the evaluation returned, or raise what it raised."""
+        """Return the evaluation's result, or raise its error."""
 
 
 def open_slots(
@@ -52,21 +52,22 @@ def open_slots(
     n_trials: int = 1,
     seconds: float = math.inf,
 ) -> Slots:
-    """Make the slots that `n_jobs` and joblib's configuration ask for.
+    """Make slots according to `n_jobs` and joblib's configuration.
 
     Inside a worker of joblib or a task of Dask, in processes that cannot start others, and with
     one job and few trials, trials run in the caller. Under
     ``joblib.parallel_config(backend="threading")`` they run in threads, under ``backend="dask"``
-    on the client's cluster, otherwise in processes.
+    on the client's cluster, and otherwise in processes.
 
     Parameters
     ----------
     evaluate : callable
-        ``evaluate(configuration, seed[, budget]) -> result``; pickled once a process. If it has a
-        method ``cancel()``, that is called when its results are no longer needed.
+        ``evaluate(configuration, seed[, budget]) -> result``, which is sent once to each process.
+        If it has a method ``cancel()``, this is called when its results are no longer needed.
     n_jobs : int, optional
-        As in joblib: None is 1 unless a `parallel_config` says otherwise, -1 all cores. On
-        Dask, at most the number of threads that its workers have now, which is also the default.
+        Number of slots as in joblib: None means 1 unless a `parallel_config` sets another number,
+        and -1 means all cores. On Dask it is at most the present number of the workers' threads,
+        which is also the default.
     n_trials : int, default=1
         Maximum number of slots.
     seconds : float, default=inf
@@ -109,14 +110,15 @@ def open_slots(
 def _open_dask_slots(
     evaluate: Callable[..., Any], backend: Any, n_jobs: int | None, n_trials: int
 ) -> Slots:
-    n_threads = backend.effective_n_jobs(n_jobs)  # those of all workers, whatever n_jobs is
+    """Make slots on the cluster of joblib's Dask backend."""
+    n_threads = backend.effective_n_jobs(n_jobs)  # threads of all workers, whatever n_jobs is
     n_jobs = -1 if n_jobs is None else n_jobs
     n_slots = min(n_jobs if n_jobs > 0 else n_threads + 1 + n_jobs, n_threads, n_trials)
     return DaskSlots(evaluate, backend.client, max(1, n_slots), backend.submit_kwargs)
 
 
 def _is_in_dask_task() -> bool:
-    """Whether the caller is a task of a Dask worker, which joblib's nesting does not show."""
+    """Tell whether the caller is a task of a Dask worker, which joblib's nesting does not show."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return False
@@ -154,7 +156,7 @@ class InlineSlots:
         return False
 
     def result(self, slot: int, future: Future[Any]) -> Any:
-        """Return what the evaluation returned, or raise what it raised."""
+        """Return the evaluation's result, or raise its error."""
         return future.result()
 
 
@@ -178,8 +180,8 @@ class ThreadSlots(InlineSlots):
         return future
 
     def result(self, slot: int, future: Future[Any]) -> Any:
-        """Return what the evaluation returned, or raise what it raised."""
+        """Return the evaluation's result, or raise its error."""
         try:
             return super().result(slot, future)
-        except SystemExit as error:  # ends the trial's thread, not the caller
+        except SystemExit as error:  # must end only the trial, not the caller
             raise RuntimeError(f"SystemExit: {error}") from error

@@ -1,4 +1,4 @@
-"""The AutoDEUQ paper's searches by name."""
+"""Make the proposers of the AutoDEUQ paper's searches by name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STRATEGIES = ("agebo", "age", "bo", "init", "rs-mixed", "age-mixed", "bo-mixed")
 def population_sizes(
     n_trials: int, population_size: int | None = None, sample_size: int | None = None
 ) -> tuple[int, int]:
-    """Return P and S: the paper's 100 and 10 if the budget is large enough for them.
+    """Choose population size P and sample size S of ageing evolution.
 
-    With fewer than 400 trials P is a quarter of the budget, so that three quarters of
-    the trials evolve, and S at most a third of P.
+    They are the paper's 100 and 10 from 400 trials on. With fewer trials, P is a quarter of the
+    budget, so that three quarters of the trials evolve, and S is at most a third of P.
     """
     p = population_size or min(100, max(4, n_trials // 4))
     return p, min(p, sample_size or min(10, max(2, p // 3)))
@@ -31,12 +31,12 @@ def pin(
     fixed_architecture: Mapping[str, Any] | None = None,
     fixed_hyperparameters: Mapping[str, Any] | None = None,
 ) -> Decisions:
-    """Restrict the decisions that a user has fixed to their single value.
+    """Restrict decisions fixed by the user to their single value.
 
     Raises
     ------
     ValueError
-        If a fixed decision is not one of the space's, or its value is not.
+        If the space does not have a fixed decision or its value.
     """
     halves = (
         ("fixed_architecture", decisions.architecture, fixed_architecture or {}),
@@ -69,26 +69,27 @@ def make_proposer(
         One of `STRATEGIES`. "agebo" evolves the architecture and optimises the
         hyperparameters; "age" evolves architectures with fixed hyperparameters; "bo"
         optimises hyperparameters with a fixed architecture; "init" fixes both, so that
-        only initial weights and batches differ; the "-mixed" ones treat both as one vector
-        (random, ageing evolution, Bayesian optimisation).
+        only initial weights and batches differ; the "-mixed" strategies treat both as one vector
+        (random search, ageing evolution, Bayesian optimisation).
     decisions : Decisions
+        Decisions about architecture and training.
     n_trials : int
-        Budget; decides the default population size.
+        Budget of the search, which determines the default population size.
     fixed_architecture, fixed_hyperparameters : dict, optional
         Decisions that are not searched. If a strategy fixes all decisions of one kind, those
-        left out have the space's default value.
+        that are not given have the space's default value.
     population_size, sample_size : int, optional
         P and S of the evolution; see `population_sizes`.
     kappa : float, default=0.001
-        Exploration of the Bayesian optimiser.
+        Exploration of the Bayesian optimiser: the weight of the standard deviation.
     n_initial : int, default=10
-        The Bayesian optimiser's configurations are random until so many trials have a score; at
-        least 1. The paper starts with as many random configurations as there are workers.
+        Number of trials with a score, at least 1, before the Bayesian optimiser replaces random
+        configurations. The paper starts with one random configuration for each worker.
 
     Raises
     ------
     ValueError
-        If the strategy is unknown or a fixed decision is not one of the space's.
+        If the strategy is unknown, or the space does not have a fixed decision.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"`search` must be one of {STRATEGIES}. Got {strategy!r}.")

@@ -1,4 +1,4 @@
-"""Finished trials of a search: stored, counted and reported."""
+"""Store, count and report the finished trials of a search."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ class Store(Protocol):
 
 
 class TrialLog:
-    """The history of one search: trials of the store first, then those that finish.
+    """History of one search: the trials of the store, followed by those that finish.
 
-    A context manager that shows progress. An interrupt ends the search early, with a warning; it is
-    raised again if no trial has succeeded.
+    It is a context manager that shows progress. An interrupt ends the search early, with a
+    warning; it is raised again if no trial has succeeded.
 
     Parameters
     ----------
     n_trials : int
+        Number of trials of the search, including those of the store.
     store : Store or None
+        Place for finished trials, with those of earlier searches.
     options : RunOptions
 
     Attributes
@@ -66,7 +68,7 @@ class TrialLog:
         self._options = options
         self._started = time.monotonic()
         if self.history:
-            _logger.info("going on with %d of %d trials", len(self.history), n_trials)
+            _logger.info("continuing with %d of %d trials", len(self.history), n_trials)
 
     def __enter__(self) -> TrialLog:
         limits = self._options.limits
@@ -92,7 +94,7 @@ class TrialLog:
                 return False
             reason = f": {error}" if str(error) else "."
             warn_user(
-                f"{self._options.name.capitalize()} interrupted: going on with "
+                f"{self._options.name.capitalize()} interrupted: continuing with "
                 f"{len(self.history)} of {self._n_trials} trials{reason}",
             )
         if error is None or interrupted:
@@ -126,7 +128,8 @@ class TrialLog:
         self._options.limits.check_failures(self.history, self._n_trials, self._n_known)
 
     def _add(self, record: TrialRecord) -> None:
-        # An interrupt may come at any moment, after which a record is added again.
+        """Add a record to the store and to the history."""
+        # After an interrupt, which can come at any moment, a record can be added twice.
         if self.history and self.history[-1] is record:
             return
         if self._store is not None:
@@ -134,6 +137,7 @@ class TrialLog:
         self.history.append(record)
 
     def _report(self, record: TrialRecord) -> None:
+        """Show the progress of the search after a trial."""
         scores = [r.score for r in self.history if r.completed]
         best = f"{min(scores):.3f}" if scores else "-"
         counts = Counter(r.status for r in self.history)
@@ -144,7 +148,7 @@ class TrialLog:
         if counts["discarded"]:
             shown["discarded"] = counts["discarded"]
         if record.failed:
-            # Not a warning: in a wide space some networks diverge, and the catalog says so.
+            # Not a warning: in a wide space some networks diverge, and the catalog records it.
             message = f"trial {record.trial_number} failed: {record.message}"
         else:
             stopped = f", {record.status} after {record.share:.0%}" * (not record.completed)

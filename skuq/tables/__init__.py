@@ -1,4 +1,4 @@
-"""From a user's table to what networks train on: validated, encoded, split, standardised."""
+"""Prepare users' data for training: validate, encode, split and standardise tables and targets."""
 
 import lazy_loader
 

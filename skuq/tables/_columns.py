@@ -1,4 +1,4 @@
-"""Tables of any kind at the door, and their columns as numbers or as labels."""
+"""Validate tables of any kind, and read their columns as numbers or as labels."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from pandas.api.types import infer_dtype, is_complex_dtype, is_numeric_dtype
 from sklearn.utils.validation import check_array, validate_data
 
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"
-# What pandas calls the values of a column of objects.
+# Kinds of values in a column of objects, by the names of pandas' `infer_dtype`.
 _NUMBERS = {"boolean", "integer", "floating", "decimal"}
 _TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
 
 
 def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: int = 1) -> Any:
-    """Let X past the door: an array of two axes, or a pandas frame (of pandas, polars or pyarrow).
+    """Validate X, and return an array of two axes or a pandas frame.
 
-    The owner learns the number and names of the columns (`reset`), or knows them. ValueError or
-    TypeError say that X is empty, sparse or no table, has other columns, or two of one name.
+    X can be an array, a list, or a frame of pandas, polars or pyarrow. With `reset` the owner (an
+    estimator) stores the number and names of the columns; otherwise they are compared. Raise
+    ValueError or TypeError if X is empty, sparse or no table, has other columns than in `fit`, or
+    two columns of the same name.
     """
     _refuse_lazy(X)
     if not _is_frame(X):
@@ -34,15 +36,15 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
             ensure_min_samples=ensure_min_samples,
         )
         if array.dtype.kind in "US" and not hasattr(X, "dtype"):
-            array = np.array(X, dtype=object)  # of a list, where numbers may stand beside text
+            array = np.array(X, dtype=object)  # a list can mix numbers and text
         return array.astype(object) if array.dtype.kind in "US" else array
     frame = _to_pandas(X)
-    if not frame.columns.is_unique:  # as scikit-learn does, in some versions
+    if not frame.columns.is_unique:  # some versions of scikit-learn accept this
         twice = frame.columns[frame.columns.duplicated()].unique().tolist()
-        raise ValueError(f"Columns of X must have names of their own. Several are named {twice}.")
+        raise ValueError(f"Columns of X must have unique names. Several are named {twice}.")
     validate_data(owner, frame, reset=reset, skip_check_array=True)
     if len(frame) < ensure_min_samples or not frame.shape[1]:
-        # In the words that arrays are refused with.
+        # Raise the same error as for arrays.
         check_array(
             np.broadcast_to(0.0, frame.shape),
             ensure_min_samples=ensure_min_samples,
@@ -61,7 +63,7 @@ def _refuse_lazy(X):
 
 
 def _is_frame(X):
-    # By what they are asked for below: polars and pyarrow may not be installed.
+    # Check by methods, because polars and pyarrow may not be installed.
     return isinstance(X, pd.DataFrame) or hasattr(X, "get_columns") or hasattr(X, "column_names")
 
 
@@ -70,13 +72,13 @@ def _to_pandas(X):
         return X
     if not hasattr(X, "get_columns"):
         return X.to_pandas()
-    # The way of polars itself needs pyarrow.
+    # polars' own `to_pandas` needs pyarrow.
     frame = pd.DataFrame({k: column.to_numpy() for k, column in enumerate(X.get_columns())})
     return frame.set_axis(list(X.columns), axis=1)
 
 
 class Columns:
-    """Columns of what `read_table` gives, each as numbers or as labels."""
+    """Columns of a table returned by `read_table`, which can be read as numbers or as labels."""
 
     def __init__(self, table, names=None):
         self.n = table.shape[1]
@@ -96,7 +98,7 @@ class Columns:
         return len(self._array if self._frame is None else self._frame)
 
     def name(self, k):
-        """Of a column, for messages and for names of the output."""
+        """Name of a column, for messages and for names of the output."""
         return f"x{k}" if self._names is None else self._names[k]
 
     def _column(self, k) -> pd.Series:
@@ -105,7 +107,7 @@ class Columns:
         return self._frame.iloc[:, k]
 
     def kind_to_fit(self, k) -> str:
-        """Number or category, or empty if there is no value at all."""
+        """Kind of a column in `fit`: number, category, or empty if all values are missing."""
         if self._array is not None:
             return EMPTY if np.isnan(self._array[:, k]).all() else NUMBER
         column = self._column(k)
@@ -113,6 +115,7 @@ class Columns:
         return EMPTY if column.isna().all() else kind
 
     def _kind(self, column, k):
+        """Tell whether a column holds numbers or categories; refuse dates and complex numbers."""
         dtype = column.dtype
         if isinstance(dtype, pd.CategoricalDtype):
             self._refuse_times(infer_dtype(dtype.categories, skipna=True), k)
@@ -132,15 +135,15 @@ class Columns:
     def _refuse_times(self, inferred, k):
         if inferred in _TIMES:
             raise ValueError(
-                f"Column {self.name(k)!r} holds dates or times ({inferred}). Make numbers of it "
-                "first: year, month, weekday, or days since some day; skrub.DatetimeEncoder "
-                "does so."
+                f"Column {self.name(k)!r} holds dates or times ({inferred}). Convert it to numbers "
+                "first: year, month, weekday, or days since some day, for example with "
+                "skrub.DatetimeEncoder."
             )
 
     def numbers(self, positions) -> np.ndarray:
-        """Columns in float64, NaN where values are missing.
+        """Read columns as float64, with NaN for missing values.
 
-        Raises ValueError if a column has infinite numbers, or what is no number.
+        Raises ValueError if a column has infinite numbers, or values that are no numbers.
         """
         if self._array is not None:
             whole = len(positions) == self.n
@@ -149,41 +152,43 @@ class Columns:
             numbers = np.empty((len(self._frame), len(positions)))
             for i, k in enumerate(positions):
                 numbers[:, i] = self._column_of_numbers(k)
-        # One look at finite tables, which most are.
+        # Most tables are finite and pass with one check.
         if not np.isfinite(numbers).all() and np.isinf(numbers).any():
             wrong = [self.name(positions[i]) for i in np.flatnonzero(np.isinf(numbers).any(axis=0))]
             raise ValueError(
-                f"X contains infinity, in columns {wrong}. Make it missing (NaN), or finite."
+                f"X contains infinity, in columns {wrong}. Replace it by NaN (missing) or by a "
+                "finite number."
             )
         return numbers
 
     def _column_of_numbers(self, k):
+        """Read a column as floats, with NaN for missing values."""
         column = self._column(k)
-        self._kind(column, k)  # dates would pass for numbers
+        self._kind(column, k)  # refuses dates, which could be converted to numbers
         try:
             return column.to_numpy(dtype="float64", na_value=np.nan)
         except OverflowError as error:
             raise ValueError(
                 f"Column {self.name(k)!r} has a whole number beyond the range of floats. Rescale "
-                "it, or make it missing (NaN)."
+                "it, or replace it by NaN (missing)."
             ) from error
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"Column {self.name(k)!r} held numbers in fit, and now holds what is none: {error}."
+                f"Column {self.name(k)!r} held numbers in fit, and now holds other values: {error}."
             ) from error
 
     def labels(self, k) -> Labels:
-        """A column as text."""
+        """Read a column as text labels."""
         column = self._column(k)
         self._kind(column, k)
         try:
             codes, values = pd.factorize(column)
-        except TypeError:  # what has no hash, such as lists
+        except TypeError:  # values without a hash, such as lists
             codes, values = pd.factorize(column.map(str, na_action="ignore"))
         values = np.asarray(values, dtype=object)
         if infer_dtype(values, skipna=False) == "string":
             return Labels(codes, values)
-        # As text, two values may be one.
+        # Different values can have the same text: merge them.
         texts = np.empty(len(values), dtype=object)
         texts[:] = [_label(value) for value in values]
         places, names = pd.factorize(texts)
@@ -191,19 +196,19 @@ class Columns:
 
 
 class Labels(NamedTuple):
-    """Positions (n,) in `names`, -1 where values are missing; and distinct names, as text."""
+    """Labels of n rows: positions (n,) in `names`, -1 for missing values; and distinct names."""
 
     codes: np.ndarray
     names: np.ndarray
 
     @property
     def vocabulary(self) -> np.ndarray:
-        """The names in their order."""
+        """The names, sorted."""
         return np.sort(self.names)
 
     @property
     def n(self) -> int:
-        """How many labels there are, missing values being one."""
+        """Number of labels, in which missing values count as one."""
         return len(self.names) + self.has_gaps
 
     @property
@@ -212,17 +217,19 @@ class Labels(NamedTuple):
         return bool((self.codes < 0).any())
 
     def positions(self, vocabulary) -> np.ndarray:
-        """Where each row's name stands in a vocabulary (n,); -1 if nowhere, NaN if missing."""
+        """Find each row's name in a vocabulary, (n,); -1 if it is not there, NaN if missing."""
         place = pd.Index(vocabulary).get_indexer(self.names)
         return np.append(place.astype("float64"), np.nan)[self.codes]
 
 
 def _all_numbers(column):
+    """Tell whether all values of a column of objects are numbers or missing."""
     return all(isinstance(value, Real | Decimal | np.bool_) for value in column.dropna())
 
 
 def _label(value):
-    # A column of whole numbers is read as floats where values are missing.
+    """Convert a value to text, the same for 1 and 1.0."""
+    # A column of whole numbers is read as floats if values are missing.
     if isinstance(value, float | np.floating) and float(value).is_integer():
         value = int(value)
     return str(value)

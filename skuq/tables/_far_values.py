@@ -1,4 +1,4 @@
-"""Values absurdly far from all others of their column: slips, sentinels, broken sensors."""
+"""Find values absurdly far from all others of their column: typing errors, sentinels, sensors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# A value is far if it alone makes a column's standard deviation so many times the spread of the
-# others: these would then all be the same number to a network.
+# A value is far if it alone makes a column's standard deviation at least this many times the spread
+# of the other values. To a network the others would then all be the same number.
 _RATIO = 1000.0
-_MOST_ROWS = 10_000  # that quartiles are taken of
-_MOST_NAMED = 3
+_MOST_ROWS = 10_000  # rows from which quartiles are computed
+_MOST_NAMED = 3  # values that a message names
 
 
 class FarValues(NamedTuple):
-    """Where they are: `rows` and `columns` of each; `low` and `high` (d,) bound all others."""
+    """Positions of the far values (`rows`, `columns`), and bounds of all others (`low`, `high`).
+
+    The bounds have shape (d,), one for each column.
+    """
 
     rows: np.ndarray
     columns: np.ndarray
@@ -23,7 +26,7 @@ class FarValues(NamedTuple):
     high: np.ndarray
 
     def describe(self, table: np.ndarray, row_numbers: np.ndarray, names: Sequence[Any]) -> str:
-        """Name the first of them, with the numbers (n,) that rows have for the user."""
+        """Name the first of the values, with the row numbers (n,) that the user knows."""
         places = [
             f"{table[row, k]:.6g} in column {names[k]!s}, row {row_numbers[row]}"
             for row, k in zip(self.rows[:_MOST_NAMED], self.columns)
@@ -40,14 +43,15 @@ def find_far_values(table: np.ndarray) -> FarValues | None:
     n, d = table.shape
     reach = _RATIO * np.sqrt(n)
     first, median, third = np.quantile(table[:: -(-n // _MOST_ROWS)], [0.25, 0.5, 0.75], axis=0)
-    # Halves: the distance of two numbers may overflow.
+    # Halve first, since the distance of two numbers can overflow. One value at distance D from n
+    # others gives a standard deviation of about D / sqrt(n).
     spread = third / 2 - first / 2
     farthest = np.maximum(table.max(axis=0) / 2 - median / 2, median / 2 - table.min(axis=0) / 2)
     low, high, is_far = np.full(d, -np.inf), np.full(d, np.inf), {}
     for k in np.flatnonzero(farthest / reach > spread):
         column, own = table[:, k], spread[k]
         distance = abs(column / 2 - median[k] / 2)
-        if own == 0:  # most rows have one value: the spread is that of the others
+        if own == 0:  # more than half of the rows are equal: take the spread of the others
             own = np.median(distance[distance > 0])
         far = distance / reach > own
         if far.any():

@@ -1,7 +1,7 @@
-"""Functions as targets: inputs u with query points, and the functions' values there.
+"""Handle functions as targets: inputs u with query points, and the functions' values there.
 
-Notation: n functions, each known at q query points y of d_y coordinates and with m components;
-a row that networks see is a pair of an input u (d_u numbers) and a query point.
+Notation: n functions with m components, each known at q query points y of d_y coordinates. One
+row of a network's inputs is a pair of an input u (d_u numbers) and a query point.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._rows import Rows
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling
 
-# A function far smaller than others would have all the weight of a relative error.
-_LEAST_SHARE = 1e-2  # of the mean squared size
-_MARGIN = 0.05  # of the range of bounded values: networks reach its ends only in the limit
-_SMALLEST_STD = 1e-9  # of the standardised values: a distribution needs some width
+# Smallest squared size of a function in a relative error, relative to the mean over functions.
+# Otherwise a very small function would dominate the loss.
+_LEAST_SHARE = 1e-2
+_MARGIN = 0.05  # share of the range added to bounded values, whose ends networks never reach
+_SMALLEST_STD = 1e-9  # smallest standard deviation of the standardised values
 
 
 def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
-    """Validate query points, numbers of shape (q,) or (q, d_y); return (q, d_y).
+    """Check query points of shape (q,) or (q, d_y), and return an array (q, d_y).
 
     Raises
     ------
     ValueError
-        If they are not finite numbers, or of another dimension than `n_columns`.
+        If they are not finite numbers, or do not have `n_columns` coordinates.
     """
     wanted = "(q, d_y)" if n_columns is None else f"(q, {n_columns}), as in fit"
     if np.ndim(points) not in (1, 2):
@@ -54,7 +55,7 @@ def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
 def flat_values(Y: Any) -> tuple[Any, tuple[int, ...]]:
     """Flatten function values to (n,), (n, q) or (n, q * m).
 
-    Returns them and their shape: () for single numbers, (q,) or (q, m).
+    Returns them, and the shape of one function's values: () for single numbers, (q,) or (q, m).
     """
     values = np.asarray(Y)
     if values.ndim <= 2:
@@ -75,26 +76,28 @@ def pair_rows(xp: Any, inputs: Any, queries: Any) -> Any:
 
 @saved_as("tables.FunctionInputs")
 class FunctionInputs:
-    """Inputs of functions, and the points at which these are queried.
+    """Inputs of functions, and the query points at which the functions are evaluated.
 
     Parameters
     ----------
     query_points : array-like of shape (q, d_y) or (q,), optional
-        By default columns of Y are numbered from 0 to 1, and cannot be predicted between.
+        By default the columns of Y are numbered from 0 to 1, and no points between them can be
+        predicted.
     standardize : bool, default=True
+        Standardise inputs and query points.
     only_fitted : bool, default=False
-        Whether values at other query points than those of `fit` are refused.
+        Raise ValueError for query points other than those of `fit`.
 
     Attributes
     ----------
     query_points : ndarray of shape (q, d_y)
-        Those of `fit`.
+        Query points of `fit`.
     are_columns : bool
         Whether query points only number the columns of Y.
     scaling : Scaling
-        Of the inputs. Fitted by `fit`.
+        Scale of the inputs, fitted by `fit`.
     query_scaling : Scaling
-        Of the query points. Fitted by `fit`.
+        Scale of the query points, fitted by `fit`.
     """
 
     query_points: Any
@@ -128,7 +131,7 @@ class FunctionInputs:
         return X
 
     def encode(self, X: np.ndarray) -> np.ndarray:
-        """Return X: it holds numbers already."""
+        """Return X, which holds numbers already."""
         return X
 
     def fit(self, X: np.ndarray, weight: Any = None) -> FunctionInputs:
@@ -138,13 +141,13 @@ class FunctionInputs:
         return self
 
     def points(self, query_points: Any = None) -> np.ndarray:
-        """Validate the query points (q, d_y) of a prediction; by default those of `fit`."""
+        """Check the query points (q, d_y) of a prediction; by default those of `fit`."""
         if query_points is None:
             return self.query_points
         if self.are_columns:
             raise ValueError(
-                "The columns of Y have no query points of their own: give `query_points` to the "
-                "estimator before fitting, to predict at others."
+                "The columns of Y have no query points of their own. To predict at other points, "
+                "set the estimator's parameter `query_points` before fitting."
             )
         points = check_queries(query_points, self.query_points.shape[1])
         if self.only_fitted and not np.array_equal(points, self.query_points):
@@ -163,31 +166,32 @@ class FunctionInputs:
 
 @saved_as("tables.FunctionTargets")
 class FunctionTargets:
-    """Values of functions: single numbers (n,), values (n, q), or with components (n, q, m).
+    """Targets that are functions: single numbers (n,), values (n, q), or components (n, q, m).
 
-    Inside they are (n, q, m). They have a mean and a scale for each component; where query points
-    only number the columns of Y, for each column.
+    Internally they are (n, q, m). There is one mean and scale for each component, or for each
+    column if query points only number the columns of Y.
 
     Parameters
     ----------
     loss : {"auto", "relative", "squared", "huber", "nll"}, default="auto"
-        As the estimators' parameter.
+        The estimators' parameter.
     output_map : {"decaying", "bounded"}, callable or None, default=None
-        As the estimators' parameter.
+        The estimators' parameter.
     standardize : bool, default=True
+        Standardise the values.
     by_column : bool, default=False
-        Whether each column has a scale of its own.
+        Use a mean and a scale for each column.
 
     Attributes
     ----------
     shape : tuple of int
         Shape of one function's values in `fit`: (), (q,) or (q, m).
     is_relative : bool
-        Whether a function's error counts in units of its size.
+        Whether a function's error is measured relative to its size.
     head : OperatorHead
-        Turns raw outputs into standardised values.
-    mean_, scale_ : ndarray of shape (1, m), or (q, m) where columns have their own
-        A value becomes ``(value - mean_) / scale_``. Fitted by `fit`.
+        Head that converts raw outputs to standardised values.
+    mean_, scale_ : ndarray of shape (1, m), or (q, m) with `by_column`
+        Mean and scale, fitted by `fit`: a value becomes ``(value - mean_) / scale_``.
     """
 
     shape: tuple[int, ...]
@@ -205,7 +209,10 @@ class FunctionTargets:
         by_column: bool = False,
     ) -> None:
         if loss == "nll" and output_map is not None:
-            raise ValueError("loss='nll' has a standard deviation to give and takes no output_map.")
+            raise ValueError(
+                "loss='nll' also predicts a standard deviation and therefore takes no output_map. "
+                f"Got output_map={output_map!r}."
+            )
         self.loss, self.output_map = loss, output_map
         self.standardize, self.by_column = standardize, by_column
 
@@ -218,7 +225,7 @@ class FunctionTargets:
         return flat.reshape(len(flat), *shape)
 
     def fit_encoder(self, values: np.ndarray, weight: Any) -> np.ndarray:
-        """Note the shape of the values, choose head and loss, and return values (n, q, m)."""
+        """Store the shape of the values, choose head and loss, and return values (n, q, m)."""
         self.shape = values.shape[1:]
         values = values.astype("float64").reshape(len(values), *(*self.shape, 1, 1)[:2])
         n_queries, n_components = values.shape[1:]
@@ -226,12 +233,12 @@ class FunctionTargets:
             _check_output_map(self.output_map, n_components)
         kind = self.loss if self.loss in ("huber", "nll") else "squared"
         self.head = OperatorHead(n_components, kind, self.output_map)
-        # The size of a single number may be 0.
+        # Single numbers have no relative loss by default, since a number can be 0.
         self.is_relative = self.loss == "relative" or (self.loss == "auto" and n_queries > 1)
         return values
 
     def weigh(self, rows: Rows) -> Rows:
-        """Return the rows: functions are weighted by their size in `pair_weights` only."""
+        """Return the rows unchanged; `pair_weights` weighs functions by their size."""
         return rows
 
     def fit(self, values: np.ndarray, weight: Any = None) -> FunctionTargets:
@@ -242,7 +249,7 @@ class FunctionTargets:
         scaling = TargetScaling(self.standardize).fit(columns)
         mean, scale = scaling.mean_, scaling.scale_
         if self.standardize and self.output_map == "bounded":
-            # Networks give values within (0, 1) only.
+            # Such networks only predict values in (0, 1): map the range, with a margin, to it.
             low, spread = columns.min(axis=0), np.ptp(columns, axis=0)
             spread = np.where(spread > 0, spread, 1.0)
             mean, scale = low - _MARGIN * spread, (1 + 2 * _MARGIN) * spread
@@ -255,17 +262,18 @@ class FunctionTargets:
         return standard.reshape(-1, values.shape[2])
 
     def restore(self, loc: Any, scale: Any, mean: Any = None) -> tuple[Any, Any]:
-        """Means and standard deviations (.., q, m) in units of Y, around `mean_` or other means.
+        """Convert means and standard deviations (.., q, m) to units of Y.
 
-        `scale` may be None.
+        `mean` replaces `mean_` if given, and `scale` can be None.
         """
         loc = loc * self.scale_ + (self.mean_ if mean is None else mean)
         return loc, None if scale is None else scale * self.scale_
 
     def pair_weights(self, values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Weights (n * q,) of all pairs, from values (n, q, m) and weights of functions (n,).
+        """Compute weights (n * q,) of all pairs from values (n, q, m) and function weights (n,).
 
-        With a relative loss, the error of a function counts in units of its size (NEON, Eq. 2).
+        With a relative loss, a function's squared error is divided by its squared size (NEON,
+        Eq. 2).
         """
         if self.is_relative:
             size = np.mean((values / self.scale_) ** 2, axis=(1, 2))
@@ -273,7 +281,7 @@ class FunctionTargets:
         return np.repeat(weight, values.shape[1])
 
     def output_shape_at(self, n_queries: int) -> tuple[int, ...]:
-        """Shape of one function's values at so many query points, as the user has them."""
+        """Shape of one function's values at this many query points, as in the user's Y."""
         if len(self.shape) == 2:
             return n_queries, self.head.n_outputs
         return () if not self.shape and n_queries == 1 else (n_queries,)
@@ -283,22 +291,25 @@ class FunctionTargets:
         loc: np.ndarray,
         scale: np.ndarray | None = None,
         centre: np.ndarray | None = None,
+        noise: np.ndarray | None = None,
     ) -> EpistemicNormal | GaussianMixture:
-        """Make a record of draws (S, n, q, m), in units of Y.
+        """Make the predictive distribution of draws (S, n, q, m), in units of Y.
 
         Parameters
         ----------
         loc, scale : ndarray of shape (S, n, q, m)
-            Means and, of a likelihood, standard deviations of each draw.
+            Means of each draw and, with loss="nll", standard deviations.
         centre : ndarray of shape (n, q, m), optional
-            Prediction, if it is not the mean of the draws.
+            Point prediction, by default the mean of the draws.
+        noise : ndarray of shape (1, m) or (q, m), optional
+            Standard deviation of the noise, where draws have none of their own.
 
         Returns
         -------
         EpistemicNormal or GaussianMixture
-            Of shape (n,) for single numbers, else (n, q * m), components beside each other: a
-            normal with the draws' mean and standard deviation, or of a likelihood the mixture of
-            all draws (NEON, Eq. 5).
+            Distribution of shape (n,) for single numbers and otherwise (n, q * m). It is a normal
+            with the draws' mean and standard deviation, or with loss="nll" the mixture of all
+            draws (NEON, Eq. 5).
         """
         n_draws, n, *values = loc.shape
         width = (-1,) if self.output_shape_at(values[0]) else ()
@@ -308,14 +319,18 @@ class FunctionTargets:
         unit = np.broadcast_to(self.scale_, values).reshape(width)
         std = np.maximum(loc.std(axis=0), _SMALLEST_STD * unit)
         centre = loc.mean(axis=0) if centre is None else centre.reshape(std.shape)
-        return EpistemicNormal(centre, np.zeros_like(std), std)
+        if noise is None:
+            return EpistemicNormal(centre, np.zeros_like(std), std)
+        aleatoric = np.broadcast_to(noise, values).reshape(width)
+        return EpistemicNormal(centre, np.broadcast_to(aleatoric, std.shape), std)
 
 
 def _check_output_map(output_map: Callable[[Any], Any], n_components: int) -> None:
+    """Raise ValueError unless a user's output map keeps the shape of a tensor."""
     shape = (2, 3, n_components)
     values = output_map(backend.ops.zeros(shape))
     if not backend.ops.is_tensor(values) or tuple(values.shape) != shape:
         raise ValueError(
-            "`output_map` must be a function of `keras.ops` that keeps shapes: from a tensor "
-            f"{shape} to one. Got {type(values).__name__} {np.shape(values)}."
+            "`output_map` must be a function of `keras.ops` that keeps shapes. For a tensor of "
+            f"shape {shape} it returned {type(values).__name__} of shape {np.shape(values)}."
         )

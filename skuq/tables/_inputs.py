@@ -1,8 +1,8 @@
-"""How a user's X becomes the standardised numbers that networks get.
+"""Convert a user's X to the standardised inputs of networks.
 
-There are three steps: `validate` on the host, `encode` to a table of numbers, and `transform`
-to standardised inputs. Encoders learn from all rows of positive weight, scales from the rows
-that networks are trained on.
+There are three steps: `validate` checks X, `encode` makes a table of numbers, and `transform`
+standardises it. Encoders learn from all rows of positive weight, and scales from the training
+rows.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ PREPROCESS_CONSTRAINTS: dict[str, list[Any]] = {
     "preprocess": [StrOptions({"auto"}), HasMethods(["fit", "transform"]), None],
 }
 
-_MAX_ONE_HOT_CATEGORIES = 50  # of one column, for networks without embeddings
+_MAX_ONE_HOT_CATEGORIES = 50  # categories of one column, for networks without embeddings
 
 
 class Inputs(Protocol):
-    """What every kind of inputs knows."""
+    """Interface of all kinds of inputs."""
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
-        """Check X; with `reset` the estimator learns the number and names of features."""
+        """Check X; with `reset` the estimator stores the number and names of features."""
 
     def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
-        """Learn from the rows of positive weight, and return X as numbers (n, d)."""
+        """Learn the encoding from the rows of positive weight, and return X as numbers (n, d)."""
 
     def encode(self, X: Any) -> np.ndarray:
-        """Turn validated X into a table of finite numbers (n, d)."""
+        """Encode validated X as a table of finite numbers (n, d)."""
 
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Inputs:
         """Learn the scale of encoded training rows."""
@@ -56,26 +56,26 @@ class Inputs(Protocol):
 
 @saved_as("tables.TableInputs")
 class TableInputs:
-    """Tables as they come: numbers, categories and missing values, by the parameter `preprocess`.
+    """Tables with numbers, categories and missing values, encoded according to `preprocess`.
 
     Parameters
     ----------
     preprocess : "auto", transformer or None
-        As the estimators' parameter.
+        The estimators' parameter.
     embed : bool, default=False
-        Whether networks embed codes of categories, as those of `TabularSpace` do. They get
-        robustly scaled inputs, too.
+        Whether networks embed codes of categories, as those of `TabularSpace` do. Their inputs
+        are also scaled robustly.
     scaling : Scaling, optional
-        Not fitted; by default what `embed` asks for.
+        Unfitted scaling. By default `RobustScaling` with `embed`, and `Scaling` without.
 
     Attributes
     ----------
     preprocessor : "auto", transformer or None
-        `preprocess`, until `fit_encoder` puts the fitted transformer in its place.
+        `preprocess`, which `fit_encoder` replaces by the fitted transformer.
     scaling : Scaling
         Fitted by `fit`.
     feature_names : ndarray of shape (n_features,) or None
-        Of the X that `fit` has seen.
+        Names of the columns of X in `fit`.
     """
 
     def __init__(
@@ -88,13 +88,14 @@ class TableInputs:
         self._limits: tuple[np.ndarray, np.ndarray] | None = None
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
-        """Check X, in the type that the preprocessor takes."""
+        """Check X, and convert it to the type that the preprocessor takes."""
         X = self._validate(X, estimator, reset, min_rows)
         if reset:
             self.feature_names = getattr(estimator, "feature_names_in_", None)
         return X
 
     def _validate(self, X: Any, estimator: Any, reset: bool, min_rows: int) -> Any:
+        """Check X as a float array, as a table, or only its columns for a user's transformer."""
         preprocessor = self.preprocessor
         if preprocessor is None:
             return validate_data(
@@ -107,7 +108,10 @@ class TableInputs:
         return X
 
     def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
-        """Fit the preprocessor on the rows with positive weight; encode these, others as zeros."""
+        """Fit the preprocessor on the rows with positive weight, and encode X.
+
+        Rows of weight 0 are encoded as zeros.
+        """
         used = np.flatnonzero(weight > 0)
         if self.preprocessor is None:
             self._limit_far_values(X[used], used)
@@ -152,6 +156,7 @@ class TableInputs:
         return [f"x{k}" for k in range(n_columns)] if names is None else [repr(n) for n in names]
 
     def _fit_preprocessor(self, X: Any, y: Any) -> np.ndarray:
+        """Fit the preprocessor, and encode the same rows."""
         preprocessor = self.preprocessor
         if isinstance(preprocessor, str):
             max_categories = None if self.embed else _MAX_ONE_HOT_CATEGORIES
@@ -162,7 +167,7 @@ class TableInputs:
             preprocessor.fit(X)
             self._check_codes(preprocessor)
             numbers = preprocessor.encode(X)
-        # Not the same as `fit` and `transform`: encoders that learn from y fold the rows.
+        # Not `fit` and `transform`: encoders that learn from y cross-fit in `fit_transform`.
         elif hasattr(preprocessor, "fit_transform"):
             numbers = _finite_numbers(preprocessor.fit_transform(X, y), len(y))
         else:
@@ -171,6 +176,7 @@ class TableInputs:
         return numbers
 
     def _check_codes(self, preprocessor: TablePreprocessor) -> None:
+        """Raise ValueError if there are codes, and the networks have no embeddings for them."""
         if len(preprocessor.code_columns_) and not self.embed:
             names = preprocessor.get_feature_names_out()[list(preprocessor.code_columns_)]
             raise ValueError(
@@ -188,7 +194,7 @@ class TableInputs:
         return self
 
     def encode(self, X: Any) -> np.ndarray:
-        """Turn validated X into a table of finite numbers (n, d)."""
+        """Encode validated X as a table of finite numbers (n, d)."""
         preprocessor = self.preprocessor
         if preprocessor is None:
             return X
@@ -197,7 +203,7 @@ class TableInputs:
         return _finite_numbers(preprocessor.transform(X), X.shape[0])
 
     def transform(self, numbers: Any, xp: Any = np) -> Any:
-        """Standardise encoded rows, given as an array or as a tensor with operations `xp`."""
+        """Standardise encoded rows, an array or a tensor with operations `xp`."""
         return self.scaling.transform(numbers, xp)
 
     @property
@@ -207,12 +213,12 @@ class TableInputs:
 
     @property
     def encodes(self) -> bool:
-        """Whether arrays of finite numbers are changed before they are scaled."""
+        """Whether encoding changes arrays of finite numbers."""
         preprocessor = self.preprocessor
         return preprocessor is not None and not getattr(preprocessor, "is_identity", False)
 
     def encode_array(self, X: np.ndarray) -> np.ndarray:
-        """Encode an array of finite numbers whose columns are those of `fit`, in their order."""
+        """Encode an array of finite numbers, with the columns of `fit` in their order."""
         names = self.feature_names
         if names is None or not self.encodes:
             return self.encode(X)
@@ -220,12 +226,12 @@ class TableInputs:
 
     @property
     def code_columns(self) -> tuple[int, ...]:
-        """Encoded columns that hold codes of categories."""
+        """Positions of encoded columns that hold codes of categories."""
         return getattr(self.preprocessor, "code_columns_", ())
 
     @property
     def n_codes(self) -> dict[int, int]:
-        """Number of codes of each such column."""
+        """Number of codes of each column of codes."""
         columns = self.code_columns
         return dict(zip(columns, self.preprocessor.n_codes_)) if columns else {}
 
@@ -239,16 +245,16 @@ class ImageInputs:
     Parameters
     ----------
     shape : tuple of int, or None
-        (height, width[, channels]) as the user gave it; None takes the shape of X.
+        Shape (height, width[, channels]) given by the user; None uses the shape of X.
     flat : bool, default=False
-        Whether networks get flat rows.
+        Whether the networks' inputs are flat rows.
     embed : bool, default=False
-        Whether networks are those of `TabularSpace`, which get robustly scaled flat rows.
+        Whether networks are those of `TabularSpace`, whose inputs are robustly scaled flat rows.
 
     Attributes
     ----------
     shape : tuple of int
-        (height, width, channels), once `validate` has seen the data of `fit`.
+        Shape (height, width, channels), set by `validate` in `fit`.
     """
 
     preprocessor = None
@@ -268,14 +274,14 @@ class ImageInputs:
         n_axes = getattr(X, "ndim", 2)
         if reset and n_axes == 3:
             raise ValueError(
-                f"X has three axes, {X.shape}. Images need one for channels, (n, h, w, 1), or "
-                "come as flat rows with `image_shape=`."
+                f"X must have four axes (n, h, w, channels), or flat rows with `image_shape=`. "
+                f"Got {X.shape}. Grey images have one channel, (n, h, w, 1)."
             )
         shape = tuple(X.shape[1:]) if n_axes == 4 else None
         if not reset and shape not in (None, self.shape):
             raise ValueError(
                 f"X has images of shape {shape}, but {type(estimator).__name__} was fitted on "
-                f"{self.shape}."
+                f"images of shape {self.shape}."
             )
         if shape is not None:
             X = X.reshape(len(X), math.prod(shape))
@@ -285,7 +291,7 @@ class ImageInputs:
         return X
 
     def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
-        """Return X: images are numbers already."""
+        """Return X, since images are numbers already."""
         return X
 
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> ImageInputs:
@@ -298,11 +304,11 @@ class ImageInputs:
         return self
 
     def encode(self, X: Any) -> np.ndarray:
-        """Return X: images are numbers already."""
+        """Return X, since images are numbers already."""
         return X
 
     def encode_array(self, X: np.ndarray) -> np.ndarray:
-        """Return flat rows as they are: images have no names of columns."""
+        """Return flat rows unchanged, since images have no column names."""
         return X
 
     def transform(self, numbers: Any, xp: Any = np) -> Any:
@@ -311,23 +317,23 @@ class ImageInputs:
 
     @property
     def n_codes(self) -> dict[int, int]:
-        """Number of codes of each column of codes: images have none."""
+        """Empty, since images have no columns of codes."""
         return {}
 
 
 @saved_as("tables.ForeignInputs")
 class ForeignInputs:
-    """X for estimators of estimators: handed on as it is, and these say what they accept."""
+    """Inputs of meta-estimators, which pass X unchanged to inner estimators that validate it."""
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
-        """Note or compare the number and names of features, and return X."""
-        if getattr(X, "ndim", 2) != 1:  # the inner estimators say what is wrong with one row
+        """Store or compare the number and names of features, and return X."""
+        if getattr(X, "ndim", 2) != 1:  # the inner estimators raise a clear error for one row
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X
 
 
 def add_input_tags(tags: Any, preprocess: Any) -> Any:
-    """Say in scikit-learn's tags what tables the parameter `preprocess` accepts."""
+    """Set scikit-learn's input tags according to the parameter `preprocess`."""
     if isinstance(preprocess, str):
         tags.input_tags.allow_nan = True
         tags.input_tags.string = True
@@ -338,7 +344,7 @@ def add_input_tags(tags: Any, preprocess: Any) -> Any:
 
 
 def _image_shape(given: Any, seen: tuple[int, ...] | None, n_features: int) -> Any:
-    """The shape (h, w, c) of images, from the user's parameter and the data."""
+    """Determine the shape (h, w, c) of images from the user's parameter and the data."""
     if given is None:
         return seen
     shape = tuple(given)
@@ -353,14 +359,14 @@ def _image_shape(given: Any, seen: tuple[int, ...] | None, n_features: int) -> A
 
 
 def _finite_numbers(numbers: Any, n_rows: int) -> np.ndarray:
-    """What a user's transformer gives, as an array (n, d)."""
-    if sparse.issparse(numbers):  # as encoders give it by default
+    """Convert the output of a user's transformer to an array (n, d) of finite numbers."""
+    if sparse.issparse(numbers):  # the default of scikit-learn's encoders
         numbers = numbers.toarray()
     try:
         numbers = check_array(numbers, dtype="float64")
         check_consistent_length(numbers, np.empty(n_rows))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`preprocess` must make a table of finite numbers of X, row by row: {error}"
+            f"`preprocess` must convert X to a table of finite numbers, row by row: {error}"
         ) from error
     return numbers

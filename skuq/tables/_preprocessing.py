@@ -1,4 +1,4 @@
-"""Tables as they come: from columns of any kind to an array of finite numbers."""
+"""Encode tables with columns of any kind as arrays of finite numbers."""
 
 from __future__ import annotations
 
@@ -17,44 +17,46 @@ from skuq._registry import saved_as
 from skuq._warnings import warn_user
 from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
 
-# Once is too rarely to learn from; and what the rare ones teach serves those never seen.
+# Smallest number of rows with which a category gets a code of its own. Rarer categories share the
+# code of unseen ones, which is trained by them.
 _FREQUENT = 2
 
 
 @saved_as("tables.TablePreprocessor")
 class TablePreprocessor(TransformerMixin, BaseEstimator):
-    """Numbers, booleans, strings and categories, with missing values, as finite numbers.
+    """Encode numbers, booleans, strings, categories and missing values as finite numbers.
 
     Parameters
     ----------
     max_one_hot : int, default=10
-        Most categories, a missing value among them, that become columns of 0 and 1; of two
-        categories one such column says all.
+        Largest number of categories, a missing value included, that are one-hot encoded as
+        columns of 0 and 1. Two categories become a single column.
     max_categories : int or None, default=None
-        What becomes of columns with more categories. None makes each of them one column of
-        codes, for an embedding: see `code_columns_`. With a number each becomes at most so many
-        columns of 0 and 1: of its most frequent categories, and one of all others.
+        Encoding of columns with more categories. None encodes each as one column of codes, for an
+        embedding: see `code_columns_`. A number one-hot encodes each as at most this many columns:
+        its most frequent categories, and one column for all others.
     missing : {"indicator", "median"}, default="indicator"
-        A missing number becomes its column's median. "indicator" adds a column of 0 and 1
-        for each column that had missing numbers in `fit`.
+        Encoding of missing numbers. Both replace them by their column's median; "indicator" adds
+        a column of 0 and 1 for each column that had missing numbers in `fit`.
 
     Attributes
     ----------
     numeric_columns_, categorical_columns_, dropped_columns_ : ndarray of int
-        Positions in X of what was taken for numbers (booleans among them), for categories,
-        and of columns without a single value, which are left out.
+        Positions in X of columns read as numbers (booleans included), of columns read as
+        categories, and of columns without any value, which are dropped.
     medians_ : ndarray of shape (n_numeric_columns,)
+        Medians of the numeric columns.
     categories_ : list of ndarray of str
-        Of each categorical column, in order; without the missing value.
+        Sorted categories of each categorical column, without the missing value.
     code_columns_ : tuple of int
-        Positions in the output of columns of codes: whole numbers from 0, which is a category
-        that `fit` has not seen, or only once. A missing value has a code of its own where
-        `fit` has seen one.
+        Positions in the output of columns of codes. Code 0 stands for categories that `fit` has
+        not seen, or only once. A missing value has a code of its own if `fit` has seen one.
     n_codes_ : tuple of int
-        How many codes each of these columns may have.
+        Number of codes of each of these columns.
     n_features_in_ : int
+        Number of columns of X.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Only if X has string column names.
+        Names of the columns of X, defined only if X has string column names.
 
     Raises
     ------
@@ -66,16 +68,16 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
     See Also
     --------
-    sklearn.compose.ColumnTransformer : Says column by column what is to be done.
-    sklearn.preprocessing.TargetEncoder : Categories as numbers learnt from y.
+    sklearn.compose.ColumnTransformer : Apply a transformer to each column.
+    sklearn.preprocessing.TargetEncoder : Encode categories as numbers learnt from y.
 
     Notes
     -----
-    Numbers come first, in the order of X: an array of finite numbers comes out as it is.
-    Indicators follow, then columns of 0 and 1, and codes last. Columns of objects are numbers
-    if each object is one, and else categories, as text: 1 and "1" are the same. A category not
-    seen in `fit` is 0 in every column of its own; among two categories it is taken for the
-    first.
+    Numbers come first, in the order of X, so that an array of finite numbers is not changed.
+    Indicators follow, then one-hot columns, and codes last. Columns of objects are numbers if
+    each object is a number, and otherwise categories, as text: 1 and "1" are the same. A category
+    not seen in `fit` is 0 in all one-hot columns; in a column with two categories it therefore
+    counts as the first.
 
     Examples
     --------
@@ -111,11 +113,12 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None):
-        """Learn what the columns of X are, and their medians and categories.
+        """Learn the kinds of the columns of X, and their medians and categories.
 
         Parameters
         ----------
         X : array-like or DataFrame of shape (n, n_features)
+            Table to learn from.
         y : None
             Ignored.
 
@@ -135,13 +138,17 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return self
 
     def _report_dropped(self, columns):
+        """Warn about columns without any value, or raise ValueError if no column has one."""
         dropped = [columns.name(k) for k in self.dropped_columns_]
         if len(dropped) == columns.n:
-            raise ValueError("X has no value at all: all columns hold missing values only.")
+            raise ValueError(
+                "X must have at least one value. Got missing values only, in all columns."
+            )
         if dropped:
             warn_user(f"Columns {dropped} hold missing values only, and are left out.")
 
     def _fit_numbers(self, columns):
+        """Learn medians, and the columns that need an indicator of missing numbers."""
         numbers = columns.numbers(self.numeric_columns_)
         missing = np.isnan(numbers)
         self._columns_with_gaps = self.numeric_columns_[missing.any(axis=0)].tolist()
@@ -151,12 +158,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         self._indicated = np.flatnonzero(indicated)
 
     def _fit_categories(self, columns):
+        """Learn the categories, and choose and fit the encoder of each categorical column."""
         labels = [columns.labels(k) for k in self.categorical_columns_]
         for own, k in zip(labels, self.categorical_columns_):
             self._warn_of_identifier(own, columns.name(k))
             self._warn_of_numbers(own, columns.name(k))
         self._columns_with_gaps += _gaps(labels, self.categorical_columns_)
         self.categories_ = [own.vocabulary for own in labels]
+        # Columns with few categories are one-hot encoded, the others according to max_categories.
         small = np.array([own.n <= self.max_one_hot for own in labels], dtype=bool)
         large = np.flatnonzero(~small)
         self._encoders = []
@@ -170,6 +179,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         for encoder in self._encoders:
             encoder.fit(places)
         n_codes = [n for encoder in self._encoders for n in encoder.n_codes]
+        # Codes are the last columns of the output.
         n_others = len(self.get_feature_names_out()) - len(n_codes)
         self.code_columns_ = tuple(range(n_others, n_others + len(n_codes)))
         self.n_codes_ = tuple(n_codes)
@@ -178,14 +188,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         n = len(labels.codes)
         if len(labels.names) == n > self.max_one_hot:
             warn_user(
-                f"Column {name!r} has as many categories as rows ({n}): what tells rows apart "
-                "says nothing of other rows. Leave it out, or make numbers of it.",
+                f"Column {name!r} has as many categories as rows ({n}), so that nothing can be "
+                "learnt from it for other rows. Leave it out, or convert it to numbers.",
             )
 
     def _warn_of_numbers(self, labels, name):
         if len(labels.names) > self.max_one_hot and not _numbers_of(labels.names).isna().any():
             warn_user(
-                f"Column {name!r} holds numbers as text, and is taken for {len(labels.names)} "
+                f"Column {name!r} holds numbers as text, and is read as {len(labels.names)} "
                 "categories. If they are numbers, convert them first, with pandas.to_numeric.",
             )
 
@@ -202,28 +212,29 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
 
     @property
     def is_identity(self) -> bool:
-        """Whether finite numbers come out as they are."""
+        """Whether `transform` leaves finite numbers unchanged."""
         everything = len(self.numeric_columns_) == self.n_features_in_
         return everything and not len(self._indicated)
 
     def transform(self, X):
-        """The table as numbers.
+        """Encode a table as numbers.
 
         Parameters
         ----------
         X : array-like or DataFrame of shape (n, n_features)
+            Table with the columns of `fit`.
 
         Returns
         -------
         ndarray of shape (n, n_features_out)
-            Finite, in float64.
+            Finite numbers in float64.
         """
         check_is_fitted(self)
-        # A copy: of finite numbers `encode` gives what it got.
+        # Copy, because `encode` can return its argument.
         return np.array(self.encode(read_table(self, X, reset=False)))
 
     def encode(self, table) -> np.ndarray:
-        """`transform` of what `read_table` gives, without looking at its shape and names again."""
+        """Encode a table returned by `read_table`, without checking its columns again."""
         columns = Columns(table, getattr(self, "feature_names_in_", None))
         filled = numbers = columns.numbers(self.numeric_columns_)
         missing, gaps = np.isnan(numbers), []
@@ -241,7 +252,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return np.concatenate(parts, axis=1, dtype="float64")
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns of the output.
+        """List the names of the columns of the output.
 
         Parameters
         ----------
@@ -251,6 +262,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         Returns
         -------
         ndarray of str
+            Names of the output columns.
         """
         check_is_fitted(self)
         names = check_feature_names_in(self, input_features)
@@ -276,7 +288,7 @@ def _gaps(labels, columns):
 
 
 def _places(labels, vocabularies, n):
-    """Of n rows, where their labels stand in the vocabularies of their columns (n, n_columns)."""
+    """Find the positions (n, n_columns) of n rows' labels in the vocabularies of their columns."""
     places = np.empty((n, len(labels)))
     for k, (own, vocabulary) in enumerate(zip(labels, vocabularies)):
         places[:, k] = own.positions(vocabulary)
@@ -285,9 +297,9 @@ def _places(labels, vocabularies, n):
 
 @saved_as("tables.TablePreprocessor.OneHot")
 class _OneHot:
-    """Columns of 0 and 1 of some categorical columns; one column for two categories.
+    """One-hot encoder of some categorical columns; two categories become one column.
 
-    The encoders are scikit-learn's, on places in vocabularies, since text takes them long.
+    It uses scikit-learn's encoder on positions in vocabularies, because text would be slow.
     """
 
     n_codes: Sequence[int] = ()
@@ -305,7 +317,8 @@ class _OneHot:
         sizes = [len(own) for own in self._encoder.categories_]
         self._kept = slice(None)
         if self._encoder.max_categories is None:
-            # scikit-learn's `drop` would warn of every category that it has not seen.
+            # Drop the first of two categories here: with scikit-learn's `drop`, every unseen
+            # category would cause a warning.
             kept = [np.arange(size) > 0 if size == 2 else np.ones(size, bool) for size in sizes]
             self._kept = np.concatenate(kept)
 
@@ -313,13 +326,13 @@ class _OneHot:
         return self._encoder.transform(places[:, self.columns])[:, self._kept]
 
     def names(self, columns, vocabularies):
-        """Of the output, from those of the categorical columns and of their categories."""
+        """Make names of the output from those of the categorical columns and their categories."""
         own = self._encoder.get_feature_names_out([str(k) for k in self.columns])
         return [_name(*name.split("_", 1), columns, vocabularies) for name in own[self._kept]]
 
 
 def _name(column, category, columns, vocabularies):
-    """Of an output of scikit-learn's encoder, with its column and category in words."""
+    """Make the name of an output, from its column and category in scikit-learn's name."""
     column = int(column)
     if category not in ("nan", "infrequent_sklearn"):
         category = vocabularies[column][int(float(category))]
@@ -328,7 +341,7 @@ def _name(column, category, columns, vocabularies):
 
 @saved_as("tables.TablePreprocessor.Codes")
 class _Codes:
-    """Codes from 1 on; 0 for what was not seen, or only once."""
+    """Ordinal encoder with codes from 1 on; 0 is for categories not seen, or only once."""
 
     def __init__(self, columns):
         self.columns = columns
@@ -346,7 +359,7 @@ class _Codes:
 
     def transform(self, places):
         codes = self._encoder.transform(places[:, self.columns])
-        codes[codes == self._n_frequent] = -1  # which the rare ones share
+        codes[codes == self._n_frequent] = -1  # scikit-learn's common code of rare categories
         return np.where(np.isnan(codes), self._n_frequent, codes) + 1
 
     def names(self, columns, vocabularies):
@@ -354,5 +367,5 @@ class _Codes:
 
 
 def _numbers_of(names):
-    """What numbers texts are, NaN for those that are none."""
+    """Convert texts to numbers, with NaN for texts that are no numbers."""
     return pd.to_numeric(pd.Series(names, dtype=object), errors="coerce")

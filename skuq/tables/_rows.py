@@ -1,4 +1,4 @@
-"""Validated rows, and the weights and groups that come with them."""
+"""Read rows: validated X and y, with their weights and groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 
 
 def check_groups(groups: Any, X: Any) -> np.ndarray | None:
-    """Validate groups (n,); None stays None."""
+    """Check groups, and return an array (n,), or None if there are none."""
     if groups is not None and np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
     return None if groups is None else np.asarray(groups)
@@ -49,19 +49,20 @@ def read_rows(
     *,
     min_rows: int = 1,
 ) -> Rows:
-    """Validate what a user gives to `fit`, and encode it as numbers.
+    """Validate the user's arguments of `fit`, and encode them as numbers.
 
-    `inputs` and `targets` learn the encoding from the rows with positive weight; `estimator`
-    gets `n_features_in_` and `feature_names_in_`.
+    `inputs` and `targets` learn the encoding from the rows with positive weight.
 
     Parameters
     ----------
     estimator : estimator
+        It gets the attributes `n_features_in_` and `feature_names_in_`.
     inputs : Inputs
     targets : Targets
     X, y, sample_weight :
-        As the user gave them.
+        The user's arguments.
     min_rows : int, default=1
+        Minimum number of rows.
     """
     y = targets.validate(y, estimator)
     X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
@@ -80,24 +81,24 @@ def read_validation_rows(
     *,
     required: bool = False,
 ) -> Rows:
-    """Validate and encode rows that the user gives apart from those to train on.
+    """Validate and encode separate validation rows given by the user.
 
     Parameters
     ----------
     estimator : estimator
-        Knows the number and names of features.
+        Its number and names of features are compared with those of the rows.
     inputs : Inputs
     targets : Targets
     data : tuple (X, y) or (X, y, sample_weight)
     name : str
-        Name of the argument, for errors.
+        Name of the argument, for error messages.
     required : bool, default=False
-        Whether it is an error if no row has a positive weight.
+        Raise ValueError if no row has a positive weight.
 
     Returns
     -------
     Rows
-        Those with positive weight.
+        The rows with positive weight.
     """
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise ValueError(
@@ -111,7 +112,7 @@ def read_validation_rows(
         Rows(X, values, check_weights(weight[0] if weight else None, X, relative=True))
     )
     if required and not len(rows.used):
-        raise ValueError(f"`{name}` has no row of positive weight.")
+        raise ValueError(f"`{name}` must have a row of positive weight. Got {len(rows.X)} rows.")
     return rows.take(rows.used)
 
 
@@ -119,10 +120,10 @@ def warn_of_few_rows(
     n_valid: int,
     advice: str = "A larger validation_fraction or validation_data may help.",
 ) -> None:
-    """Warn that members are chosen on few validation rows."""
+    """Warn if members are chosen on few validation rows."""
     if n_valid < _ENOUGH_VALIDATION_ROWS:
         warn_user(
             f"Members are chosen on {n_valid} validation rows; below {_ENOUGH_VALIDATION_ROWS} the "
-            f"choice owes much to chance. {advice}".rstrip(),
+            f"choice depends much on chance. {advice}".rstrip(),
             SmallValidationWarning,
         )

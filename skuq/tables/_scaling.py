@@ -1,4 +1,4 @@
-"""Standardising inputs and targets, and the way back."""
+"""Standardise inputs and targets, and convert predictions back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sklearn.preprocessing import StandardScaler
 
 from skuq._registry import saved_as
 
-# Networks extrapolate with powers of their input; farther out than this, and outputs
-# would leave the range of float64.
+# Bound of standardised inputs. Outputs of deep networks can grow like powers of their inputs, and
+# would overflow float64 for larger inputs.
 FARTHEST = 1e6
 
 _TOO_LARGE = (
@@ -21,36 +21,37 @@ _TOO_LARGE = (
 
 
 def hard_clip(xp: Any, z: Any) -> Any:
-    """Clip standardised values at a million standard deviations, on arrays or tensors."""
+    """Clip standardised values (arrays or tensors) at a million standard deviations."""
     return xp.clip(z, -FARTHEST, FARTHEST)
 
 
 def smooth_clip(xp: Any, z: Any) -> Any:
-    """Bound standardised values by 3, smoothly: z / sqrt(1 + (z / 3)**2)."""
-    z = hard_clip(xp, z)  # squares stay finite
+    """Bound standardised values smoothly by 3: z / sqrt(1 + (z / 3)**2)."""
+    z = hard_clip(xp, z)  # keeps squares finite
     return z / xp.sqrt(1 + (z / 3) ** 2)
 
 
 @saved_as("tables.Scaling")
 class Scaling:
-    """Zero mean and unit variance for every column of X.
+    """Scale every column of X to zero mean and unit variance.
 
-    Constant columns are centred only.
+    Constant columns are only centred.
 
     Parameters
     ----------
     passthrough : sequence of int, default=()
-        Columns of X that stay as they are: codes for an embedding.
+        Columns of X that are not scaled, such as codes for an embedding.
     limits : pair of ndarray of shape (n_features,), optional
-        Smallest and largest value of each column; others are taken for the nearer of them.
+        Smallest and largest value of each column; values beyond are replaced by the nearer one.
 
     Attributes
     ----------
     mean_, scale_ : ndarray of shape (n_features,)
-        A column becomes ``(x - mean_) / scale_``, within a million of zero.
+        Location and scale of each column: it becomes ``(x - mean_) / scale_``, clipped at a
+        million.
     """
 
-    #: What keeps standardised inputs within bounds; ``clip(xp, z)``.
+    #: Function ``clip(xp, z)`` that bounds standardised inputs.
     clip = staticmethod(hard_clip)
 
     limits: tuple[np.ndarray, np.ndarray] | None = None  # files of earlier versions have none
@@ -64,7 +65,7 @@ class Scaling:
         self.limits = limits
 
     def fit(self, X: np.ndarray, sample_weight: np.ndarray | None = None) -> Scaling:
-        """Learn from finite rows X (n, d) with positive weights (n,), if any are given."""
+        """Learn location and scale from finite rows X (n, d), with positive weights if given."""
         self.mean_, self.scale_ = self._learn(*self._columns(self._limited(X), sample_weight))
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
@@ -75,30 +76,32 @@ class Scaling:
     def _columns(
         self, X: np.ndarray, weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Columns that share a mean and a scale, and the weight of each of their rows."""
+        """Arrange X so that each column shares a mean and a scale; return it with row weights."""
         return X, weight
 
     def _learn(
         self, columns: np.ndarray, weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Compute location and scale of each column."""
         return standard(columns, weight)
 
     def transform(self, X: Any, xp: Any = np) -> Any:
-        """Standardise X, an array or a tensor whose operations are `xp`."""
+        """Standardise X, an array or a tensor with operations `xp`."""
         X = self._limited(X, xp)
         if xp is not np:
             z = self.clip(xp, (X - self.mean_) / self.scale_)
             if not self.passthrough:
                 return z
             return xp.where(np.isin(np.arange(len(self.mean_)), self.passthrough), X, z)
-        # X has been validated: scikit-learn's own transform would check it again, which costs
-        # more than a small network does for one row.
+        # Not by scikit-learn's transform, which would validate X again: for one row that costs
+        # more than a small network.
         inputs = X - self.mean_
-        inputs /= self.scale_  # in place: X may be most of the memory there is
+        inputs /= self.scale_  # in place, since X can take most of the memory
         np.clip(inputs, -FARTHEST, FARTHEST, out=inputs)
         return self._with_passthrough(inputs, X)
 
     def _with_passthrough(self, inputs: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """Put the columns that are not scaled back into scaled inputs."""
         if self.passthrough:
             inputs[:, self.passthrough] = np.asarray(X)[:, self.passthrough]
         return inputs
@@ -106,12 +109,12 @@ class Scaling:
 
 @saved_as("tables.RobustScaling")
 class RobustScaling(Scaling):
-    """Zero median and unit interquartile range for columns of X, smoothly bounded by 3.
+    """Scale columns of X to zero median and unit interquartile range, smoothly bounded by 3.
 
-    Where a column's quartiles coincide, half the median distance of its other values from the
-    median takes their place: of two values half the range, as in the paper. A constant column
-    is 0, whatever it is later. One outlier among several values, however far, moves nothing
-    else. Sample weights are ignored.
+    If a column's quartiles are equal, half the median distance of its other values from the
+    median is used instead; for columns with two values this is half the range, as in the paper. A
+    column that is constant in training always becomes 0. A single outlier among several values
+    does not change the scale. Sample weights are ignored.
 
     References
     ----------
@@ -129,32 +132,32 @@ class RobustScaling(Scaling):
             scale = third - first
         for k in np.flatnonzero(scale == 0):
             others = columns[columns[:, k] != median[k], k]
-            # Halved first: the distance of two numbers may overflow.
+            # Halve first, since the distance of two numbers can overflow.
             scale[k] = np.median(abs(others / 2 - median[k] / 2)) if len(others) else 0.0
         if not np.isfinite(scale).all():
             raise ValueError(_TOO_LARGE)
-        # By infinity, so that a column constant in training stays 0 afterwards too.
+        # Divide constant columns by infinity, so that they are 0 in prediction, too.
         return median, np.where(scale > 0, scale, np.inf)
 
     def transform(self, X: Any, xp: Any = np) -> Any:
-        """Scale X, an array or a tensor whose operations are `xp`, to within 3 of zero."""
+        """Scale X, an array or a tensor with operations `xp`, to (-3, 3)."""
         if xp is not np:
             return super().transform(X, xp)
-        with np.errstate(over="ignore"):  # clipped
+        with np.errstate(over="ignore"):  # values that overflow are clipped
             inputs = smooth_clip(np, super().transform(X))
         return self._with_passthrough(inputs, X)
 
 
 @saved_as("tables.ImageScaling")
 class ImageScaling(Scaling):
-    """Zero mean and unit variance for every channel of images, over all pixels.
+    """Scale every channel of images to zero mean and unit variance, over all pixels.
 
-    A scale for every pixel would blow up those that are nearly always black.
+    A scale for each pixel would amplify pixels that are nearly always black.
 
     Parameters
     ----------
     shape : tuple of int
-        (height, width, channels) of the images, which come as flat rows.
+        Shape (height, width, channels) of the images, which are given as flat rows.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
@@ -168,47 +171,49 @@ class ImageScaling(Scaling):
         return pixels, None if weight is None else np.repeat(weight, len(pixels) // len(X))
 
     def transform(self, X: Any, xp: Any = np) -> Any:
-        """Standardise flat rows or images to images (n, height, width, channels)."""
+        """Standardise flat rows or images, and return images (n, height, width, channels)."""
         return super().transform(X if xp is not np else X.reshape(len(X), *self.shape), xp)
 
 
 @saved_as("tables.NoScaling")
 class NoScaling(Scaling):
-    """Columns as they are, for data that already have the scale a method asks for."""
+    """Leave columns unscaled, for data that already have a suitable scale."""
 
     def _learn(
         self, columns: np.ndarray, weight: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        mean, scale = standard(columns, weight)  # raises where values overflow
+        mean, scale = standard(columns, weight)  # raises an error if values overflow
         if abs(columns).max() > FARTHEST:
             raise ValueError(
                 f"X that is not standardised must lie within {FARTHEST:g} of 0, better within 1. "
-                f"Got {columns.flat[abs(columns).argmax()]:.6g}."
+                f"Got {columns.flat[abs(columns).argmax()]:.6g}. Scale it, or set "
+                "`standardize=True`."
             )
         return np.zeros_like(mean), np.ones_like(scale)
 
 
 @saved_as("tables.TargetScaling")
 class TargetScaling:
-    """Zero mean and unit variance for every output of y, and the way back.
+    """Scale every output of y to zero mean and unit variance, and convert predictions back.
 
-    A constant output is centred only, until `narrow`.
+    A constant output is only centred, until `narrow` is called.
 
     Parameters
     ----------
     standardize : bool, default=True
-        False leaves y as it is.
+        Standardise y. False leaves it unchanged.
 
     Attributes
     ----------
     mean_, scale_ : ndarray of shape (n_outputs,)
+        Mean and scale of each output.
     """
 
     def __init__(self, standardize: bool = True) -> None:
         self.standardize = standardize
 
     def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetScaling:
-        """Learn from finite targets y (n, m) with positive weights (n,), if any are given."""
+        """Learn mean and scale from finite targets y (n, m), with positive weights if given."""
         self.mean_, self.scale_ = standard(y, sample_weight)
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
@@ -223,7 +228,7 @@ class TargetScaling:
         return (y - self.mean_) / self.scale_
 
     def restore(self, loc: Any, scale: Any) -> tuple[Any, Any]:
-        """Means and standard deviations (.., m) in units of y, from arrays or tensors."""
+        """Convert means and standard deviations (.., m) to units of y; arrays or tensors."""
         return loc * self.scale_ + self.mean_, scale * self.scale_
 
 
@@ -238,13 +243,13 @@ def constant_scale(value: Any) -> Any:
 
 
 def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column of (n, d); 1 for a constant column.
+    """Compute mean and standard deviation of each column of (n, d); 1 for a constant column.
 
     Raises ValueError if a variance overflows.
     """
-    with np.errstate(over="ignore"):  # seen below, and said in words
+    with np.errstate(over="ignore"):  # checked below
         scaler = StandardScaler().fit(values, sample_weight=weight)
-    # A constant's mean is itself, without the rounding of a sum of large numbers.
+    # The mean of a constant column is its value, without the rounding of a sum.
     constant = np.ptp(values, axis=0) == 0
     mean = np.where(constant, values[0], scaler.mean_)
     if not (np.isfinite(mean).all() and np.isfinite(scaler.var_).all()):

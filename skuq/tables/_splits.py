@@ -1,4 +1,4 @@
-"""Which rows train and which validate."""
+"""Split rows into training and validation rows, or into folds."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from skuq.tables._training_data import TrainingData
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Rows that train and rows that validate.
+    """Training rows and validation rows.
 
     Attributes
     ----------
     train : Rows
-        Rows that train; with `parts` all rows, which each part divides in its own way.
+        Training rows; with `parts` all rows, of which each part is another split.
     valid : Rows or None
-        Rows that validate every network, if there are any.
+        Validation rows common to all networks, if there are any.
     positions : ndarray or None
-        Positions of the rows that validate among those given to `fit`; None if they were given
-        apart, or nothing validates.
+        Positions of the validation rows among those given to `fit`. None if the user gave
+        separate validation rows, or there are none.
     parts : list of pairs of ndarray, or None
-        Positions in `train` that each network trains and validates on: a split for each member,
-        or the folds of a cross-validation.
+        Positions in `train` that each network trains and validates on: one split for each
+        member, or the folds of a cross-validation.
     """
 
     train: Rows
@@ -55,14 +55,14 @@ class Splits:
 
     @property
     def n_train(self) -> int:
-        """Rows that one network trains on."""
+        """Number of rows that one network trains on."""
         if self.parts is None:
             return len(self.train.X)
         return min(len(train) for train, _ in self.parts)
 
     @property
     def n_valid(self) -> int:
-        """Rows that choices between networks are made on."""
+        """Number of rows on which networks are compared."""
         return 0 if not self.validates else len((self.valid or self.train).X)
 
     def training_data(self, inputs: Inputs, targets: Targets) -> TrainingData:
@@ -78,7 +78,7 @@ class Splits:
 def standardise_rows(
     rows: Rows, inputs: Inputs, targets: Targets
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return standardised X and y of rows, and their weights."""
+    """Return the standardised X and y of rows, and their weights."""
     return inputs.transform(rows.X), targets.transform(rows.y), rows.weight
 
 
@@ -94,31 +94,34 @@ def make_splits(
     labels: np.ndarray | None = None,
     repeat: int = 0,
 ) -> Splits:
-    """Decide who trains and who validates.
+    """Split rows into training and validation rows, or into folds.
 
-    Rows of weight 0 are left out. The first that applies decides: rows given for validation,
-    folds (`cv`), a share of the rows (`fraction`), or nothing validates.
+    Rows of weight 0 are left out. The first of these that is given is used: rows for validation
+    (`validation`), folds (`cv`), or a share of the rows (`fraction`). Without any of them there
+    are no validation rows.
 
     Parameters
     ----------
     rows : Rows
+        All rows of `fit`.
     entropy : int
-        Of the fit; decides all draws.
+        Origin of the random numbers of the fit, which determines all splits.
     fraction : float, optional
-        Share of the rows (with `groups`: of the groups) that validate.
+        Share of the rows (with `groups`: of the groups) for validation.
     cv : int, cross-validation generator or iterable, optional
-        A number shuffles the rows, keeps `groups` together and divides `labels` in proportion.
+        Folds. A number of folds shuffles the rows, keeps `groups` together and stratifies by
+        `labels`.
     n_members : int, optional
-        Gives each of so many members a split of its own, unless there are `groups`: these differ
-        in size, and the members of a stack have equally many rows.
+        Make one split for each of this many members. It is ignored with `groups`, since these
+        differ in size, and the members of a stack need equally many rows.
     validation : Rows, optional
-        Given by the user.
+        Validation rows given by the user.
     groups : ndarray of shape (n,), optional
-        Rows of one group are never divided.
+        Groups; all rows of a group are on the same side of a split.
     labels : ndarray of shape (n,), optional
-        Classes to divide in proportion.
+        Classes, by which splits are stratified.
     repeat : int, default=0
-        Another number divides the rows into other folds, if `cv` is a number.
+        Number of a repeat, which gives other folds if `cv` is a number.
 
     Raises
     ------
@@ -153,12 +156,12 @@ def _split_used(
     groups: np.ndarray | None,
     labels: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of training and validation rows, among those with a positive weight."""
+    """Split the rows with positive weight, and return positions for training and validation."""
     used = rows.used
     if len(used) < 2:
         raise ValueError(
             "Training and validation need at least 2 rows of positive weight. "
-            f"Got {len(used)} (n_samples={len(rows.X)})."
+            f"Got {len(used)} (n_samples={len(rows.X)}). Add rows, or train without validation."
         )
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     train, valid = split_rows(len(used), fraction, rng, groups, labels)
@@ -172,14 +175,14 @@ def _folds(
     groups: np.ndarray | None,
     labels: np.ndarray | None,
 ) -> list[tuple[np.ndarray, ...]]:
-    """Pairs of positions to train on and to validate on; every row validates once."""
+    """List folds as pairs of positions to train on and to validate on."""
     if isinstance(cv, Integral):
         if groups is not None and len(np.unique(groups)) < 2:
             raise ValueError(
                 "Folds need at least two groups of rows of positive weight, and `groups` has one: "
                 f"{np.asarray(groups).tolist()[0]!r}. Give `validation_data`, or no groups."
             )
-        # Where no class has a row for every fold, classes are divided like any other rows.
+        # If no class has a row for every fold, the split is not stratified.
         if labels is not None and np.unique(labels, return_counts=True)[1].max() < cv:
             labels = None
         kinds = (KFold, StratifiedKFold), (GroupKFold, StratifiedGroupKFold)
@@ -194,19 +197,21 @@ def _folds(
 def out_of_fold_splits(
     cv: Any, X: Any, y: Any, groups: Any = None, *, classifier: bool = False
 ) -> list[tuple[np.ndarray, ...]]:
-    """List pairs of positions (train, test) that predict every row once.
+    """List folds as pairs of positions (train, test), in which every row is tested once.
 
     Raises
     ------
     ValueError
-        If `cv` does not put every row into exactly one test fold, or trains on rows it tests.
+        If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
     splits = [
         tuple(_check_positions(part, len(y), cv) for part in pair)
         for pair in check_cv(cv, y, classifier=classifier).split(X, y, groups)
     ]
     if not splits:
-        raise ValueError(f"`cv` gave no folds (a generator does so once only). Got {_short(cv)}.")
+        raise ValueError(
+            f"`cv` has no folds. Got {_short(cv)}. A generator can only be used once: give a list."
+        )
     tested = np.sort(np.concatenate([test for _, test in splits]))
     if not np.array_equal(tested, np.arange(len(y))):
         raise ValueError(
@@ -216,14 +221,15 @@ def out_of_fold_splits(
     for k, (train, test) in enumerate(splits):
         if not len(train) or not len(test) or np.isin(test, train).any():
             raise ValueError(
-                "`cv` must give rows to train on, and others to test on. Fold "
-                f"{k} of {_short(cv)} has {len(train)} and {len(test)}, of which "
-                f"{np.isin(test, train).sum()} in both."
+                "`cv` must give rows to train on, and other rows to test on. Fold "
+                f"{k} of {_short(cv)} has {len(train)} and {len(test)} rows, of which "
+                f"{np.isin(test, train).sum()} are in both."
             )
     return splits
 
 
 def _check_positions(rows: Any, n: int, cv: Any) -> np.ndarray:
+    """Convert one part of a fold, positions or a mask, to positions of n rows."""
     rows = np.asarray(rows)
     if rows.dtype == bool and rows.shape == (n,):
         rows = np.flatnonzero(rows)
@@ -234,6 +240,7 @@ def _check_positions(rows: Any, n: int, cv: Any) -> np.ndarray:
 
 
 def _short(cv: Any) -> str:
+    """Represent `cv` in at most about 200 characters."""
     text = repr(cv)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
@@ -245,20 +252,20 @@ def split_rows(
     groups: Any = None,
     labels: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of training and of validation rows, both sorted and never empty.
+    """Draw positions of training and of validation rows, both sorted and never empty.
 
     Parameters
     ----------
     n_rows : int
-        At least 2.
+        Number of rows, at least 2.
     validation_fraction : float
-        Share of the rows (with `groups`: of the groups) that validate.
+        Share of the rows (with `groups`: of the groups) for validation.
     rng : numpy.random.Generator
     groups : array-like of shape (n_rows,), optional
-        Rows of one group are never divided.
+        Groups; all rows of a group are on the same side.
     labels : array-like of shape (n_rows,), optional
-        Classes to divide in proportion, each with a training row as far as the rows
-        that do not validate suffice. Ignored with `groups`.
+        Classes, by which the split is stratified. Every class gets a training row, if there are
+        enough training rows. Ignored with `groups`.
 
     Raises
     ------
@@ -268,7 +275,10 @@ def split_rows(
     if groups is not None:
         codes, named = pd.factorize(np.asarray(groups), use_na_sentinel=False)
         if len(named) < 2:
-            raise ValueError("`groups` must name at least two groups: one has to validate.")
+            raise ValueError(
+                "`groups` must have at least two groups, one for training and one for validation. "
+                f"Got {len(named)}."
+            )
         n_valid = int(np.clip(round(validation_fraction * len(named)), 1, len(named) - 1))
         validates = np.isin(codes, rng.permutation(len(named))[:n_valid])
         return np.flatnonzero(~validates), np.flatnonzero(validates)
@@ -277,17 +287,17 @@ def split_rows(
     n_valid = int(np.clip(round(validation_fraction * n_rows), 1, n_rows - 1))
     order = rng.permutation(n_rows)
     if labels is not None:
-        order = _interleaved(order, np.asarray(labels)[order])
+        order = _interleave_classes(order, np.asarray(labels)[order])
     return np.sort(order[n_valid:]), np.sort(order[:n_valid])
 
 
-def _interleaved(order: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The same rows so that every beginning has all classes in about their proportion.
+def _interleave_classes(order: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Sort rows so that the first k rows, for any k, have all classes in about their proportion.
 
-    The last row of each class comes last of all, where it trains.
+    The last row of each class is put at the end, so that it becomes a training row.
     """
     _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    rank = pd.Series(codes).groupby(codes).cumcount().to_numpy()  # within its class
+    rank = pd.Series(codes).groupby(codes).cumcount().to_numpy()  # number within the class
     position = (rank + 0.5) / counts[codes]
     position[rank == counts[codes] - 1] = 2.0
     return order[np.argsort(position, kind="stable")]

@@ -1,8 +1,8 @@
-"""Targets on a scale where their noise is nearer to normal, and the way back.
+"""Transform targets so that their noise is closer to normal, and transform them back.
 
-A map of one output works element by element, on arrays of any shape. All maps are strictly
-increasing, from all numbers onto all numbers, with a derivative everywhere: a density of
-transformed targets is then one of the targets, whatever networks predict.
+The map of one output works element by element, on arrays of any shape. All maps are strictly
+increasing, differentiable, and map the real numbers onto themselves. Therefore any predicted
+density of transformed targets gives a density of the targets.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from scipy.optimize import elementwise
 from skuq._registry import saved_as
 from skuq.tables._scaling import constant_scale
 
-# Of the normal scores: rows that an interval between two of them holds, and most of these.
+# Knots of the quantile map: smallest number of rows between two knots, and most intervals.
 _ROWS_EACH, _MOST_INTERVALS = 10, 100
-_CLOSEST = 1e-6  # knots, of the range that holds most values
-_SMALLEST_LEVEL = 1e-9
+_CLOSEST = 1e-6  # smallest distance of two knots, relative to the central 90% of the values
+_SMALLEST_LEVEL = 1e-9  # levels are clipped, so that normal scores are finite
 
 
 @saved_as("tables.TargetTransform")
 class TargetTransform:
-    """A strictly increasing map for each output of y; where networks are trained, and back.
+    """Transform each output of y by a strictly increasing map.
 
     Parameters
     ----------
     kind : {"standard", "yeo-johnson", "quantile"}, default="standard"
-        "standard" has mean 0 and variance 1. "yeo-johnson" bends y by a power first, the one
-        under which it is likeliest to be normal, for skewed targets. "quantile" makes y
-        normal through about 100 of its quantiles, fewer of small data, with a smooth curve
-        between them.
+        "standard" scales to mean 0 and variance 1. "yeo-johnson", for skewed targets, applies a
+        power transform first, with the power of maximum likelihood under normality. "quantile"
+        maps about 100 quantiles of y (fewer for small data) to those of a normal distribution,
+        with a smooth curve between them.
 
     Attributes
     ----------
     outputs_ : tuple
-        The maps, one an output.
+        The maps, one for each output.
 
     Notes
     -----
-    The power of "yeo-johnson" is kept in [0, 2], where the map is onto. Farther beyond the
-    data than their range is wide, the curve goes on as a straight line; that of "quantile" does
-    so beyond the data. A constant y is centred only, until `narrow`.
+    The power of "yeo-johnson" lies in [0, 2], where the map is onto. All maps continue as
+    straight lines far from the data: "quantile" beyond the range of the data, and "yeo-johnson"
+    at a distance of one range from it. A constant y is only centred, until `narrow` is called.
 
     References
     ----------
@@ -73,9 +73,9 @@ class TargetTransform:
         Parameters
         ----------
         y : ndarray of shape (n, m)
-            Finite.
+            Finite targets.
         sample_weight : ndarray of shape (n,), optional
-            Positive.
+            Positive weights of the rows.
 
         Returns
         -------
@@ -99,22 +99,23 @@ class TargetTransform:
         )
 
     def forward(self, y) -> np.ndarray:
-        """Transformed targets, of the same shape (.., m)."""
+        """Transform targets (.., m)."""
         return self._each("forward", y)
 
     def inverse(self, z) -> np.ndarray:
-        """Targets, from transformed ones (.., m)."""
+        """Transform (.., m) back to targets."""
         return self._each("inverse", z)
 
     def log_derivative(self, y) -> np.ndarray:
-        """Logarithm of the derivative of `forward` (.., m)."""
+        """Compute the logarithm of the derivative of `forward`, (.., m)."""
         return self._each("log_derivative", y)
 
     def output(self, k: int) -> Any:
-        """The map of one output, for arrays without the output axis."""
+        """Select the map of one output, for arrays without the output axis."""
         return self.outputs_[k]
 
     def _each(self, what, values):
+        """Call a method of each output's map on its part of the last axis."""
         values = np.asarray(values, dtype="float64")
         return np.stack(
             [getattr(own, what)(values[..., k]) for k, own in enumerate(self.outputs_)], axis=-1
@@ -122,11 +123,12 @@ class TargetTransform:
 
 
 def _learn(kind, y, weight):
+    """Learn the map of one output y (n,), with weights (n,) that sum to 1."""
     if np.ptp(y) == 0:
         return _Line(y[0], 1.0)
-    with np.errstate(over="ignore", invalid="ignore"):  # seen below
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
         line = _Line(*_moments(y, weight))
-    if line.scale == 0:  # values differ by less than squares can say
+    if line.scale == 0:  # the squares of the differences underflow
         return _Line(line.mean, np.ptp(y))
     if not np.isfinite([line.mean, line.scale]).all():
         raise ValueError(
@@ -137,13 +139,14 @@ def _learn(kind, y, weight):
 
 
 def _moments(y, weight):
+    """Compute weighted mean and standard deviation."""
     mean = weight @ y
     return mean, np.sqrt(weight @ (y - mean) ** 2)
 
 
 @saved_as("tables.TargetTransform.Line")
 class _Line:
-    """(y - mean) / scale."""
+    """Standardising map (y - mean) / scale."""
 
     def __init__(self, mean, scale):
         self.mean, self.scale = float(mean), float(scale)
@@ -158,21 +161,21 @@ class _Line:
         return np.full(np.shape(y), -np.log(self.scale))
 
 
-_NOTICEABLE = 1e-6  # nats a row
+_NOTICEABLE = 1e-6  # smallest gain of a power over the identity, in nats for each row
 
 
 @saved_as("tables.TargetTransform.Power")
 class _Power:
-    """Yeo and Johnson's power of y, standardised; straight far beyond the data.
+    """Standardised power transform of Yeo and Johnson, which is linear far beyond the data.
 
     Parameters
     ----------
     power : float
-        In [0, 2].
+        Power in [0, 2]; 1 is the identity.
     mean, scale : float
-        Of the powers.
+        Mean and standard deviation of the transformed values.
     low, high : float
-        Where the curve ends.
+        Ends of the curve, beyond which the map is linear.
     """
 
     def __init__(self, power, mean, scale, low, high):
@@ -181,10 +184,11 @@ class _Power:
 
     @classmethod
     def learn(cls, y, weight):
+        # Mean over rows of the log derivative, divided by power - 1.
         logs = weight @ (np.sign(y) * np.log1p(abs(y)))
 
         def loss(power):
-            """Of the likelihood, maximal over mean and variance: their Eq. 3.1."""
+            """Minus the profile log likelihood of a power, up to a constant: their Eq. 3.1."""
             return np.log(_moments(_power(y, power), weight)[1]) - (power - 1) * logs
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -194,10 +198,11 @@ class _Power:
                 method="bounded",
                 options={"xatol": 1e-8},
             )
-        # Where powers hardly bend y, the likelihoods of all are equal but for rounding.
+        # If the range of y is so small that powers are almost linear, all likelihoods are equal up
+        # to rounding.
         rounding = 4 * np.finfo(float).eps * abs(y).max() / _moments(y, weight)[1]
         if not loss(found.x) < loss(1.0) - _NOTICEABLE - rounding:
-            return _Line(*_moments(y, weight))  # what the power 1 is
+            return _Line(*_moments(y, weight))  # equal to the power 1
         power = float(found.x)
         reach = np.ptp(y)
         mean, scale = _moments(_power(y, power), weight)
@@ -206,6 +211,7 @@ class _Power:
         return cls(power, mean, scale, y.min() - reach, y.max() + reach)
 
     def forward(self, y):
+        # Outside [low, high]: the value at the end, plus distance times slope.
         on_curve = np.clip(y, self.low, self.high)
         straight = (y - on_curve) * np.exp(self._log_slope(on_curve))
         return (_power(on_curve, self.power) - self.mean) / self.scale + straight
@@ -220,34 +226,41 @@ class _Power:
         return self._log_slope(np.clip(y, self.low, self.high))
 
     def _log_slope(self, y):
+        """Log of the derivative inside the curve: (power - 1) sign(y) log(1 + |y|) - log(scale)."""
         return (self.power - 1) * np.sign(y) * np.log1p(abs(y)) - np.log(self.scale)
 
 
 def _power(y, power):
-    """Their Eq. 2.1."""
+    """Apply the power transform of Yeo and Johnson (their Eq. 2.1).
+
+    It is ((1 + y)^power - 1) / power for y >= 0, and -((1 - y)^(2 - power) - 1) / (2 - power) for
+    y < 0, with logarithms as limits.
+    """
     up, down = np.maximum(y, 0), np.maximum(-np.asarray(y), 0)
     return special.boxcox1p(up, power) - special.boxcox1p(down, 2 - power)
 
 
 def _inverse_power(values, power):
+    """Invert `_power`."""
     up, down = np.maximum(values, 0), np.maximum(-np.asarray(values), 0)
     return special.inv_boxcox1p(up, power) - special.inv_boxcox1p(down, 2 - power)
 
 
 @saved_as("tables.TargetTransform.Scores")
 class _Scores:
-    """Normal scores of quantiles, as a curve from scores to y; straight beyond the data.
+    """Map from quantiles of y to normal scores, which is linear beyond the data.
 
-    The curve is y as a function of the score, since this way is gone far more often.
+    The curve is stored as y as a function of the score, because `inverse` is called far more often
+    than `forward`.
 
     Parameters
     ----------
     scores, values : ndarray of shape (n_knots,)
-        Both increasing.
+        Increasing normal scores, and values of y at them.
     """
 
     def __init__(self, scores, values):
-        # One more knot on either side: the curve meets its straight ends with their slope.
+        # Add a knot on either side, so that the curve has the slope of its straight ends there.
         ends = [2 * scores[0] - scores[1], 2 * values[0] - values[1]]
         beyond = [2 * scores[-1] - scores[-2], 2 * values[-1] - values[-2]]
         self.scores = np.concatenate([ends[:1], scores, beyond[:1]])
@@ -259,7 +272,7 @@ class _Scores:
         self._slope = self._curve.derivative()
 
     def __getstate__(self):
-        # The curve follows from its knots, and the state of SciPy's objects is its own affair.
+        # Only the knots: the curve follows from them, and SciPy's state can change.
         return {"scores": self.scores, "values": self.values}
 
     def __setstate__(self, state):
@@ -270,16 +283,17 @@ class _Scores:
     def learn(cls, y, weight):
         values, index = np.unique(y, return_inverse=True)
         mass = np.bincount(index, weight)
-        # A value's level lies in the middle of its own mass: ties are no trouble.
+        # The level of a value is the middle of its mass, also for ties.
         level = np.cumsum(mass) - mass / 2
-        n_rows = 1 / (weight @ weight)  # Kish's, of uneven weights
+        n_rows = 1 / (weight @ weight)  # Kish's effective number of rows
         n_intervals = int(np.clip(n_rows // _ROWS_EACH, 1, _MOST_INTERVALS))
         levels = np.linspace(level[0], level[-1], n_intervals + 1)
         knots = np.interp(levels, level, values)
         scores = special.ndtri(np.clip(levels, _SMALLEST_LEVEL, 1 - _SMALLEST_LEVEL))
-        most = np.interp(0.95, level, values) - np.interp(0.05, level, values)
-        kept = _apart(scores, knots, _CLOSEST * (most if most > 0 else np.ptp(y)))
-        return cls(scores[kept], knots[kept])
+        # Drop knots that are too close, at which the curve would be too steep.
+        spread = np.interp(0.95, level, values) - np.interp(0.05, level, values)
+        positions = _thin_knots(scores, knots, _CLOSEST * (spread if spread > 0 else np.ptp(y)))
+        return cls(scores[positions], knots[positions])
 
     def forward(self, y):
         y = np.asarray(y, dtype="float64")
@@ -295,31 +309,32 @@ class _Scores:
         return -np.log(self._slope(self._score(on_curve)))
 
     def _end_slope(self, upper):
+        """Slope dy/dscore of the straight lower or upper end."""
         slopes = np.diff(self.values[[0, 1, -2, -1]]) / np.diff(self.scores[[0, 1, -2, -1]])
         return np.where(upper, slopes[2], slopes[0])
 
     def _score(self, y):
-        """Where the curve is at y, between its ends."""
+        """Find the scores at which the curve has the values y, between its ends."""
         k = np.clip(np.searchsorted(self.values, y, "right"), 1, len(self.values) - 1)
         low, high = self.scores[k - 1], self.scores[k]
         root = elementwise.find_root(lambda z, y: self._curve(z) - y, (low, high), args=(y,))
-        # At a knot rounding may leave no change of sign: the nearer end is the root.
+        # At a knot, rounding can leave no change of sign: take the nearer end of the interval.
         nearer = np.where(y - self.values[k - 1] < self.values[k] - y, low, high)
         return np.where(root.success, root.x, nearer)
 
 
-def _apart(scores, values, gap):
-    """Positions of knots with at least `gap` between values, both ends among them."""
-    kept = [0]
+def _thin_knots(scores, values, gap):
+    """Select positions of knots whose values differ by more than `gap`, including both ends."""
+    positions = [0]
     for k in range(1, len(values)):
-        if values[k] - values[kept[-1]] > gap and scores[k] > scores[kept[-1]]:
-            kept.append(k)
+        if values[k] - values[positions[-1]] > gap and scores[k] > scores[positions[-1]]:
+            positions.append(k)
     last = len(values) - 1
-    if kept[-1] != last:
-        if len(kept) > 1:
-            kept.pop()
-        kept.append(last)
-    return kept
+    if positions[-1] != last:
+        if len(positions) > 1:
+            positions.pop()
+        positions.append(last)
+    return positions
 
 
 _KINDS = {"standard": _Line, "yeo-johnson": _Power, "quantile": _Scores}

@@ -1,4 +1,4 @@
-"""How a user's y becomes numbers for training, and raw outputs a predictive distribution.
+"""Convert a user's y to numbers for training, and raw outputs to predictive distributions.
 
 Notation: n rows, m outputs, K members or passes; raw outputs are (K, n, n_raw).
 """
@@ -48,7 +48,7 @@ TARGET_CONSTRAINTS: dict[str, list[Any]] = {
     "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],
 }
 
-#: What a network predicts for each value of the parameter `loss`.
+#: Head for each value of the parameter `loss`.
 HEADS: dict[str, Any] = {
     "nll": GaussianHead,
     "beta-nll": lambda n_outputs: GaussianHead(n_outputs, beta=0.5),
@@ -61,13 +61,13 @@ HEADS: dict[str, Any] = {
 
 
 class Targets(Protocol):
-    """What every kind of targets knows."""
+    """Interface of all kinds of targets."""
 
     head: Any
 
     @property
     def is_transformed(self) -> bool:
-        """Whether y is more than standardised."""
+        """Whether y is transformed nonlinearly."""
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -77,16 +77,16 @@ class Targets(Protocol):
         """Check the y of `fit`."""
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Learn shapes or classes, and return y as numbers (n, m)."""
+        """Learn the shape of y or its classes, and return y as numbers (n, m)."""
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as numbers (n, m)."""
 
     def weigh(self, rows: Rows) -> Rows:
-        """Return the rows with the weights that training takes."""
+        """Return the rows with their weights in training."""
 
     def labels(self, y: np.ndarray) -> np.ndarray | None:
-        """Classes to divide in proportion between training and validation, if there are any."""
+        """Return classes for stratified splits, or None if y is not classes."""
 
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Targets:
         """Learn the scale of the training rows' y (n, m)."""
@@ -95,38 +95,40 @@ class Targets(Protocol):
         """Standardise or transform y (n, m)."""
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Any:
-        """Turn raw outputs (K, n, n_raw) and weights (K,) into a predictive distribution."""
+        """Convert raw outputs (K, n, n_raw) and weights (K,) to a predictive distribution."""
 
 
 @saved_as("tables.NumberTargets")
 class NumberTargets:
-    """Numbers, one or several a row.
+    """Targets of regression: one number or several for each row.
 
     Parameters
     ----------
     transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
-        As the estimators' parameter `target_transform`.
+        The estimators' parameter `target_transform`.
     loss : str, default="nll"
-        Decides the head of the networks, by the names of `DeepEnsembleRegressor`.
+        Loss by its name in `DeepEnsembleRegressor`, which determines the head of the networks.
     n_copies : int, default=1
-        Members in one network.
+        Number of members in one network.
     standardize : bool, default=True
-        False leaves y in its own units.
+        Standardise y. False keeps y in its own units.
     narrow_constants : bool, default=True
-        Whether an output with one value in all rows, those of validation among them, is predicted
-        to the precision of float32. Otherwise its unit is 1.
+        Whether an output with one value in all rows, validation rows included, is predicted to the
+        precision of float32. Otherwise its unit is 1.
 
     Attributes
     ----------
     is_1d : bool
         Whether y had one axis.
     n_outputs : int
+        Number of outputs.
     head : object
-        Turns raw outputs into distributions of the standardised y.
+        Head that converts raw outputs to distributions of the standardised y.
     scaling : TargetScaling or TargetTransform
+        Scale of y, fitted by `fit`.
     std_factor, noise_floor : float
-        Calibration of mixtures of normals: the factor of the total standard deviation, and what
-        is added to each member's noise in quadrature, in units of the standardised y.
+        Calibration of mixtures of normals: a factor of all standard deviations, and a standard
+        deviation added to each member's noise in quadrature, in units of the standardised y.
     """
 
     std_factor, noise_floor = 1.0, 0.0
@@ -153,7 +155,7 @@ class NumberTargets:
             return numbers.astype("float64")
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Note the shape of y, and return it as (n, m)."""
+        """Store the shape of y, choose the head, and return y as (n, m)."""
         self.is_1d = y.ndim == 1
         self.n_outputs = 1 if self.is_1d else y.shape[1]
         head = HEADS[self.loss](self.n_outputs)
@@ -178,11 +180,11 @@ class NumberTargets:
         return y
 
     def weigh(self, rows: Rows) -> Rows:
-        """Return the rows: numbers have no weights of their own."""
+        """Return the rows unchanged: only classes have additional weights."""
         return rows
 
     def labels(self, y: np.ndarray) -> None:
-        """Classes to divide in proportion between training and validation: none."""
+        """Return None: splits of numbers are not stratified."""
         return
 
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> NumberTargets:
@@ -197,20 +199,23 @@ class NumberTargets:
         return self.scaling.forward(y)
 
     def restore(self, loc: Any, scale: Any) -> tuple[Any, Any]:
-        """Means and standard deviations (.., m) in units of y, from arrays or tensors.
+        """Convert means and standard deviations (.., m) to units of y; arrays or tensors.
 
         Raises
         ------
         ValueError
-            With a target transform, under which moments are integrals.
+            If the target transform is nonlinear, so that moments are integrals.
         """
         if self.is_transformed:
-            raise ValueError(f"Moments with target_transform={self.scaling.kind!r} are integrals.")
+            raise ValueError(
+                f"Moments with target_transform={self.scaling.kind!r} are integrals, which cannot "
+                'be computed from the moments alone. Use target_transform="standard".'
+            )
         return self.scaling.restore(loc, scale)
 
     @property
     def is_transformed(self) -> bool:
-        """Whether y is more than standardised."""
+        """Whether y is transformed nonlinearly."""
         return isinstance(self.scaling, TargetTransform)
 
     @property
@@ -219,13 +224,13 @@ class NumberTargets:
         return () if self.is_1d else (self.n_outputs,)
 
     def with_noise(self, scale: np.ndarray) -> NumberTargets:
-        """Copy the targets, with this noise std (m,) of the standardised y in the head."""
+        """Copy the targets, with a noise standard deviation (m,) of standardised y in the head."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), head=replace(self.head, scale=tuple(scale)))
         return other
 
     def with_calibration(self, std_factor: float, noise_floor: float) -> NumberTargets:
-        """Copy the targets, with a calibration of the mixture."""
+        """Copy the targets, with this calibration of the mixture."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), std_factor=std_factor, noise_floor=noise_floor)
         return other
@@ -236,7 +241,11 @@ class NumberTargets:
         return (self.std_factor, self.noise_floor) != (1.0, 0.0)
 
     def calibrate(self, loc: Any, scale: Any, weights: np.ndarray, xp: Any, axis: int) -> Any:
-        """Stretch members' normals of the standardised y about their mean, along a member axis."""
+        """Calibrate members' normals of the standardised y: stretch them, and add noise.
+
+        Members lie along `axis`. Their means are stretched about the mixture's mean by
+        `std_factor`, and variances become ``(std_factor * scale)**2 + noise_floor**2``.
+        """
         if not self.is_calibrated:
             return loc, scale
         shape = [1] * len(loc.shape)
@@ -261,9 +270,10 @@ class NumberTargets:
         weights: np.ndarray,
         restore: Callable[[Any, Any], tuple[Any, Any]],
     ) -> Mixture:
-        """The mixture that fits the head; ``restore(loc, scale)`` gives the units of the record."""
+        """Make the mixture of the head's distributions; ``restore(loc, scale)`` sets the units."""
 
         def drop_axis(*arrays: np.ndarray) -> list[np.ndarray]:
+            """Drop the axis of outputs if y had one axis."""
             return [array[..., 0] if self.is_1d else array for array in arrays]
 
         if isinstance(head, StudentTHead):
@@ -298,20 +308,21 @@ def _warn_of_far_values(y: np.ndarray, rows: np.ndarray) -> None:
 
 @saved_as("tables.ClassTargets")
 class ClassTargets:
-    """Classes, with any labels.
+    """Targets of classification: classes with any labels.
 
     Parameters
     ----------
     class_weight : dict, "balanced" or None, default=None
-        As in scikit-learn's classifiers.
+        Weights of the classes, as in scikit-learn's classifiers.
     n_copies : int, default=1
-        Members in one network.
+        Number of members in one network.
 
     Attributes
     ----------
     classes : ndarray of shape (n_classes,)
+        Sorted labels.
     head : object
-        Turns raw outputs into probabilities.
+        Head that converts raw outputs to probabilities.
     """
 
     is_transformed = False
@@ -341,7 +352,7 @@ class ClassTargets:
         return codes[:, None].astype("float64")
 
     def _fit_class_weight(self, codes: np.ndarray) -> np.ndarray | None:
-        """Compute what each class' rows are weighted with."""
+        """Compute class weights (n_classes,), from the codes of rows with positive weight."""
         if self.class_weight is None:
             return None
         present = np.unique(codes)
@@ -350,8 +361,9 @@ class ClassTargets:
         )
         if not (np.isfinite(factors).all() and (factors >= 0).all()):
             raise ValueError(
-                f"`class_weight` must hold finite numbers >= 0. Got {self.class_weight!r}."
+                f"`class_weight` must have finite numbers >= 0. Got {self.class_weight!r}."
             )
+        # Classes that only occur in rows of weight 0 get the weight 1.
         all_factors = np.ones(len(self.classes))
         all_factors[present] = factors
         return all_factors
@@ -362,26 +374,27 @@ class ClassTargets:
         unknown = set(pd.unique(y).tolist()) - set(self.classes.tolist())
         if unknown:
             raise ValueError(
-                f"Validation rows have classes {sorted(unknown, key=str)} that y has not."
+                "Validation rows must have classes of the training y. Got the unknown classes "
+                f"{sorted(unknown, key=str)}."
             )
         return self._encoder.transform(y)[:, None].astype("float64")
 
     def weigh(self, rows: Rows) -> Rows:
-        """Multiply the rows' weights with those of their classes."""
+        """Multiply the rows' weights by their class weights."""
         if self._class_factors is None:
             return rows
         return rows._replace(weight=rows.weight * self._class_factors[rows.y[:, 0].astype(int)])
 
     def labels(self, y: np.ndarray) -> np.ndarray:
-        """Classes to divide in proportion between training and validation."""
+        """Return the class codes, for stratified splits."""
         return y[:, 0]
 
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> ClassTargets:
-        """Return self: codes have no scale."""
+        """Return self: class codes have no scale."""
         return self
 
     def transform(self, y: np.ndarray) -> np.ndarray:
-        """Return the codes (n, 1)."""
+        """Return the class codes (n, 1) unchanged."""
         return y
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> CategoricalMixture:
@@ -393,7 +406,10 @@ class ClassTargets:
 def unpack_copies(
     head: Any, raw: np.ndarray, weights: np.ndarray
 ) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Unpack a head of several copies: the head of one, raw outputs and weights of all."""
+    """Convert copies in packed networks to members.
+
+    Returns the head of one copy, and raw outputs and weights in which each copy is a member.
+    """
     if not isinstance(head, PackedHead):
         return head, raw, weights
     n = head.n_copies

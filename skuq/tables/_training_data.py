@@ -1,4 +1,4 @@
-"""The arrays of one training run."""
+"""Arrays of one training run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ class TrainingData:
     Attributes
     ----------
     x : ndarray of shape (n_train, n_features)
+        Inputs of the training rows.
     y : ndarray of shape (n_train, n_outputs)
+        Targets of the training rows.
     weight : ndarray of shape (n_train,)
-        Sample weights with mean 1.
+        Sample weights of the training rows, with mean 1.
     x_valid, y_valid, weight_valid : ndarray
-        The same for the validation rows, of which there may be none.
+        The same for the validation rows, of which there can be none.
     """
 
     x: np.ndarray
@@ -34,7 +36,7 @@ class TrainingData:
             array = np.asarray(getattr(self, name), dtype="float64")
             if name.startswith("weight") and len(array):
                 largest = array.max()
-                array = array / largest  # first: a sum of huge weights overflows
+                array = array / largest  # first, because a sum of huge weights overflows
                 factors[name] = largest * array.mean()
                 array = array / array.mean()
             object.__setattr__(self, name, np.ascontiguousarray(array, dtype="float32"))
@@ -42,22 +44,22 @@ class TrainingData:
 
     @classmethod
     def without_validation(cls, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> TrainingData:
-        """Rows to train on, and none to validate on."""
+        """Make data without validation rows."""
         return cls(x, y, weight, x[:0], y[:0], weight[:0])
 
     def with_empty_row(self) -> TrainingData:
-        """The same with a row of zeros behind those to train on, of no weight."""
+        """Copy the data, with one more training row of zeros and of weight 0 at the end."""
         arrays = [getattr(self, name) for name in self.__dataclass_fields__]
         padded = [np.concatenate([a, np.zeros_like(a[:1])]) for a in arrays[:3]]
         return TrainingData(*padded, *arrays[3:])
 
     def divided(self, train: np.ndarray, valid: np.ndarray) -> TrainingData:
-        """Select rows to train on and rows to validate on from the rows to train on."""
+        """Split the training rows, given by positions, into training and validation rows."""
         rows = self.x, self.y, self.weight
         return TrainingData(*(a[train] for a in rows), *(a[valid] for a in rows))
 
     def all_rows(self) -> TrainingData:
-        """All rows to train on and none to validate on, with the weights given here."""
+        """Use all rows for training, with the weights that were given to the constructor."""
         factors = vars(self)["_factors"]
         weights = [
             getattr(self, name).astype("float64") * factors.get(name, 1.0)

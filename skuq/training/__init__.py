@@ -1,4 +1,4 @@
-"""How a configuration becomes a member: recipes, jobs, compiled programs, the trainer."""
+"""Train configurations into ensemble members: recipes, jobs, compiled programs, the trainer."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The arguments of a training program that follow from a job and the sizes of its data."""
+"""Compute the arguments of a training program from a job and the sizes of its data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from skuq.training._program_key import ProgramKey, padded_rows, table_rows
 from skuq.training._recipe import Recipe
 from skuq.training._templates import Template
 
-_NEVER = np.iinfo("int32").max
+_NEVER = np.iinfo("int32").max  # a patience that no run exhausts; it stands for None
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of rows that each member has, trains on in an epoch, and validates on."""
+    """Row counts of each member: rows it has, rows of one epoch, and validation rows."""
 
     n_rows: int
     n_train: int
@@ -33,24 +33,25 @@ class Sizes:
             n_rows, n_valid = len(train), n_valid if valid is None else len(valid)
         recipe = job.recipe
         n_steps = recipe.steps_per_epoch
-        most = n_rows if n_steps is None else n_steps * recipe.batch_size
-        return cls(n_rows, min(n_rows, most), n_valid)
+        n_train = n_rows if n_steps is None else min(n_rows, n_steps * recipe.batch_size)
+        return cls(n_rows, n_train, n_valid)
 
 
 def program_key(
     job: TrainingJob, template: Template, data: TrainingData, sizes: Sizes, jit: bool
 ) -> ProgramKey:
-    """Give the static facts of a job's program.
+    """Make the key under which a job's program is compiled and cached.
 
     Raises
     ------
     ValueError
-        If the recipe has settings of Dropout layers that the network has not.
+        If the recipe sets dropout and the network has no Dropout layers.
     """
     recipes, recipe, plan = job.recipes, job.recipe, template.plan
     _check_dropout(recipe, template)
-    # Full batches are padded like the rows, so that folds share a program; Keras' own
-    # batch normalisation would take the padding for rows.
+    # A full batch is padded to the size of its table, so that folds of slightly different size
+    # share a program. Networks that run through Keras are not padded: batch normalisation there
+    # would count the padding as rows.
     n_rows = sizes.n_train if template.through_keras else padded_rows(sizes.n_train)
     batch = min(recipe.batch_size, n_rows)
     return ProgramKey(
@@ -61,6 +62,7 @@ def program_key(
         input_shape=data.x.shape[1:],
         n_outputs=data.y.shape[1],
         n_rows=table_rows(len(data.x)),
+        # Number of batches, rounded up, for the padded number of training rows.
         n_steps=-(-table_rows(sizes.n_train) // batch) if batch < sizes.n_train else 1,
         n_valid=padded_rows(sizes.n_valid) if sizes.n_valid else 0,
         jit=jit,
@@ -77,6 +79,7 @@ def program_key(
         detached=_detached(template, job.head) if recipe.n_artificial else (),
         beta_2=recipe.beta_2,
         epsilon=recipe.epsilon,
+        # Without Dropout layers a schedule changes nothing and would only compile a new program.
         dropout_schedule=(
             recipe.dropout_schedule != "constant" and plan is not None and plan.n_dropouts > 0
         ),
@@ -85,30 +88,37 @@ def program_key(
 
 
 def _check_dropout(recipe: Recipe, template: Template) -> None:
+    """Raise ValueError if the recipe sets dropout that the network cannot apply."""
     plan = template.plan
     if recipe.dropout is not None and (plan is None or not plan.n_dropouts):
         raise ValueError(
-            "A recipe's `dropout` sets the rate of Dropout layers, and this network has none, or "
-            "has layers that run through Keras. Give the rate to the layer instead."
+            f"A recipe's `dropout` sets the rate of Dropout layers. Got dropout={recipe.dropout} "
+            "for a network without Dropout layers, or with layers that run through Keras. "
+            "Give the rate to the layers instead."
         )
     if recipe.dropout_schedule != "constant" and plan is None:
         raise ValueError(
-            f"A recipe's dropout_schedule={recipe.dropout_schedule!r} is not for networks with "
-            "layers that run through Keras, which know their own rate only."
+            f"A recipe's dropout_schedule={recipe.dropout_schedule!r} cannot be used for networks "
+            "with layers that run through Keras: their Dropout layers have fixed rates. "
+            'Set dropout_schedule="constant".'
         )
 
 
 def _detached(template: Template, head: Any) -> tuple[int, ...]:
-    """Find the positions of the variables that a head's uncertainty terms do not move."""
+    """Find the positions of variables that get no gradient from a head's uncertainty terms."""
     if head.detached is None:
         return ()
     return tuple(k for k, name in enumerate(template.names) if name.startswith(head.detached))
 
 
 def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, Any]:
-    """Give the numbers that recipes decide, (..) each."""
+    """Collect the numbers that a compiled program takes from recipes as arguments.
+
+    Each has shape (n_members,) in a stack, or () for one network.
+    """
 
     def per_member(name: str, dtype: str = "float32", none: int = 0) -> np.ndarray:
+        """Join one field of all recipes; `none` stands for None."""
         values = [getattr(recipe, name) for recipe in job.recipes]
         values = [none if value is None else min(value, _NEVER) for value in values]
         return np.asarray(job.join_members(values), dtype=dtype)
@@ -126,23 +136,24 @@ def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, 
         "weight_decay": per_member("weight_decay"),
         "dropout": per_member("dropout"),
     }
-    if job.recipe.n_artificial:
+    if job.recipe.n_artificial:  # the weights of the head's terms for artificial inputs
         values = [dict(recipe.loss_settings) for recipe in job.recipes]
         scalars["settings"] = {
             name: np.float32(job.join_members([settings[name] for settings in values]))
             for name in values[0]
         }
     if job.recipe.adversarial_epsilon:
-        ranges = np.ptp(data.x, axis=0)
+        ranges = np.ptp(data.x, axis=0)  # the step of adversarial training, per feature
         scalars["adversarial"] = np.float32(job.recipe.adversarial_epsilon * ranges)
     return scalars
 
 
 def batch_shares(key: ProgramKey, n_train: int) -> dict[str, np.ndarray]:
-    """Give each row's share in its batch's loss, and each batch's share of the epoch's rows."""
+    """Compute each row's share in its batch's loss, and each batch's share of the epoch's rows."""
     n_steps = -(-n_train // key.batch_size)
+    # Rows of each batch without padding: only the last batch can have fewer.
     n_real = np.minimum(key.batch_size, n_train - key.batch_size * np.arange(n_steps))
-    shares = np.zeros((key.n_steps, key.batch_size), dtype="float32")
+    shares = np.zeros((key.n_steps, key.batch_size), dtype="float32")  # padding keeps share 0
     for step, n in enumerate(n_real):
         shares[step, :n] = 1 if getattr(key.head, "sums_rows", False) else 1 / n
     step_shares = np.zeros(key.n_steps, dtype="float32")
@@ -153,7 +164,10 @@ def batch_shares(key: ProgramKey, n_train: int) -> dict[str, np.ndarray]:
 def schedules_of(
     key: ProgramKey, recipe: Recipe, done: int, n_epochs: int, n_steps: int
 ) -> dict[str, np.ndarray]:
-    """Give the factors that change from step to step, (epochs_per_call, n_steps) each."""
+    """Compute the factors that change from step to step, (epochs_per_call, n_steps) each.
+
+    `done` counts the epochs before this call, and `n_epochs` those of the call.
+    """
     functions = {"rates": recipe.rate_factors}
     if key.decay:
         functions["decays"] = recipe.weight_decay_factors

@@ -1,10 +1,10 @@
-"""The layout of a network's weights inside a training program: a few blocks.
+"""Layout of a network's weights inside a training program: a few blocks.
 
 One vector of all weights makes the smallest graph, as an optimiser's update is one chain
 of operations. But every step then copies it twice, into the layers' matrices and back
 from their gradients, and the update runs over more memory than a core's cache holds. So a
 large matrix is a block of its own, and all small variables share a vector. A matrix keeps its
-own shape, because XLA would else find row and column of each gradient's entry by division.
+own shape: in a flat vector, XLA finds row and column of each gradient's entry by division.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import numpy as np
 
 from skuq.backend import ops
 
-# An operation of a plain graph costs some microseconds each step, a loop of an XLA program
-# next to nothing: there, smaller matrices are worth a block (benchmarks/engine.py).
+# Smallest matrix with a block of its own, by `jit`. An operation of a plain graph costs some
+# microseconds each step, and a loop of an XLA program almost nothing, so that smaller matrices
+# are worth a block there (benchmarks/engine.py).
 _LARGE = {False: 65_536, True: 4_096}
 
 
 class Blocks:
-    """The layout of one network's weights, from its variables' shapes in Keras' order.
+    """Layout of one network's weights, from its variables' shapes in Keras' order.
 
     `jit` says whether the program runs through XLA.
     """
@@ -33,7 +34,7 @@ class Blocks:
         self.sizes = [math.prod(shape) for shape in self.shapes]
         large = [k for k, size in enumerate(self.sizes) if size >= _LARGE[jit]]
         small = [k for k in range(len(self.sizes)) if k not in large]
-        # The variables of each block.
+        # The numbers of the variables in each block: the small ones together come first.
         self.members = ([small] if small else []) + [[k] for k in large]
 
     def pack(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -52,7 +53,7 @@ class Blocks:
         return len(members) == 1 and len(self.shapes[members[0]]) > 1
 
     def spread(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Reshape one number a variable (.., n_variables) to broadcast over each block."""
+        """Reshape one number for each variable (.., n_variables) to broadcast over the blocks."""
         lead = numbers.shape[:-1]
         return tuple(
             numbers[..., members[0]].reshape(*lead, *[1] * len(self.shapes[members[0]]))
@@ -62,7 +63,7 @@ class Blocks:
         )
 
     def join(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
-        """Invert `pack`, on arrays."""
+        """Join blocks of arrays (.., *block shape) to weights (.., n_weights): invert `pack`."""
         parts: list[Any] = [None] * len(self.sizes)
         for members, block in zip(self.members, blocks):
             ends = np.cumsum([self.sizes[k] for k in members])[:-1]
@@ -75,7 +76,7 @@ class Blocks:
         return np.concatenate(parts, axis=-1)
 
     def variables(self, blocks: Any) -> list[Any]:
-        """Give the variables (.., *shape) in Keras' order, from tensors."""
+        """Cut blocks of tensors into the variables (.., *shape) in Keras' order."""
         parts: list[Any] = [None] * len(self.sizes)
         for members, block in zip(self.members, blocks):
             if self._is_single(members):

@@ -1,4 +1,4 @@
-"""Checks of networks before training: whether they can be trained and stored."""
+"""Check before training that a network can be trained and stored."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def build_checked(
     build : callable
         ``build(input_shape, n_outputs) -> keras.Model``.
     source : str
-        Who gives the function, as the beginning of a sentence.
+        Name of the function's origin, with which error messages begin ("The search space").
 
     Raises
     ------
     SearchSpaceError
-        If it raises, or the model is not one that can be trained.
+        If the function raises an error, or its model cannot be trained.
     """
     backend.check_fork()  # an error of `build` would hide it
     refuse_model(source, build)
@@ -44,6 +44,7 @@ def build_checked(
 
 
 def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) -> None:
+    """Check shapes, dtypes and layers of a built model; raise SearchSpaceError otherwise."""
     try:
         if not model.built:
             model.build((None, *input_shape))
@@ -60,7 +61,7 @@ def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) ->
         if got != wanted:
             raise SearchSpaceError(
                 f"{source} must return a model with one {name} of shape {wanted} "
-                f"(its arguments are `input_shape` and `n_outputs`). Got {got}."
+                f"(the function gets `input_shape` and `n_outputs`). Got {got}."
             )
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
@@ -70,17 +71,18 @@ def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) ->
     if types != {"float32"}:
         raise SearchSpaceError(
             f"{source} must return a model that holds and computes float32. "
-            f"Got {sorted(types)}; is a global dtype policy set?"
+            f"Got {sorted(types)}. Unset a global dtype policy, if there is one."
         )
     for layer in layers:
         for name in vars(layer):
             if name.endswith("_constraint") and getattr(layer, name) is not None:
                 raise SearchSpaceError(
-                    f"Layer {layer.name!r} has a {name}: training programs apply no constraints."
+                    f"Layer {layer.name!r} has a {name}, and training programs apply no "
+                    "constraints. Remove it, or use a regularizer."
                 )
     if make_plan(model.to_json()) is not None:
         return
-    try:  # members are stored as this configuration, and rebuilt from it to predict
+    try:  # a member is stored as this configuration, and its model is rebuilt to predict
         rebuild(model.to_json())
     except Exception as error:
         raise SearchSpaceError(

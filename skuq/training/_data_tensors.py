@@ -1,4 +1,4 @@
-"""Training data as tensors, made once for all networks that train on the same data."""
+"""Convert training data to tensors, once for all networks that train on the same data."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from skuq.tables._training_data import TrainingData
 from skuq.training._job import Split
 from skuq.training._program_key import padded_rows, table_rows
 
-# They live as long as their data.
+# Tensors live as long as the data that they were made of.
 _tensors: WeakKeyDictionary[TrainingData, dict[str, Any]] = WeakKeyDictionary()
 _lock = threading.Lock()  # groups of members that start together share one copy
 
 
 def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> dict[str, Any]:
-    """Give the tables of a program: rows of x, y and weight joined, padded with zeros.
+    """Get the tables of a program: columns of x, y and weight joined, rows padded with zeros.
 
-    Returns `table`, and `valid` if there are validation rows; `splits` are those of members with
-    validation rows of their own.
+    Returns `table` (n_rows, inputs + outputs + 1), and `valid` if there are validation rows. With
+    `splits`, each member has validation rows of its own: `valid` (n_members, n_valid, ..).
     """
     with _lock:
         shared = _tensors.get(data)

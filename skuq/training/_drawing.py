@@ -1,7 +1,7 @@
-"""Networks that give several predictions a row, as pure functions of their weights.
+"""Run networks that give several predictions (draws) a row, as pure functions of their weights.
 
-They serve training (tensors) and prediction (arrays). Only a base that is a Keras model needs
-the backend to predict.
+The same code trains (on tensors) and predicts (on arrays). Only a base network that is a Keras
+model needs the backend to predict.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from skuq.training._weights import draw_variables
 
 
 class DrawingNetwork:
-    """Draws (.., S, N, n_raw) for the S indices of a run; without an EpiNet there is one.
+    """Base network plus EpiNet, or plus a fixed random prior network.
 
-    `n_members` is 0 for one network, without a member axis.
+    It computes draws (.., S, N, n_raw) for N rows and the S epistemic indices of a run, or one
+    draw without an EpiNet. `n_members` is 0 for one network, without a member axis.
+
+    The variables are those of the base, then those of the EpiNet's trainable part. The state is
+    that of the base, then the frozen weights of the prior.
     """
 
     chunk = MAX_PASS_ROWS
@@ -40,7 +44,7 @@ class DrawingNetwork:
 
     @property
     def _n_base_state(self) -> int:
-        """Number of variables in the base's own state."""
+        """Number of variables in the state of the base network."""
         return len(self.keras_base.model.non_trainable_variables) if self.keras_base else 0
 
     def split(self, flat: np.ndarray) -> list[np.ndarray]:
@@ -59,6 +63,7 @@ class DrawingNetwork:
             weights = np.concatenate([weights, *map(np.ravel, own)])
             state = [*state, *prior]
         elif self.network.prior_scale:
+            # The prior is a second network of the base's architecture, with frozen weights.
             prior_weights, prior_state = self._draw_base(rng)
             state = [*state, *self.split(prior_weights), *prior_state]
         state = [v.astype("float32") if v.dtype.kind == "f" else v for v in map(np.asarray, state)]
@@ -72,20 +77,24 @@ class DrawingNetwork:
         return np.concatenate([np.zeros(0), *map(np.ravel, parts)]), []
 
     def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
-        """Compute ``(draws, new state, penalty)`` for rows (.., N, n)."""
+        """Compute draws (.., S, N, n_raw), new state and weight penalty for rows (.., N, n).
+
+        An EpiNet adds its output, given the base's features, to the base's output (NEON, Eq. 3).
+        """
         xp, epinet = run.namespace.xp, self.network.epinet
-        lead = tuple(variables[0].shape[: -len(self.shapes[0])])
-        if lead and len(x.shape) == 2:  # rows that all members share
+        lead = tuple(variables[0].shape[: -len(self.shapes[0])])  # (n_members,) or ()
+        if lead and len(x.shape) == 2:  # all members share the rows: (N, n) -> (n_members, N, n)
             x = xp.broadcast_to(x, (*lead, *x.shape))
         n_state = self._n_base_state
         own, frozen = list(state[:n_state]), list(state[n_state:])
         mean, features, own, penalty = self.base(variables[: self.n_base], own, x, run)
-        draws = mean[..., None, :, :]
+        draws = mean[..., None, :, :]  # (.., N, n_raw) -> (.., 1, N, n_raw)
         if epinet is not None:
-            # While it trains, gradients of the EpiNet stop where it meets the base (sg in
-            # Eq. 3); a posterior's, by its inputs, do not.
-            seen = xp.stop_gradient(features) if run.training else features
-            draws = draws + epinet(run.namespace, variables[self.n_base :], frozen, seen, run.index)
+            # In training, the EpiNet's gradients stop at the base's features: "sg" of Eq. 3.
+            # Gradients of a posterior with respect to its inputs pass through them.
+            inputs = xp.stop_gradient(features) if run.training else features
+            own_variables = variables[self.n_base :]
+            draws = draws + epinet(run.namespace, own_variables, frozen, inputs, run.index)
         elif frozen:
             n = self.n_base
             prior = self.base(frozen[:n], frozen[n:], x, Run(run.namespace))[0]
@@ -93,12 +102,13 @@ class DrawingNetwork:
         return draws, own + frozen, penalty
 
     def base(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any, Any]:
-        """Compute raw outputs (.., N, n_raw), features, new state and penalty of the base."""
+        """Compute the base network: raw outputs (.., N, n_raw), features, new state, penalty."""
         n_raw, base = self.network.n_raw, self.network.base
         if base is None:
             return run.namespace.xp.zeros((*x.shape[:-1], n_raw), x.dtype), x, state, 0.0
         if self.keras_base is None:
             function: Any = base
             return *function(run.namespace, variables, x), state, 0.0
+        # A Keras base returns its features as further columns of its output.
         raw, state, penalty = self.keras_base.forward(variables, state, x, run)
         return raw[..., :n_raw], raw[..., n_raw:], list(state), penalty

@@ -1,6 +1,6 @@
-"""Predictions of networks that give several draws a row, in float64 from float32 weights.
+"""Predict with networks that give several draws a row, in float64 from float32 weights.
 
-As in `_predict` this is NumPy, with no backend loaded, except for a base that is a Keras model.
+This runs in NumPy without a backend, as `_predict` does, except for a base that is a Keras model.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from skuq.training._drawing import DrawingNetwork
 from skuq.training._predict import predict_members
 
 _CHUNK_ENTRIES = 2**19  # numbers of one layer held at a time: 4 MB
-# By member: its network and its variables in float64.
+# For each member its network, and its variables and state in float64.
 _parts: WeakKeyDictionary[Member, tuple[DrawingNetwork, list[Any], list[Any]]] = WeakKeyDictionary()
 
 
 @functools.lru_cache(maxsize=64)
 def read_network(network: str) -> EpistemicNetwork:
-    """Read the network of a member's configuration."""
+    """Parse the network in a member's configuration."""
     return EpistemicNetwork.from_json(network)
 
 
@@ -35,20 +35,17 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     Parameters
     ----------
     member : Member
-        Of an `EpistemicNetwork`.
+        Trained `EpistemicNetwork`.
     x : ndarray of shape (n_samples, n)
         Standardised rows.
     index : ndarray of shape (n_draws, n_index), optional
-        For networks with an EpiNet; others give one draw.
+        Epistemic indices of the draws. Only networks with an EpiNet need them; others give one
+        draw.
     """
-    if member not in _parts:
-        predicting = _Predicting(member)
-        variables = predicting.split(np.asarray(member.weights, dtype="float64"))
-        state = [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
-        _parts[member] = predicting, variables, state
-    network, variables, state = _parts[member]
+    network, variables, state = _parts_of(member)
     x, run = np.asarray(x, dtype="float64"), Run(ARRAYS, index=index)
     epinet = network.network.epinet
+    # Chunks of rows bound the memory of the widest layer, (n_draws, rows, widest).
     n_draws, widest = 1, 64
     if epinet is not None:
         n_draws, widest = len(run.index), max(64, *epinet.units)
@@ -60,12 +57,28 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     return draws
 
 
+def variables_of(member: Member) -> tuple[DrawingNetwork, list[Any]]:
+    """Look up a member's network and its variables in float64."""
+    network, variables, _ = _parts_of(member)
+    return network, variables
+
+
+def _parts_of(member: Member) -> tuple[DrawingNetwork, list[Any], list[Any]]:
+    """Look up a member's network, its variables and its state in float64."""
+    if member not in _parts:
+        predicting = _Predicting(member)
+        variables = predicting.split(np.asarray(member.weights, dtype="float64"))
+        state = [v.astype("float64") if v.dtype.kind == "f" else v for v in member.state]
+        _parts[member] = predicting, variables, state
+    return _parts[member]
+
+
 class _Predicting(DrawingNetwork):
-    """The same network; a base that is a Keras model runs in float64, too."""
+    """A `DrawingNetwork` whose base runs in float64 also where it is a Keras model."""
 
     def __init__(self, member: Member):
         super().__init__(read_network(member.network))
-        # Without its arrays: it must not keep the member alive in the table above.
+        # A copy without arrays, so that the weak table above does not keep the member alive.
         self._record = member.without_arrays()
 
     def base(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any, Any]:

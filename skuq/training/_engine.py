@@ -1,4 +1,4 @@
-"""The run loop: a job's compiled program, called in slices of about a second."""
+"""Run a job: call its compiled program in slices of about a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skuq.training._streams import HostStreams
 from skuq.training._templates import Template, template_of
 from skuq.training._tiers import worth_xla
 
-#: Every compiled training program of this process.
+#: Compiled training programs of this process, by their keys.
 programs = BoundedCache(max_size=16)
 
 # One call of a program should return within about this time, so that an interrupt or a
@@ -32,12 +32,14 @@ _SLICE_SECONDS = 1.0
 
 
 class TrainingRun:
-    """A job on its data, from its start to any later epoch.
+    """A training run: a job on its data, which can be advanced epoch by epoch.
 
     Parameters
     ----------
     job : TrainingJob
+        Network, recipes and seeds. A job that starts from a `TrainingState` continues that run.
     data : TrainingData
+        Rows to train on and to validate on.
     """
 
     def __init__(self, job: TrainingJob, data: TrainingData):
@@ -51,12 +53,12 @@ class TrainingRun:
         self._streams = HostStreams(job)
         self._tables = data_tensors(data, job.splits if job.own_validation else None)
         self._scalars = scalars_of(job, data, sizes)
-        if self._key.rate_factors:
+        if self._key.rate_factors:  # one number per variable, spread over the weights' blocks
             factors = [recipe.factors_of(template.names) for recipe in job.recipes]
             numbers = np.asarray(job.join_members(factors), dtype="float32")
             self._scalars["rate_factors"] = self._layout.spread(numbers)
         self._shares = batch_shares(self._key, sizes.n_train)
-        if isinstance(job.start, TrainingState):
+        if isinstance(job.start, TrainingState):  # a paused run continues
             self._carry, self._history = job.start.carry, [job.start.history]
             self._done, self._seconds = job.start.n_epochs, job.start.seconds
         else:
@@ -66,7 +68,7 @@ class TrainingRun:
 
     @property
     def n_epochs(self) -> int:
-        """Number of epochs done."""
+        """Number of epochs trained so far."""
         return self._done
 
     @property
@@ -82,6 +84,7 @@ class TrainingRun:
         return self._key.jit
 
     def _first_carry(self, template: Template) -> dict[str, Any]:
+        """Draw every member's first weights, and make the carry of epoch 0."""
         job, words = self.job, [seed_words(seed) for seed in self.job.seeds]
         first: Any = job.start or [template.draw(word.weights) for word in words]
         weights, states = zip(*first)
@@ -101,14 +104,23 @@ class TrainingRun:
         report: Callable[[int, int], Any] | None = None,
         deadline: float = math.inf,
     ) -> None:
-        """Train for so many epochs (None: all that are left), or until no member goes on.
+        """Train for `n_epochs` epochs, or until every member has stopped early.
 
-        After the `deadline` of ``time.monotonic()`` no slice begins but the first of a run.
+        Parameters
+        ----------
+        n_epochs : int, optional
+            Number of epochs. By default all remaining epochs of the recipe.
+        cancelled : callable, optional
+            Asked before each slice; True ends the training.
+        report : callable, optional
+            Called after each slice with its number of epochs.
+        deadline : float, default=inf
+            Time of ``time.monotonic()`` after which no slice begins, except the first of a run.
 
         Raises
         ------
         InterruptedError
-            If `cancelled`, asked before each slice, says True.
+            If `cancelled` returned True.
         """
         started, key = time.perf_counter(), self._key
         end = self.job.recipe.epochs
@@ -121,6 +133,7 @@ class TrainingRun:
                 raise InterruptedError("Training was cancelled.")
             if self._done and time.monotonic() > deadline:
                 break
+            # As many epochs as fit into a slice; the first slice has one, whose time is measured.
             n = int(np.clip(_SLICE_SECONDS / seconds_per_epoch, 1, key.epochs_per_call))
             n = min(n, end - self._done)
             arguments = to_tensors((self._carry, self._tables, self._plan(n), self._counts(n)))
@@ -137,7 +150,7 @@ class TrainingRun:
         self._seconds += time.perf_counter() - started
 
     def _plan(self, n_epochs: int) -> dict[str, np.ndarray]:
-        """Prepare what the host decides for the next epochs and steps."""
+        """Prepare batch orders, schedules and artificial inputs of the next epochs."""
         key, sizes = self._key, self._sizes
         n_steps = -(-sizes.n_train // key.batch_size)
         plan = {
@@ -150,15 +163,17 @@ class TrainingRun:
         return plan
 
     def _counts(self, n_epochs: int) -> dict[str, Any]:
+        """Join the recipes' numbers with the numbers of steps and epochs of the next call."""
         n_steps = -(-self._sizes.n_train // self._key.batch_size)
         return {**self._scalars, "n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
 
     def _compile(self, arguments: Any) -> Any:
+        """Compile the program for arguments of these shapes."""
         program = TrainingProgram(self._model, self._key, BACKEND)
         return compile_program(program.run, arguments, jit=self._key.jit)
 
     def state(self) -> TrainingState:
-        """Give the state from which the run continues exactly."""
+        """Copy the state from which the run can be continued exactly."""
         return TrainingState(
             carry=to_host(self._carry),
             history=np.concatenate(self._history),
@@ -169,12 +184,12 @@ class TrainingRun:
         )
 
     def members(self) -> list[Member | FloatingPointError]:
-        """Make the records of the members; an error stands for one that diverged."""
+        """Make the record of each member, or an error in the place of one that diverged."""
         job, started = self.job, time.perf_counter()
         best, states = to_host((self._carry["best_weights"], self._carry["best_state"]))
         weights, history = self._layout.join(best), np.concatenate(self._history)
         seconds = (self._seconds + time.perf_counter() - started) / len(job.seeds)
-        if not job.stacked:
+        if not job.stacked:  # add a member axis of length one
             history, weights, states = history[..., None], weights[None], [s[None] for s in states]
         return [
             make_member(
@@ -191,14 +206,14 @@ class TrainingRun:
         ]
 
     def _held_out(self, k: int) -> np.ndarray:
-        """Give the inputs that member k predicts for its record."""
+        """Select the inputs whose predictions are stored with member k."""
         if self.job.splits is not None and self.job.own_validation:
             return self.data.x[self.job.splits[k][1]]
         return self.data.x_valid if self.job.held_out is None else self.job.held_out
 
 
 def _tier(job: TrainingJob, template: Template, sizes: Sizes) -> bool:
-    """Decide between XLA (True) and a plain graph."""
+    """Decide whether the program is compiled through XLA (True) or as a plain graph."""
     if isinstance(job.start, TrainingState):
         return job.start.jit
     if job.jit is not None:

@@ -1,4 +1,4 @@
-"""Trials of one network a fold: their jobs, and the record of their networks together."""
+"""Train one network for each fold: the jobs of a trial, and the joint record of its networks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob
 from skuq.training._predict import predict_members
 
-_LARGEST_STACK = 16  # folds of one program
-_LARGEST_SPREAD = 0.1  # of the mean weights of stacked folds: losses are not divided by them
+_LARGEST_STACK = 16  # folds trained by one program
+# Largest difference between the mean row weights of stacked folds: a batch's loss is not divided
+# by its weights, so that folds of other weights would train at other rates.
+_LARGEST_SPREAD = 0.1
 
 #: Rows of ``data.x`` to train on and to validate on.
 Fold = tuple[np.ndarray, np.ndarray]
@@ -28,10 +30,23 @@ def fold_jobs(
     folds: Sequence[Fold],
     seeds: Sequence[int],
 ) -> list[tuple[TrainingJob, TrainingData]]:
-    """Make the jobs of one network a fold, each with its data, in the order of the folds.
+    """Make the training jobs of a trial with one network per fold.
 
-    ``make_job(seeds, **fields)`` makes a job. `data` has no validation rows of its own, and `seeds`
-    one entry for each fold.
+    Parameters
+    ----------
+    make_job : callable
+        ``make_job(seeds, **fields)`` makes one job.
+    data : TrainingData
+        All rows, without validation rows.
+    folds : sequence of Fold
+    seeds : sequence of int
+        One for each fold.
+
+    Returns
+    -------
+    list of (TrainingJob, TrainingData)
+        Stacks where the folds can be stacked, otherwise one job a fold; networks come in the
+        order of the folds.
     """
     alone = make_job(seeds[:1])
     if make_plan(alone.network) is not None and _are_alike(data, folds):
@@ -40,7 +55,7 @@ def fold_jobs(
 
 
 def _are_alike(data: TrainingData, folds: Sequence[Fold]) -> bool:
-    """Tell whether sizes and weights of folds differ so little that a stack can train them."""
+    """Tell whether folds agree enough in sizes and mean weights to train as one stack."""
     sizes = [[len(rows) for rows in fold] for fold in folds]
     weights = [data.weight[train].mean(dtype=float) for train, _ in folds]
     return bool((np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD)
@@ -52,7 +67,11 @@ def _stacks(
     folds: Sequence[Fold],
     seeds: Sequence[int],
 ) -> list[tuple[TrainingJob, TrainingData]]:
-    # Smaller folds are filled up with a row of no weight.
+    """Make jobs whose stacks train up to 16 folds at once.
+
+    All members of a stack have equally many rows, so smaller folds are padded with the number of
+    an additional row, whose weight is zero.
+    """
     n, data = len(data.x), data.with_empty_row()
     largest = np.max([[len(rows) for rows in fold] for fold in folds], axis=0)
     splits = [
@@ -73,7 +92,7 @@ def _stacks(
 
 
 def mean_score(head: LikelihoodHead, y: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
-    """Return the weighted mean over rows of what a search minimises, in float64."""
+    """Compute the score that a search minimises, as a weighted mean over rows, in float64."""
     scores = head.scores(y.astype("float64"), raw.astype("float64"))
     return float(np.average(scores, weights=weight.astype("float64")))
 
@@ -86,17 +105,20 @@ def folded_member(
     held_out: Any = None,
     with_moments: bool = True,
 ) -> FoldedMember:
-    """Make the record of a trial of one network a fold.
+    """Make the record of a trial with one network per fold.
 
-    The validation rows of the folds are all rows, each once. Of further inputs, `held_out`, it
-    holds what the mixture of all networks predicts. `with_moments` adds `center` and `variance`.
+    Every row is a validation row of exactly one fold, and the record holds that fold's prediction
+    of it. For further inputs, `held_out`, it holds the prediction of all networks' mixture.
+    `with_moments` adds the mixture's mean (`center`) and variance at the training rows.
     """
+    # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
     raw = np.empty((len(data.x), head.n_raw), dtype="float32")
     for network, (_, valid) in zip(networks, folds):
         raw[valid] = np.asarray(network.held_out)[: len(valid)]
     score = mean_score(head, data.y, raw, data.weight)
     center = variance = None
     if with_moments and isinstance(head, GaussianHead):
+        # Variance = noise of the out-of-fold network + disagreement of all networks.
         _, noise = head.distribution(raw.astype("float64"))
         loc, _ = head.distribution(predict_members(networks, data.x, once=True))
         center = loc.mean(axis=0, dtype="float64").astype("float32")

@@ -1,4 +1,4 @@
-"""The record of everything that decides a training run, and a run's state between two epochs."""
+"""Describe a training run (`TrainingJob`) and its state between two epochs (`TrainingState`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skuq.training._templates import FirstValues, template_of_model
 from skuq.training._weights import draw_variables
 
 _SMALLEST_GROUP = 4  # members; smaller stacks lose more to overhead than a second core gains
-_MEMBER_FIELDS = ("recipes", "seeds", "splits", "start", "permutations")
+_MEMBER_FIELDS = ("recipes", "seeds", "splits", "start", "permutations")  # one entry a member
 
 #: ``(train rows, validation rows or None)`` of one member.
 Split = tuple[np.ndarray, np.ndarray | None]
@@ -22,7 +22,7 @@ Split = tuple[np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True)
 class SeedWords:
-    """The seeds of one member's streams of random numbers."""
+    """Seeds of one member's streams of random numbers."""
 
     weights: int
     orders: int
@@ -31,13 +31,13 @@ class SeedWords:
 
 
 def seed_words(seed: int) -> SeedWords:
-    """Derive the seeds of a member's streams."""
+    """Derive the seeds of a member's random streams from the member's seed."""
     return SeedWords(*map(int, np.random.SeedSequence(seed).generate_state(4)))
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """A training run between two epochs: enough to continue it to exactly the same result.
+    """State of a training run between two epochs, from which it continues exactly.
 
     Shapes that begin with ".." have the member axis of a stack, or none. It can be pickled.
 
@@ -52,9 +52,9 @@ class TrainingState:
     streams : tuple of (dict, dict)
         For each member the positions of the generators of batch orders and of artificial inputs.
     n_epochs : int
-        Epochs done.
+        Number of epochs trained so far.
     seconds : float
-        Time spent.
+        Training time so far, in seconds.
     jit : bool
         Whether the program runs through XLA.
     """
@@ -74,45 +74,46 @@ class TrainingState:
 
 @dataclass(frozen=True, eq=False)
 class TrainingJob:
-    """Everything that decides a training run except its data; it can be pickled.
+    """Everything that determines a training run except its data; it can be pickled.
 
     Parameters
     ----------
     network : str
         Configuration of a Keras model or of an `EpistemicNetwork`, as JSON.
     head : Head
-        Hashable, with `n_raw` and ``loss(y, raw)``. One whose loss has terms for inputs without
-        targets also has ``row_loss(y, raw, settings)``, ``artificial_loss(raw, settings)`` and
-        `detached`, the beginning of the names of those layers whose weights these two do not move
-        (or None). Where its `sums_rows` is true, a batch's loss is the sum over its rows, not
-        their mean.
+        Hashable, with `n_raw` and ``loss(y, raw)``. A head whose loss has terms for artificial
+        inputs (without targets) also has ``row_loss(y, raw, settings)``,
+        ``artificial_loss(raw, settings)`` and `detached`: layers whose names begin with it get no
+        gradient from these two terms (None: all layers do). If its `sums_rows` is true, a
+        batch's loss is the sum over its rows instead of their mean.
     recipes : Recipe or sequence of Recipe
-        One for each member; a single one is for all. Recipes of a stack may differ in
+        One for each member; a single one is used for all. Recipes of a stack may differ in
         learning_rate, reduce_lr_patience, reduce_lr_factor, early_stopping_patience, clip_norm,
         l2, weight_decay, dropout, loss_settings and rate_factors_of_layers.
     seeds : sequence of int
-        One for each member: it decides first weights, batches and dropout.
+        One for each member. A seed determines first weights, batch orders and dropout.
     stacked : bool, default=False
-        Whether the members train as one program with a member axis. Without it there is one.
+        Train the members as one program with a member axis. By default there is one member.
     splits : sequence of (train rows, validation rows or None), optional
-        Rows of ``data.x`` that each member of a stack trains and validates on, instead of all
-        of them and ``data.x_valid`` (which None keeps). All members have equally many. Rows may
-        repeat, as in a bootstrap sample.
+        Rows of ``data.x`` that each member of a stack trains and validates on, equally many for
+        every member. Rows may repeat, as in a bootstrap sample. None for the validation rows
+        means ``data.x_valid``. By default all members train on all of ``data.x``.
     start : sequence of (ndarray, list of ndarray), or TrainingState, optional
-        First weights (flat) and state of each member, instead of drawing them; or the state
-        of a paused run, which then continues.
+        First weights (flat) and state of each member, or the state of a paused run, which then
+        continues. By default first weights are drawn.
     artificial : callable, optional
-        ``artificial(n, rng) -> (n, ...)``: standardised inputs without targets, drawn for every
-        step where the recipe's `n_artificial` is not 0.
+        ``artificial(n, rng) -> (n, ...)`` draws standardised inputs without targets. It is needed
+        if the recipe's `n_artificial` is positive, and called for every step.
     held_out : ndarray of shape (n_held_out, ...), optional
-        Inputs that trained networks predict for the record, instead of `data.x_valid`. Members
-        with validation rows of their own predict these.
+        Inputs whose predictions are stored with each member, by default ``data.x_valid``. Members
+        with validation rows of their own predict those.
     permutations : sequence of callable, optional
-        For each member ``permutation(n_train)``, asked once an epoch for the order of the rows,
-        instead of a shuffle that its seed decides. Its own random state, if any, is no part of a
-        `TrainingState`: pickle the job together with the state.
+        For each member ``permutation(n_train)``, called once an epoch for the order of the rows,
+        by default a shuffle determined by the seed. The callable's own random state is not part
+        of a `TrainingState`: pickle the job together with the state.
     jit : bool, optional
-        Compile through XLA or not; by default what is expected to end sooner.
+        Compile through XLA (True) or as a plain graph (False); by default the tier that is
+        expected to finish first.
 
     Raises
     ------
@@ -155,14 +156,15 @@ class TrainingJob:
     ) -> TrainingJob:
         """Make the job of a Keras model or of an `EpistemicNetwork`.
 
-        Values of a model that no seed decides, as those of frozen layers, become part of the
-        job's `start`. The model serves as template in this process, so that training need not
-        build it again; it is neither changed nor are its other weights used.
+        Values that are not drawn from a seed, such as those of frozen layers, become part of the
+        job's `start`. The model is kept as a template in this process, so that training need not
+        build it again. It is not changed, and its other weights are not used.
 
         Parameters
         ----------
         model : keras.Model or EpistemicNetwork
-        head, recipes, seeds : as of the class
+        head, recipes, seeds :
+            See the class.
         **fields : dict
             Other fields of the job.
         """
@@ -174,7 +176,7 @@ class TrainingJob:
 
     @property
     def recipe(self) -> Recipe:
-        """The first recipe, for what all members share."""
+        """The first recipe: use it for settings that all members share."""
         return self.recipes[0]
 
     @property
@@ -183,14 +185,15 @@ class TrainingJob:
         return self.splits is not None and self.splits[0][1] is not None
 
     def join_members(self, values: Sequence[Any]) -> Any:
-        """Join the members' values to ``(.., *shape)``: with a member axis in a stack."""
+        """Join one value for each member into ``(.., *shape)``, with a member axis in a stack."""
         return np.stack(values) if self.stacked else values[0]
 
     def groups(self) -> list[TrainingJob]:
-        """Divide a stack into jobs of equally many members, at least four each, if it can be.
+        """Divide a stack into jobs of equally many members, at least four each.
 
-        They can run at the same time, and share a program. How a stack is divided follows from
-        its members alone, so that results are the same on every machine.
+        The jobs can run at the same time and share a program. A stack that cannot be divided so
+        is returned whole. The division depends only on the number of members, so that results
+        are the same on every machine.
         """
         n_members = len(self.seeds)
         if not self.stacked or isinstance(self.start, TrainingState):
@@ -200,32 +203,39 @@ class TrainingJob:
         return [self._group(slice(k, k + size)) for k in range(0, n_members, size)]
 
     def _group(self, members: slice) -> TrainingJob:
+        """Copy the job with some of its members."""
         fields = {name: getattr(self, name) for name in _MEMBER_FIELDS}
         taken = {name: value and value[members] for name, value in fields.items()}
         return replace(self, **taken)
 
     def _check(self) -> None:
+        """Raise ValueError if the fields of the job contradict each other."""
         n_members = len(self.seeds)
         if not n_members:
             raise ValueError("A training job needs at least one seed.")
         if not self.stacked and n_members > 1:
-            raise ValueError("Several seeds are for a stack: set `stacked=True`.")
+            raise ValueError(
+                f"`seeds` must have one entry unless `stacked=True`. Got {n_members} entries."
+            )
         if not self.stacked and self.splits is not None:
-            raise ValueError("`splits` are for a stack: set `stacked=True`.")
+            raise ValueError("`splits` must be None unless `stacked=True`.")
         for name in ("recipes", "splits", "start", "permutations"):
             given = getattr(self, name)
             if given is None or isinstance(given, TrainingState):
                 continue
             if len(given) != n_members:
                 raise ValueError(
-                    f"`{name}` must have one entry a seed ({n_members}). Got {len(given)}."
+                    f"`{name}` must have one entry for each seed ({n_members}). Got {len(given)}."
                 )
         reason = stack_conflict(self.recipes)
         if reason:
             raise ValueError(reason)
         sizes = {(len(a), None if b is None else len(b)) for a, b in self.splits or ()}
         if len(sizes) > 1:
-            raise ValueError("All `splits` of a stack must have equally many rows of either kind.")
+            raise ValueError(
+                "All `splits` of a stack must have the same number of training rows, and the same "
+                f"number of validation rows. Got {sorted(sizes, key=str)}."
+            )
         if self.recipe.n_artificial and self.artificial is None:
             raise ValueError(
                 f"A recipe with n_artificial={self.recipe.n_artificial} needs `artificial`, a "

@@ -1,4 +1,4 @@
-"""Several jobs trained together on all cores, to their end or stage by stage."""
+"""Train several jobs together on all cores, to their end or stage by stage."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob
 
 _SAFETY = 0.9  # share of the time left that epochs are planned for
-_CLOCK_TICK = 1e-6  # seconds; a job of one epoch has no second one to be timed
+_CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
 
-#: Members, or the errors that stand for diverged ones.
+#: Members, with an error in the place of each diverged one.
 Members = list[Member | FloatingPointError]
 
 
 class JointTraining:
-    """Jobs, each with its data, that are trained together up to any share of their epochs.
+    """Joint training of several jobs, up to any share of their epochs.
 
     Large stacks are divided into groups. As many groups run at the same time as there are cores.
 
     Parameters
     ----------
     jobs : sequence of (TrainingJob, TrainingData)
+        Each job with the data that it trains on.
     """
 
     def __init__(self, jobs: Sequence[tuple[TrainingJob, TrainingData]]):
@@ -45,13 +46,15 @@ class JointTraining:
         report: Callable[[int, int], Any] | None = None,
         deadline: float = math.inf,
     ) -> None:
-        """Train up to this share of each job's epochs, at least one; 1 ends the training.
+        """Train every job up to a share of its epochs.
 
         Parameters
         ----------
         share : float, default=1.0
+            Share in (0, 1] of each job's epochs, counted from its start; at least one epoch. 1
+            ends the training and frees its arrays.
         cancelled, report, deadline :
-            As in `skuq.training.train`.
+            See `skuq.training.train`.
 
         Raises
         ------
@@ -61,7 +64,7 @@ class JointTraining:
         if len(self._groups) == 1:
             self._groups[0].advance(share, cancelled=cancelled, report=report, deadline=deadline)
             return
-        ended = threading.Event()
+        ended = threading.Event()  # set when any group fails: all others stop
 
         def group_cancelled() -> bool:
             return ended.is_set() or (cancelled is not None and cancelled())
@@ -73,8 +76,8 @@ class JointTraining:
                 runs = [pool.submit(group.advance, share, **settings) for group in self._groups]
                 done, _ = wait(runs, return_when=FIRST_EXCEPTION)
                 for run in done:
-                    run.result()  # raises what ended it
-            except BaseException:  # an interrupt too: groups end at their next slice
+                    run.result()  # raises the error of a group that failed
+            except BaseException:  # also KeyboardInterrupt: groups end at their next slice
                 ended.set()
                 raise
 
@@ -84,7 +87,7 @@ class JointTraining:
         return min(group.share for group in self._groups)
 
     def members(self) -> list[Members]:
-        """Return the members of each job: the best epoch of each network so far."""
+        """Return the members of each job, each at its network's best epoch so far."""
         groups = iter(self._groups)
         return [
             [member for _ in range(size) for member in next(groups).members()]
@@ -93,22 +96,22 @@ class JointTraining:
 
 
 class _Group:
-    """A group of a job's members, and its run once it has begun."""
+    """A group of a job's members. Its training run is made when training begins."""
 
     def __init__(self, job: TrainingJob, data: TrainingData):
         self._job, self._data = job, data
         self.share = 0.0
-        self._run: Any = None
-        self._members: Members | None = None
+        self._run: Any = None  # between start and end of the training
+        self._members: Members | None = None  # after its end
 
     def advance(self, share: float, **settings: Any) -> None:
         if self._run is None:
-            self._run = training.TrainingRun(self._job, self._data)  # loads the backend
+            self._run = training.TrainingRun(self._job, self._data)  # imports TensorFlow
         until = max(1, round(share * self._job.recipe.epochs))
         self._run.advance(max(0, until - self._run.n_epochs), **settings)
         self.share = self._run.share
         if share == 1:
-            # Records are small: the arrays of the run are freed before the next group's begins.
+            # Keep only the small records, and free the run's arrays before the next group begins.
             self._members, self._run = self._run.members(), None
 
     def members(self) -> Members:
@@ -119,14 +122,15 @@ class _Group:
 def shorten(
     jobs: Sequence[TrainingJob], data: TrainingData, seconds: float
 ) -> tuple[list[TrainingJob], float]:
-    """Give jobs no more epochs than can be trained in so many seconds, but at least one.
+    """Reduce the epochs of jobs to what can be trained in `seconds`, at least one epoch.
 
-    Two epochs of a group of each job's members are trained before, which compiles and shows how
-    long an epoch takes. All jobs keep the same share of their epochs.
+    To measure the time of an epoch, one group of each job trains two epochs first, which also
+    compiles. All jobs keep the same share of their epochs.
 
     Returns
     -------
     jobs : list of TrainingJob
+        Copies with fewer epochs.
     deadline : float
         Time of ``time.monotonic()`` at which the seconds, counted from the return, are over.
     """
@@ -139,19 +143,19 @@ def shorten(
 def seconds_needed(
     jobs: Sequence[tuple[TrainingJob, TrainingData]],
 ) -> tuple[float, list[TrainingJob]]:
-    """Measure how long the jobs take to train together.
+    """Estimate how long the jobs take to train together.
 
-    Two epochs of a group of each job's members are trained, which compiles and shows how long an
-    epoch takes.
+    One group of each job's members trains two epochs: the first compiles, the second is timed.
 
     Returns
     -------
     seconds : float
+        Estimated time of all jobs on all cores.
     jobs : list of TrainingJob
-        The same, compiled as they were measured.
+        The same jobs, with the tier (graph or XLA) fixed to the measured one.
     """
     needed: list[float] = []  # seconds of each group
-    measured = []
+    measured = []  # jobs whose tier is fixed
     for job, data in jobs:
         groups = job.groups()
         run = training.TrainingRun(groups[0], data)
@@ -160,14 +164,15 @@ def seconds_needed(
         run.advance(1)
         needed += [(time.monotonic() - started) * job.recipe.epochs] * len(groups)
         measured.append(replace(job, jit=run.jit))
+    # Groups start in this order, each on the core that is free first.
     cores = [0.0] * min(backend.n_programs_at_once(), len(needed))
-    for group in needed:  # they start in this order, each on the first free core
+    for group in needed:
         cores[cores.index(min(cores))] += group
     return max(cores), measured
 
 
 def share_in_time(needed: float, seconds: float) -> float:
-    """Return the share of a training that takes `needed` seconds to fit into others."""
+    """Compute the share of a training of `needed` seconds that fits into `seconds`, at most 1."""
     return min(1.0, _SAFETY * max(seconds, 0.0) / max(needed, _CLOCK_TICK))
 
 

@@ -1,4 +1,4 @@
-"""A network that runs through Keras' own layers, as a pure function of its weights."""
+"""Run a Keras model through its own layers, as a pure function of its weights."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from skuq import backend
 from skuq.networks._plan import Run
 
-MAX_PASS_ROWS = 8192  # rows of one pass without gradients ..
-_MAX_PASS_ENTRIES = 2**23  # .. and numbers that one layer may give in it: 32 MB
+MAX_PASS_ROWS = 8192  # most rows of one forward pass without gradients ..
+_MAX_PASS_ENTRIES = 2**23  # .. and most numbers that one layer may return in it: 32 MB
 
 
 def numbers_per_row(model: Any) -> list[int]:
-    """Count the numbers that each layer gives for one row, which decide a pass' memory.
+    """Count the numbers that each layer returns for one row, which determine a pass' memory.
 
-    Lengths that the model leaves open count as one.
+    Axes of unknown length count as one.
     """
     shapes = [
         tensor.shape[1:]
@@ -27,7 +27,7 @@ def numbers_per_row(model: Any) -> list[int]:
 
 
 class KerasNetwork:
-    """Any Keras model; in a stack its members run one after the other.
+    """A Keras model as a function of its weights; the members of a stack run one by one.
 
     The model's own variables are never read. Its random layers draw from Keras' generators, whose
     seeds are part of the state. `n_members` is 0 for one network, without a member axis.
@@ -43,7 +43,7 @@ class KerasNetwork:
         """Compute ``(raw, new state, penalty)``, each with the member axis of a stack."""
         if not self.n_members:
             return self._forward(variables, state, x, run.training)
-        shared_x = len(x.shape) == len(self.model.input_shape)
+        shared_x = len(x.shape) == len(self.model.input_shape)  # x has no member axis
         each = [
             self._forward(
                 [value[k] for value in variables],

@@ -1,6 +1,6 @@
-"""The losses of a training program, as pure functions of a network's weights.
+"""Compute the losses of a training program, as pure functions of a network's weights.
 
-Notation: as in `_program`.
+The notation is that of `_program`: shapes that begin with ".." have the member axis of a stack.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from skuq.training._network import Network
 from skuq.training._noise import normal, uniform
 from skuq.training._program_key import ProgramKey
 
-INDEX_STREAM = 2**20  # of random numbers: far from those of dropout layers
+INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their streams from 0
 
 
 class Losses:
-    """Losses of batches and of validation rows."""
+    """Loss functions for batches and for validation rows."""
 
     def __init__(self, key: ProgramKey, network: Network, backend: Backend):
         self.key, self.network, self.backend = key, network, backend
         n_inputs = math.prod(key.input_shape)
-        self._columns = [n_inputs, n_inputs + key.n_outputs]
+        self._columns = [n_inputs, n_inputs + key.n_outputs]  # where y and the weight begin
         self._head: Any = key.head  # an `ArtificialHead` where `key.n_artificial` is positive
-        # A head may validate by another loss than the one it trains on.
+        # A head may be validated by another loss than the one it is trained on.
         self._validation_loss = getattr(key.head, "validation_loss", key.head.loss)
 
     def training_run(self, step: Any, share: Any, scalars: dict[str, Any], factor: Any) -> Run:
-        """Describe the forward pass of training step `step` (from 1), with its random numbers.
+        """Make the `Run` of training step `step` (from 1): real rows, dropout masks, indices.
 
-        `share` (batch_size,) is each row's share in the batch's loss, 0 for padding, and `factor`
-        that of dropout rates in this step, or None.
+        `share` (batch_size,) is each row's share in the batch's loss, 0 for padding. `factor`
+        multiplies the dropout rates in this step; None leaves them.
         """
         return Run(
             tensors(self.key.jit),
@@ -55,20 +55,24 @@ class Losses:
         run: Run,
         scalars: dict[str, Any],
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Compute the losses (..) of a batch, and the new state."""
+        """Compute the training losses (..) of a batch, and the network's new state.
+
+        `rows` (.., batch_size, columns) are rows of the table, `artificial` (.., n_artificial,
+        *input_shape) inputs without targets, or None.
+        """
         x, y, weight = self._columns_of(rows)
 
         def losses(x: Any) -> tuple[Any, Any, Any]:
             raw, new_state, penalty = self.network.forward(variables, state, x, run)
-            # As in Keras, the mean over the batch's rows, each times its sample weight; the
-            # sum where the head says so, which `share` knows.
+            # As in Keras, the mean over the batch's rows of weight times loss. Heads that sum
+            # over rows have shares of 1 instead of 1 / batch_size.
             fit = ops.sum(share * weight * self.key.head.loss(y, raw), axis=-1)
             return fit, new_state, penalty
 
         fit, new_state, penalty = losses(x)
         if self.key.adversarial:
-            # Lakshminarayanan et al. (2017), Algorithm 1: a step along the sign of the
-            # loss' gradient, in units of each feature's range.
+            # Adversarial training (Lakshminarayanan et al. 2017, Algorithm 1): half of the loss
+            # is taken at x' = x + eps * sign(dloss / dx), with eps in units of a feature's range.
             _, _, slope = self.backend.value_and_gradient(lambda x: (ops.sum(losses(x)[0]), ()), x)
             shift = scalars["adversarial"] * ops.sign(ops.stop_gradient(slope))
             fit = 0.5 * (fit + losses(x + shift)[0])
@@ -80,7 +84,11 @@ class Losses:
     def validation(
         self, variables: Any, state: Any, valid: Any, n_valid: Any, noise_key: Any
     ) -> Any:
-        """Compute the mean losses (..) of validation rows, by chunks that bound the memory."""
+        """Compute the mean losses (..) of the validation rows.
+
+        `valid` (.., key.n_valid, columns) is padded; its first `n_valid` rows count. Chunks of
+        rows bound the memory.
+        """
         key = self.key
         run = Run(tensors(key.jit), index=self._index(np.int32(0), noise_key))
 
@@ -96,7 +104,7 @@ class Losses:
             total, penalty = losses(valid, ops.arange(chunk, dtype="int32") < n_valid)
             return total / n_real + penalty
 
-        axis = len(valid.shape) - 2
+        axis = len(valid.shape) - 2  # the axis of rows, after a member axis
 
         def body(start: Any, total: Any, penalty: Any) -> tuple[Any, Any, Any]:
             index = start + ops.arange(chunk, dtype="int32")
@@ -118,22 +126,24 @@ class Losses:
         return x, y, weight[..., 0]
 
     def _dropout_mask(self, step: Any, scalars: dict[str, Any], factor: Any) -> Callable[..., Any]:
-        """Make the function that gives each dropout layer its mask in this step."""
+        """Make the function that draws each dropout layer's mask in this step."""
         key, noise_key = self.key, scalars["noise_key"]
 
         def mask(number: int, rate: Any, shape: Any) -> Any:
+            # `uniform` adds the member axis, since the noise key has one.
             shape = tuple(shape) if not key.n_members else tuple(shape[-2:])
             numbers = uniform(noise_key, step, number, shape)
-            if key.dropout:
+            if key.dropout:  # the recipe's rate replaces the layer's own
                 rate = scalars["dropout"][:, None, None] if key.n_members else scalars["dropout"]
             if key.dropout_schedule:
                 rate = rate * factor
+            # Inverted dropout: the units that are kept are scaled by 1 / (1 - rate).
             return ops.cast(numbers >= rate, "float32") / (1.0 - rate)
 
         return mask
 
     def _index(self, step: Any, noise_key: Any) -> Any:
-        """Draw the epistemic indices (.., n_draws, n_index) of a step, if there are any."""
+        """Draw the epistemic indices (.., n_draws, n_index) of a step; None if it has none."""
         network: Any = self.key.network
         if not self.key.n_draws:
             return None
@@ -149,13 +159,15 @@ class Losses:
         artificial: Any,
         scalars: dict[str, Any],
     ) -> Any:
-        """Compute a head's terms (..) for rows (by their `share`) and for artificial inputs.
+        """Compute a head's uncertainty terms (..), for rows and for artificial inputs.
 
-        The network runs as it will predict: without dropout, and with the batch statistics
-        learnt from rows.
+        `share` (.., batch_size) weighs the rows. The network runs as in prediction: without
+        dropout, and with the batch statistics learnt so far.
         """
         key = self.key
+        # Variables that these terms must not change get no gradient from them.
         partly = [ops.stop_gradient(v) if k in key.detached else v for k, v in enumerate(variables)]
+        # One forward pass for both: (.., batch_size + n_artificial, *input_shape).
         inputs = ops.concatenate([x, artificial], axis=len(key.lead))
         raw, _, _ = self.network.forward(partly, state, inputs, Run(tensors(key.jit)))
         settings = {name: value[..., None] for name, value in scalars["settings"].items()}

@@ -1,4 +1,4 @@
-"""The records of trained networks."""
+"""Make the records of trained networks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def make_member(
 ) -> Member | FloatingPointError:
     """Make the record of member k, or the error of one that diverged.
 
-    `weights` and `state` are those of the epoch kept. `history` (n_epochs, 3) holds training loss,
-    validation loss and learning rate, NaN for epochs that were not run. The member predicts
-    `held_out`.
+    `weights` and `state` are those of the epoch that the recipe keeps. `history` (n_epochs, 3)
+    holds training loss, validation loss and learning rate, NaN for epochs that were not run. The
+    record includes the member's predictions of `held_out`.
     """
     recipe = job.recipes[k]
     settings = f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})"
-    history = history[~np.isnan(history[:, 2])]  # epochs that were run have a learning rate
+    history = history[~np.isnan(history[:, 2])]  # only epochs that were run have a learning rate
     watched = history[:, 1] if key.n_valid else history[:, 0]
     if not np.isfinite(watched).any():
         what = "validation loss" if key.n_valid else "training loss"
@@ -51,9 +51,10 @@ def make_member(
         seconds=seconds,
         tier="xla" if key.jit else "graph",
     )
-    if isinstance(key.network, EpistemicNetwork):  # it predicts draws, whose indices are not known
+    # An epistemic network predicts draws, and their indices are chosen after training.
+    if isinstance(key.network, EpistemicNetwork):
         return member
-    if not len(held_out):  # some of Keras' layers fail on no rows
+    if not len(held_out):  # some Keras layers fail on zero rows
         return member.with_held_out(np.empty((0, job.head.n_raw), dtype="float32"))
     raw = predict_members([member], held_out, once=True)[0]
     return member.with_held_out(raw.astype("float32"))

@@ -1,9 +1,9 @@
-"""The networks that a training program differentiates, as pure functions of their weights.
+"""Networks that a training program differentiates, as pure functions of their weights.
 
 ``network.forward(variables, state, x, run) -> (raw, state, penalty)``, where everything has the
-member axis of a stack, or none in a program of one network. `chunk` is the number of rows that
-one pass without gradients should have. Planned networks run all members at once; networks
-without a plan run through Keras, one member after the other.
+member axis of a stack, or none in a program of one network. `chunk` is the number of rows for
+one forward pass without gradients. Planned networks run all members at once; networks without a
+plan run through Keras, one member after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skuq.training._keras_network import MAX_PASS_ROWS, KerasNetwork
 
 
 class Network(Protocol):
-    """A pure function of weights, with the shapes of these."""
+    """A pure function of weights, which also knows their shapes."""
 
     chunk: int
     shapes: list[tuple[int, ...]]
@@ -28,7 +28,7 @@ class Network(Protocol):
 
 
 def make_network(network: Plan | EpistemicNetwork | str, model: Any, n_members: int) -> Network:
-    """Make the network of a program from its description, `Template.identity`.
+    """Make the network of a program from its description, a `Template.identity`.
 
     `model` is the template itself, and `n_members` is 0 for a program of one network.
     """
@@ -40,7 +40,7 @@ def make_network(network: Plan | EpistemicNetwork | str, model: Any, n_members: 
 
 
 class PlannedNetwork:
-    """A network that a plan describes, with or without a member axis."""
+    """A network described by a `Plan`, with or without a member axis."""
 
     def __init__(self, plan: Plan):
         self.plan = plan

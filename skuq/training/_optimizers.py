@@ -1,13 +1,13 @@
-"""The update rules of seven optimisers, as pure functions on one flat weight vector.
+"""Update rules of seven optimisers, as pure functions of one block of weights.
 
-All seven work element by element, so one fused update of concatenated weights is exact.
-Constants are Keras' defaults, and tests hold every rule against Keras' own. Divisions and
-roots are what an update costs on a CPU, and XLA computes each new array in a loop of its
-own; so factors that are numbers are joined first, and no array is divided twice.
+All seven work element by element, so that one fused update of concatenated weights is exact.
+Constants are Keras' defaults, and tests compare every rule with Keras' own. Divisions and roots
+dominate the time of an update on a CPU, and XLA computes each new array in a loop of its own.
+Therefore scalar factors are multiplied first, and no array is divided twice.
 
-Notation: w weights, g gradient (both (n_weights,), or (n_members, n_weights)), t the
-number of this step from 1, lr learning rate (a number, or an array that broadcasts over
-w); m, v first and second moments. `init` gives the slots (the optimiser's state), `update` maps
+Notation: w weights and g gradient, both (n_weights,) or (n_members, n_weights); t number of the
+step, from 1; lr learning rate, a number or an array that broadcasts over w; m and v first and
+second moments. `init` makes the slots (the optimiser's state), and `update` maps
 ``(w, slots, g, t, lr)`` to ``(w, slots)``.
 """
 
@@ -23,18 +23,20 @@ EPSILON, BETA_2 = 1e-7, 0.999
 _BETA_1 = 0.9
 
 
-#: A block, its slots, its gradient, the step's number and the learning rate are tensors.
+#: The state of an optimiser for one block of weights, as tensors.
 Slots = tuple[Any, ...]
 
 
 class Rule(NamedTuple):
-    """An optimiser: how its slots begin, and one update."""
+    """An optimiser: the functions that make its slots and apply one update."""
 
     init: Callable[[Any], Slots]
     update: Callable[..., tuple[Any, Slots]]
 
 
 def _zeros(n: int) -> Callable[[Any], Slots]:
+    """Make the function that starts n slots at zero."""
+
     def init(w: Any) -> Slots:
         return tuple(ops.zeros_like(w) for _ in range(n))
 
@@ -46,7 +48,7 @@ def _sgd(w: Any, slots: Slots, g: Any, t: Any, lr: Any) -> tuple[Any, Slots]:
 
 
 def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, momentum: float) -> tuple[Any, Slots]:
-    (velocity,) = slots
+    (velocity,) = slots  # velocity <- momentum * velocity - lr * g;  w <- w + velocity
     velocity = momentum * velocity - lr * g
     return w + velocity, (velocity,)
 
@@ -54,7 +56,8 @@ def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, momentum: float) ->
 def _rmsprop(
     w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.9, epsilon: float = EPSILON
 ) -> tuple[Any, Slots]:
-    (v,) = slots
+    """Apply a step of RMSprop."""
+    (v,) = slots  # v <- rho v + (1 - rho) g^2;  w <- w - lr g / sqrt(v + eps)
     v = rho * v + (1 - rho) * ops.square(g)
     return w - lr * g / ops.sqrt(v + epsilon), (v,)
 
@@ -62,7 +65,7 @@ def _rmsprop(
 def _adagrad(
     w: Any, slots: Slots, g: Any, t: Any, lr: Any, epsilon: float = EPSILON
 ) -> tuple[Any, Slots]:
-    (total,) = slots
+    (total,) = slots  # sum of all squared gradients;  w <- w - lr g / sqrt(total + eps)
     total = total + ops.square(g)
     return w - lr * g / ops.sqrt(total + epsilon), (total,)
 
@@ -70,9 +73,12 @@ def _adagrad(
 def _adadelta(
     w: Any, slots: Slots, g: Any, t: Any, lr: Any, rho: float = 0.95, epsilon: float = EPSILON
 ) -> tuple[Any, Slots]:
+    # Moving averages of squared gradients and of squared steps; the step is
+    # g * sqrt((steps + eps) / (squares + eps)), times lr (Zeiler 2012, Algorithm 1).
     squares, steps = slots
     squares = rho * squares + (1 - rho) * ops.square(g)
-    ratio = (steps + epsilon) / (squares + epsilon)  # of squares: no root for the slot
+    # The squared step is g^2 * ratio, so that the slot needs no second root.
+    ratio = (steps + epsilon) / (squares + epsilon)
     steps = rho * steps + (1 - rho) * ops.square(g) * ratio
     return w - lr * g * ops.sqrt(ratio), (squares, steps)
 
@@ -86,9 +92,12 @@ def _adam(
     beta_2: float = BETA_2,
     epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
+    """Apply a step of Adam."""
+    # m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2 (Kingma & Ba 2015, Algorithm 1).
     m, v = slots
     m = m + (1 - _BETA_1) * (g - m)
     v = v + (1 - beta_2) * (ops.square(g) - v)
+    # Both bias corrections in one number: lr * sqrt(1 - b2^t) / (1 - b1^t).
     rate = lr * ops.sqrt(1 - ops.power(beta_2, t)) / (1 - ops.power(_BETA_1, t))
     return w - rate * m / (ops.sqrt(v) + epsilon), (m, v)
 
@@ -102,6 +111,8 @@ def _adamax(
     beta_2: float = BETA_2,
     epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
+    """Apply a step of Adamax."""
+    # u is the decayed maximum of |g|, in place of sqrt(v) (Kingma & Ba 2015, Algorithm 2).
     m, u = slots
     m = m + (1 - _BETA_1) * (g - m)
     u = ops.maximum(beta_2 * u, ops.abs(g))
@@ -109,6 +120,7 @@ def _adamax(
 
 
 def _nadam_init(w: Any) -> Slots:
+    """Start both moments at zero and the product of the momentum schedule at one."""
     return (*_zeros(2)(w), ops.ones((), w.dtype))
 
 
@@ -121,7 +133,10 @@ def _nadam(
     beta_2: float = BETA_2,
     epsilon: float = EPSILON,
 ) -> tuple[Any, Slots]:
-    m, v, product = slots  # product: of the momentum schedule's values so far
+    """Apply a step of Nadam."""
+    # Adam with Nesterov momentum: m_hat looks one step ahead. The momentum of step t is
+    # b1 (1 - 0.5 * 0.96^t), and `product` is that of all steps so far (Dozat 2016).
+    m, v, product = slots
     now = _BETA_1 * (1 - 0.5 * ops.power(0.96, t))
     ahead = _BETA_1 * (1 - 0.5 * ops.power(0.96, t + 1))
     product = product * now
@@ -146,10 +161,9 @@ RULES = {
 def rule_of(
     optimizer: str, momentum: float = 0.0, beta_2: float = BETA_2, epsilon: float = EPSILON
 ) -> Rule:
-    """Give the rule of an optimiser.
+    """Look up the update rule of an optimiser by its name.
 
-    `momentum` is that of plain gradient descent, `beta_2` that of adam, adamax and nadam; plain
-    gradient descent has no `epsilon`.
+    `momentum` is used by sgd, `beta_2` by adam, adamax and nadam, and `epsilon` by all but sgd.
     """
     if optimizer == "sgd" and momentum:
         return Rule(_zeros(1), functools.partial(_momentum, momentum=momentum))

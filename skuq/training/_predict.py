@@ -1,8 +1,8 @@
-"""Predictions of trained networks, in float64 from their float32 weights.
+"""Predict with trained networks, in float64 from their float32 weights.
 
-In float64 the prediction of a row does not depend on the other rows (to 1e-12), which
-scikit-learn's contract asks for and float32 kernels do not give. A planned network
-predicts in NumPy, with no backend loaded and nothing to compile; any other through Keras.
+In float64 the prediction of a row does not depend on the other rows (to 1e-12). scikit-learn's
+contract requires this, and float32 kernels do not give it. A planned network predicts in NumPy,
+with no backend loaded and nothing to compile; any other network predicts through Keras.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from skuq.networks._plan import Run, make_plan, without_names
 from skuq.networks._rebuild import rebuild
 from skuq.training._keras_network import numbers_per_row
 
-_CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which a core's cache holds
-_KERAS_CHUNK_ENTRIES = 2**26  # numbers of all layers: 256 MB in float32
-# By member: its variables in float64.
+_CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which fit into a core's cache
+_KERAS_CHUNK_ENTRIES = 2**26  # numbers of all layers held at a time: 256 MB in float32
+# For each member its variables and state in float64.
 _parts: WeakKeyDictionary[Member, tuple[list[Any], list[Any]]] = WeakKeyDictionary()
 _forwards = BoundedCache(max_size=64)
 
@@ -46,11 +46,13 @@ def predict_members(
     x : ndarray of shape (n_samples, ...)
         Standardised inputs.
     dropout_mask : callable, optional
-        As in `skuq.networks._plan.Run`: the masks of dropout layers. They may have a leading
-        axis of `n_draws`; then so have a member's predictions.
+        Masks of dropout layers, as in `skuq.networks._plan.Run`. If they have a leading axis of
+        `n_draws`, a member's predictions have it, too.
+    n_draws : int, default=1
+        Number of draws that `dropout_mask` returns at once; it only sets the size of chunks.
     once : bool, default=False
-        Whether a member predicts only now. If so, nothing is kept or compiled for later, and
-        networks without a plan compute in float32.
+        Predict for this one time: keep and compile nothing for later. Networks without a plan
+        then compute in float32.
     """
     x = np.asarray(x, dtype="float64")
     run = Run(dropout_mask=dropout_mask)
@@ -58,6 +60,7 @@ def predict_members(
 
 
 def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, once: bool) -> Any:
+    """Predict with one member, in chunks of rows whose widest layer fits into the cache."""
     plan = make_plan(member.network)
     if plan is None:
         return _predict_keras(member, x, once)
@@ -76,10 +79,10 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, once: bool) 
 
 
 def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
-    """Predict through a float64 twin of the Keras model, compiled.
+    """Predict through a compiled float64 copy of the Keras model.
 
-    A single prediction is not worth that: the float32 model does it in a third of the time. Its
-    last digits depend on the other rows of a pass.
+    With `once`, the float32 model predicts without compilation, in a third of the time. Its last
+    digits then depend on the other rows of a pass.
     """
     backend.check_fork()  # a program of the parent may be kept
     dtype = "float32" if once else "float64"
@@ -93,7 +96,7 @@ def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
             (network, "compiled"),
             lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
-    # Keras keeps what every layer gave until the last one is done.
+    # Keras keeps the outputs of all layers until the last one is computed.
     rows = max(1, _KERAS_CHUNK_ENTRIES // sum(numbers_per_row(model)))
     parts = [
         np.asarray(forward(weights, state, x[start : start + rows].astype(dtype)))
@@ -103,7 +106,7 @@ def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
 
 
 def _keras_forward(network: str, dtype: str) -> tuple[Any, Callable[..., Any]]:
-    """Rebuild a Keras model with a floating type, and make it a function of its weights."""
+    """Rebuild a Keras model with this floating type, as a function of its flat weights."""
     ops = backend.ops
     config = json.loads(network)
     if dtype != "float32":
@@ -122,12 +125,13 @@ def _keras_forward(network: str, dtype: str) -> tuple[Any, Callable[..., Any]]:
 
 
 def _cast(value: Any, dtype: str) -> np.ndarray:
+    """Convert floating arrays to a dtype, and leave integers (seeds, counters) unchanged."""
     array = np.asarray(value)
     return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
 def _with_dtype(config: Any, old: str, new: str) -> Any:
-    """Exchange one floating type for another in a Keras configuration."""
+    """Replace one floating type by another in a Keras configuration."""
     if isinstance(config, list):
         return [_with_dtype(item, old, new) for item in config]
     if not isinstance(config, dict):

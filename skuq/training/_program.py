@@ -1,13 +1,14 @@
-"""The training program: many epochs of one network, or of K at once, as a pure function.
+"""Training program: train one network, or K at once, for many epochs, as a pure function.
 
 It is written in `keras.ops` and the few functions of a `Backend`, which also compiles it. A
-program reads no variable and keeps no state. What changes from epoch to epoch travels in a
-`carry`, so a run can be cut into slices and continued, and threads may share a program.
+program reads no variable and keeps no state. Everything that changes from epoch to epoch is
+passed in and returned in a `carry`, so that a run can be cut into slices and continued, and
+threads can share a program.
 
 Notation: shapes that begin with ".." have a leading axis of n_members in a stack, and none
 in a program of one network. Rows are padded to a ladder of sizes; `n_valid` is the number of
-validation rows without padding. One call runs `n_epochs` epochs whose batch orders the host has
-drawn.
+validation rows without padding. One call runs `n_epochs` epochs, whose batch orders are drawn
+before by the host (the Python process that calls the program).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from skuq.training._network import make_network
 from skuq.training._optimizers import rule_of
 from skuq.training._program_key import ProgramKey
 
-_PLATEAU_MIN_DELTA = 1e-4  # Keras' ReduceLROnPlateau; EarlyStopping has 0
+_PLATEAU_MIN_DELTA = 1e-4  # default of Keras' ReduceLROnPlateau; that of EarlyStopping is 0
 
 
 def start_carry(
@@ -35,8 +36,11 @@ def start_carry(
 ) -> dict[str, Any]:
     """Make the carry before the first epoch, as arrays.
 
-    `blocks` are weights (.., *block shape), `state` non-trainable variables (.., *shape),
-    `learning_rate` and `noise_key` numbers (..).
+    `blocks` holds the weights (.., *block shape), `state` the non-trainable variables
+    (.., *shape); `learning_rate` and `noise_key` have shape (..).
+
+    The counters follow Keras' callbacks: `plateau_best` and `plateau_wait` those of
+    ReduceLROnPlateau, `best_loss` and `stop_wait` those of EarlyStopping.
     """
     state = tuple(np.asarray(value) for value in state)
     rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)
@@ -62,9 +66,9 @@ def start_carry(
 
 
 class TrainingProgram:
-    """The function ``program.run(carry, data, plan, scalars) -> (carry, history)``.
+    """A pure function ``program.run(carry, data, plan, scalars) -> (carry, history)``.
 
-    The variables of `model`, a template, are never read.
+    `model` is a template, whose variables are never read.
     """
 
     def __init__(self, model: Any, key: ProgramKey, backend: Backend):
@@ -82,27 +86,28 @@ class TrainingProgram:
         Parameters
         ----------
         carry : dict
-            As `start_carry` makes it, or an earlier call returned it.
+            Made by `start_carry` or returned by an earlier call.
         data : dict
-            `table` (n_rows, inputs + outputs + 1), which is x, y and the row's weight; and
-            `valid`, the same for validation rows, (.., n_valid, ..) where each member has its
-            own.
+            `table` (n_rows, inputs + outputs + 1), whose columns are x, y and the row's weight;
+            and `valid`, the same for validation rows, with a member axis if each member has
+            validation rows of its own.
         plan : dict
-            What the host prepared for each epoch and step: `orders` int32 (epochs_per_call, ..,
-            n_steps * batch_size), row numbers of the table; `rates`, `decays` and `dropouts`
+            Arrays prepared by the host for each epoch and step: `orders` int32 (epochs_per_call,
+            .., n_steps * batch_size), row numbers of the table; `rates`, `decays` and `dropouts`
             float32 (epochs_per_call, n_steps), factors of the learning rate, of the weight decay
-            and of dropout rates (the latter two where used); `shares` float32 (n_steps *
+            and of dropout rates (the latter two if used); `shares` float32 (n_steps *
             batch_size,), each row's share in its batch's loss, 0 for padding; `step_shares`
             float32 (n_steps,), each batch's share of the epoch's rows; and `artificial` float32
             (epochs_per_call, n_steps, .., n_artificial, *input_shape).
         scalars : dict
-            `n_steps`, `n_valid`, `n_epochs` and what the recipe decides, (..) each.
+            `n_steps`, `n_valid`, `n_epochs`, and the numbers of `scalars_of`.
 
         Returns
         -------
         carry : dict
         history : float32 tensor of shape (epochs_per_call, 3, ..)
-            Training loss, validation loss and learning rate of each epoch run, NaN beyond.
+            Training loss, validation loss and learning rate of each epoch. Rows of epochs that
+            were not run are NaN.
         """
         key = self.key
         history = ops.full((key.epochs_per_call, 3, *key.lead), np.float32(np.nan), "float32")
@@ -112,14 +117,15 @@ class TrainingProgram:
             return ops.logical_and(epoch < scalars["n_epochs"], going)
 
         def body(epoch: Any, carry: Any, history: Any) -> tuple[Any, Any, Any]:
+            # A rate of NaN marks the epochs after a member has stopped.
             rate = ops.where(carry["stopped"], np.float32(np.nan), carry["learning_rate"])
             loss, finite, carry = self._train_epoch(data, plan, epoch, scalars, carry)
             if key.n_valid:
                 valid = self._validate(data["valid"], scalars["n_valid"], carry)
                 watched = valid
-            else:
+            else:  # as in Keras, callbacks then watch the training loss
                 valid, watched = ops.full_like(loss, np.nan), loss
-            row = ops.stack([loss, valid, rate])[None]
+            row = ops.stack([loss, valid, rate])[None]  # (1, 3, ..)
             history = ops.slice_update(history, [epoch, 0] + [0] * len(key.lead), row)
             return epoch + 1, self._end_epoch(watched, finite, scalars, carry), history
 
@@ -129,9 +135,12 @@ class TrainingProgram:
     def _train_epoch(
         self, data: Any, plan: Any, epoch: Any, scalars: dict[str, Any], carry: dict[str, Any]
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Run one epoch's steps; return its losses (..), whether they are finite, the carry."""
+        """Run the steps of one epoch.
+
+        Returns the epoch's mean losses (..), whether each is finite (..), and the carry.
+        """
         key, batch = self.key, self.key.batch_size
-        order = ops.take(plan["orders"], epoch, axis=0)
+        order = ops.take(plan["orders"], epoch, axis=0)  # (.., n_steps * batch_size)
         schedules = {
             name: ops.take(plan[name], epoch, axis=0)
             for name in ("rates", "decays", "dropouts")
@@ -145,6 +154,7 @@ class TrainingProgram:
             "noise_key": carry["noise_key"],
         }
 
+        # Steps end early when every member has either stopped or diverged in this epoch.
         def go_on(step: Any, finite: Any, total: Any, inner: Any) -> Any:
             return ops.logical_and(
                 step < scalars["n_steps"], ops.any(ops.logical_and(finite, alive))
@@ -156,12 +166,13 @@ class TrainingProgram:
                 numbers = ops.slice(order, [0, start], [key.n_members, batch])
             else:
                 numbers = ops.slice(order, [start], [batch])
-            rows = self.backend.gather(data["table"], numbers)
+            rows = self.backend.gather(data["table"], numbers)  # (.., batch_size, columns)
             share = ops.slice(plan["shares"], [start], [batch])
             factors = {name: ops.slice(v, [step], [1])[0] for name, v in schedules.items()}
             inputs = None if artificial is None else ops.take(artificial, step, axis=0)
             losses, inner = self._train_step(rows, share, inputs, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
+            # The epoch's loss is the mean over its rows: batches count by their numbers of rows.
             step_share = ops.slice(plan["step_shares"], [step], [1])[0]
             return step + 1, finite, total + losses * step_share, inner
 
@@ -184,7 +195,7 @@ class TrainingProgram:
         scalars: dict[str, Any],
         inner: dict[str, Any],
     ) -> tuple[Any, dict[str, Any]]:
-        """Run one step; return the losses (..) of its batch, and weights, state and slots."""
+        """Run one step: return the losses (..) of its batch, and the inner carry after it."""
         step = inner["step"] + 1
         run = self.losses.training_run(step, share, scalars, factors.get("dropouts"))
 
@@ -192,10 +203,11 @@ class TrainingProgram:
             losses, state = self.losses.batch(
                 self.layout.variables(blocks), inner["state"], rows, share, artificial, run, scalars
             )
+            # Members share no weights: the gradient of the sum holds every member's own gradient.
             return ops.sum(losses), (losses, state)
 
         _, (losses, state), gradient = self.backend.value_and_gradient(total, inner["weights"])
-        if self.key.l2:
+        if self.key.l2:  # reported here; `_update` adds its gradient 2 * l2 * w
             losses = losses + scalars["l2"] * self._sum_of_squares(inner["weights"])
         weights, slots = self._update(
             inner["weights"], inner["slots"], gradient, step, factors, scalars
@@ -211,19 +223,19 @@ class TrainingProgram:
         factors: dict[str, Any],
         scalars: dict[str, Any],
     ) -> tuple[Any, ...]:
-        """Apply one step of the optimiser: new weights and slots, block by block."""
+        """Apply one step of the optimiser: return new weights and slots, block by block."""
         key, align = self.key, self._align
         rate = scalars["learning_rate"] * factors["rates"]
         if key.l2:
             gradient = [g + align(2.0 * scalars["l2"], w) * w for g, w in zip(gradient, weights)]
-        if key.clip:
+        if key.clip:  # g <- g * clip / max(|g|, clip), with the norm over all blocks of a member
             norm = ops.sqrt(self._sum_of_squares(gradient))
             factor = scalars["clip"] / ops.maximum(norm, scalars["clip"])
             gradient = [g * align(factor, g) for g in gradient]
         rates = [align(rate, w) for w in weights]
         if key.rate_factors:
             rates = [own * factor for own, factor in zip(rates, scalars["rate_factors"])]
-        if key.decay:  # decoupled, before the update, as Keras' optimisers do
+        if key.decay:  # decoupled: w <- w * (1 - rate * decay) before the update, as in Keras
             decay = scalars["weight_decay"] * factors["decays"]
             weights = [w * (1.0 - own * align(decay, w)) for w, own in zip(weights, rates)]
         t = ops.cast(step, "float32")
@@ -234,28 +246,34 @@ class TrainingProgram:
         return tuple(tuple(part) for part in zip(*updates))
 
     def _validate(self, valid: Any, n_valid: Any, carry: dict[str, Any]) -> Any:
-        """Compute the validation losses (..) of the current weights."""
+        """Compute the validation losses (..) at the current weights."""
         variables = self.layout.variables(carry["weights"])
         return self.losses.validation(variables, carry["state"], valid, n_valid, carry["noise_key"])
 
     def _end_epoch(
         self, loss: Any, finite: Any, scalars: dict[str, Any], carry: dict[str, Any]
     ) -> dict[str, Any]:
-        """Apply ReduceLROnPlateau, EarlyStopping(restore_best_weights) and TerminateOnNaN."""
+        """Apply ReduceLROnPlateau, EarlyStopping(restore_best_weights) and TerminateOnNaN.
+
+        `loss` (..) is the loss watched, and `finite` (..) tells whether the epoch's loss was.
+        """
         alive = ops.logical_not(carry["stopped"])
+        # ReduceLROnPlateau: after `patience` epochs without an improvement by min_delta.
         better = loss < carry["plateau_best"] - _PLATEAU_MIN_DELTA
         plateau_wait = ops.where(better, 0, carry["plateau_wait"] + 1)
         reduce = plateau_wait >= scalars["reduce_lr_patience"]
         factor = ops.where(reduce, scalars["reduce_lr_factor"], 1.0)
+        # EarlyStopping: after `patience` epochs without any improvement.
         best = loss < carry["best_loss"]
         stop_wait = ops.where(best, 0, carry["stop_wait"] + 1)
         ended = stop_wait >= scalars["early_stopping_patience"]
-        # A member that has stopped keeps what it has; keep="last" takes every other epoch.
-        keep = ops.logical_and(alive, ops.logical_or(best, scalars["keep_last"]))
+        # Store the weights of this epoch if it is the best, or always with keep="last". The
+        # stored weights of a member that has stopped do not change any more.
+        store = ops.logical_and(alive, ops.logical_or(best, scalars["keep_last"]))
 
-        def kept(name: str) -> tuple[Any, ...]:
+        def best_of(name: str) -> tuple[Any, ...]:
             return tuple(
-                ops.where(self._align(keep, now), now, before)
+                ops.where(self._align(store, now), now, before)
                 for now, before in zip(carry[name], carry[f"best_{name}"])
             )
 
@@ -266,8 +284,9 @@ class TrainingProgram:
             "plateau_wait": ops.where(reduce, 0, plateau_wait),
             "stop_wait": stop_wait,
             "best_loss": ops.where(best, loss, carry["best_loss"]),
-            "best_weights": kept("weights"),
-            "best_state": kept("state"),
+            "best_weights": best_of("weights"),
+            "best_state": best_of("state"),
+            # TerminateOnNaN: a loss that is not finite ends a member's run, too.
             "stopped": ops.logical_or(
                 carry["stopped"], ops.logical_or(ended, ops.logical_not(finite))
             ),
@@ -280,6 +299,6 @@ class TrainingProgram:
         return ops.reshape(per_member, (self.key.n_members,) + (1,) * (len(block.shape) - 1))
 
     def _sum_of_squares(self, blocks: Any) -> Any:
-        """Sum the squares (..) of all entries of all blocks."""
+        """Sum the squares of all entries of all blocks, to shape (..)."""
         axes = [tuple(range(len(self.key.lead), len(block.shape))) for block in blocks]
         return sum(ops.sum(ops.square(b), axis=axis) for b, axis in zip(blocks, axes))

@@ -1,4 +1,4 @@
-"""The static facts of a training program: what its compilation depends on."""
+"""Define the key of a compiled training program: everything its compilation depends on."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ _MAX_EPOCHS_PER_CALL = 64
 
 @dataclass(frozen=True)
 class ProgramKey:
-    """Everything that shapes a program; two runs with equal keys share one compilation."""
+    """Everything that a program's compilation depends on: equal keys share one program."""
 
-    network: Plan | EpistemicNetwork | str  # a Keras model without a plan: its JSON, without names
+    network: Plan | EpistemicNetwork | str  # str: JSON of a Keras model without a plan, no names
     head: Head
     optimizer: str
     batch_size: int
     input_shape: tuple[int, ...]
     n_outputs: int  # columns of y
-    n_rows: int  # of the table the batches are taken from, padded
-    n_steps: int  # of one epoch, for the padded number of training rows
-    n_valid: int  # padded; 0 where nothing is held out
+    n_rows: int  # padded rows of the table that batches are taken from
+    n_steps: int  # steps of one epoch, for the padded number of training rows
+    n_valid: int  # padded number of validation rows; 0 without any
     jit: bool
     n_members: int = 0  # 0: one network, without a member axis
     own_validation: bool = False  # every member has validation rows of its own
-    clip: bool = False
+    clip: bool = False  # this and the next flags: some recipe has clip_norm, l2, weight_decay
     l2: bool = False
     decay: bool = False
-    dropout: bool = False  # rates come with the run
+    dropout: bool = False  # the recipe's dropout rate, an argument, replaces the layers' own
     adversarial: bool = False
     momentum: float = 0.0
     n_artificial: int = 0  # inputs without targets in every step
     n_draws: int = 0  # epistemic indices in every step
-    detached: tuple[int, ...] = ()  # variables that the head's uncertainty terms do not move
+    detached: tuple[int, ...] = ()  # variables without gradient from the head's uncertainty terms
     beta_2: float = 0.999
     dropout_schedule: bool = False
-    rate_factors: bool = False  # of variables
+    rate_factors: bool = False  # variables have factors of the learning rate
     epsilon: float = 1e-7
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """The member axis, where there is one."""
+        """Shape of the member axis: (n_members,), or () for one network."""
         return (self.n_members,) if self.n_members else ()
 
     @property
     def epochs_per_call(self) -> int:
-        """Most epochs of one call, so that the orders sent with it stay small."""
+        """Largest number of epochs in one call, which bounds the batch orders sent with it."""
         numbers = self.batch_size + self.n_artificial * math.prod(self.input_shape)
         width = self.n_steps * numbers * max(1, self.n_members)
         return max(1, min(_MAX_EPOCHS_PER_CALL, _ORDER_ENTRIES // width))
 
 
 def padded_rows(n_rows: int) -> int:
-    """Round up to a ladder of four sizes an octave, hence by at most a quarter."""
+    """Round up to a ladder of sizes, four between a power of two and the next: by at most 25%."""
     if n_rows <= 8:
         return 8
     step: int = 2 ** (math.ceil(math.log2(n_rows)) - 3)
@@ -65,9 +65,9 @@ def padded_rows(n_rows: int) -> int:
 
 
 def table_rows(n_rows: int) -> int:
-    """Round up to the size of a table of training rows: a power of two, unless that is large.
+    """Round up to the size of a table of training rows: a power of two, up to 2**14 rows.
 
-    Padding of this table costs memory alone, and a data set that grows by a row at a time compiles
-    once an octave.
+    Padding of this table costs only memory. A data set that grows row by row, as in Bayesian
+    optimisation, then compiles only each time that it doubles.
     """
     return padded_rows(2 ** math.ceil(math.log2(max(n_rows, 1))) if n_rows <= 2**14 else n_rows)

@@ -1,4 +1,4 @@
-"""Recipes: the settings of a training run."""
+"""Define recipes: the settings of a training run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skuq.networks._search_space import OPTIMIZERS
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 _REGULARIZATION_SCHEDULES = ("constant", "flat-cosine")
 _BETA_2, _EPSILON = 0.999, 1e-7  # Keras' defaults
-# Fields in which the recipes of one stack may differ.
+# Fields that may differ between the recipes of one stack.
 _MEMBER_FIELDS = (
     "learning_rate",
     "reduce_lr_patience",
@@ -32,41 +32,44 @@ _MEMBER_FIELDS = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of a training run: everything but network, data and seed.
+    """Settings of a training run: everything except network, data and seed.
 
     Parameters
     ----------
     optimizer : str, default="adam"
         One of sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam, with Keras' defaults.
     learning_rate : float, default=1e-3
+        Learning rate before any schedule or reduction.
     momentum : float, default=0.0
-        Momentum of sgd; the other optimisers have their own.
+        Momentum of sgd; 0 is plain gradient descent. Other optimisers do not use it.
     beta_2 : float, default=0.999
         Decay of the second moment from one step to the next in adam, adamax and nadam.
-        RealMLP has 0.95.
+        RealMLP uses 0.95.
     rate_factors_of_layers : mapping or tuple of (str, float) pairs, default=()
         Factors of the learning rate for some of the weights, by the name of a layer ("scale")
-        or of a variable ("output/bias"), or a pattern of such names (``"hidden_*"``, ``"*/bias"``).
-        If several match a weight, the first counts. They may differ within a stack.
+        or of a variable ("output/bias"), or by a pattern of names (``"hidden_*"``, ``"*/bias"``).
+        If several match a weight, the first is used. They may differ within a stack.
     batch_size : int, default=32
-        Larger than the number of rows means full batches.
+        Rows in a batch. A size larger than the number of rows means full batches.
     epochs : int, default=100
         Largest number of epochs.
     steps_per_epoch : int or None, default=None
-        Batches of an epoch, after which networks are validated; each epoch draws its rows anew.
-        None, or more than the rows give, is all rows.
+        Number of batches in an epoch, which ends with a validation; each epoch draws other rows.
+        None, or more batches than the rows give, uses all rows in each epoch.
     reduce_lr_patience : int or None, default=15
-        Epochs without a better validation loss (by 1e-4) before the learning rate is
-        multiplied by `reduce_lr_factor`; None never does. Without validation rows the
-        training loss is watched, here and below.
+        Number of epochs without a better validation loss (by 1e-4) after which the learning rate
+        is multiplied by `reduce_lr_factor`; None disables the reduction. Without validation rows
+        the training loss is watched, here and in `early_stopping_patience`.
     reduce_lr_factor : float, default=0.1
-        Keras' default; the AutoDEUQ paper does not give one.
+        Factor in (0, 1] of the learning rate on a plateau. The default is Keras'; the AutoDEUQ
+        paper does not give one.
     early_stopping_patience : int or None, default=25
-        Epochs without a better validation loss before training ends; None never does.
+        Number of epochs without a better validation loss after which training ends; None disables
+        early stopping.
     keep : {"best", "last"}, default="best"
-        The weights of the best epoch, or of the last.
+        Epoch whose weights are kept: the one with the best loss, or the last.
     schedule : {"constant", "cosine", "exponential", "flat-cosine", "coslog4"}, default="constant"
-        How the learning rate changes from step to step over all `epochs`, besides any
+        Change of the learning rate from step to step over all `epochs`, in addition to any
         reduction on a plateau: it stays constant; falls along half a cosine; falls
         geometrically; stays constant for one half and falls along half a cosine to 0 in the
         other; or runs through RealMLP's four cycles from 0 to 0, each twice as long as the one
@@ -74,35 +77,37 @@ class Recipe:
     final_lr_factor : float, default=0.01
         Last rate of cosine and exponential schedules, as a share of `learning_rate`.
     epoch_rates : sequence of float, default=()
-        Factors of the learning rate in each epoch, besides the schedule. Epochs beyond the last
-        entry use that entry.
+        Factors of the learning rate in each epoch, multiplied with the schedule. Epochs beyond
+        the last entry use that entry.
     warmup : float, default=0.0
-        Share of all steps, from the first, in which the rate rises linearly.
+        Share of all steps, from the first, during which the rate rises linearly.
     clip_norm : float or None, default=None
-        Largest norm of the gradient of all weights together.
+        Largest norm of the gradient of all weights together; None does not clip.
     l2 : float, default=0.0
         Penalty ``l2 * sum(w**2)`` on all weights and biases, in the training loss.
     weight_decay : float, default=0.0
         Decoupled weight decay: every step subtracts ``learning_rate * weight_decay * w``.
     weight_decay_schedule : {"constant", "flat-cosine"}, default="constant"
-        How `weight_decay` changes from step to step, as `schedule` says of the learning rate.
+        Change of `weight_decay` from step to step, as in `schedule`.
     dropout : float or None, default=None
-        The rate of all of the network's dropout layers, instead of their own.
+        Rate of all of the network's dropout layers; None keeps each layer's own rate.
     dropout_schedule : {"constant", "flat-cosine"}, default="constant"
-        How dropout rates change from step to step, as `schedule` says of the learning rate.
+        Change of the dropout rates from step to step, as in `schedule`.
     adversarial_epsilon : float, default=0.0
-        Trains half on inputs moved by this share of each feature's range along the sign
-        of the loss' gradient (Lakshminarayanan et al. 2017, who use 0.01).
+        Step of adversarial training, as a share of each feature's range: half of the loss is
+        taken at inputs moved by it along the sign of the loss' gradient (Lakshminarayanan et al.
+        2017, who use 0.01). 0 disables it.
     n_artificial : int, default=0
-        Inputs without targets drawn for every step, where the head's loss has terms for them.
+        Number of inputs without targets drawn for every step, for heads whose loss has terms for
+        them.
     loss_settings : tuple of (str, float) pairs, default=()
-        Numbers of these terms, by name. They may differ within a stack, unlike the fields of
+        Weights of these terms, by name. They may differ within a stack, unlike the fields of
         the head.
     n_draws : int, default=0
-        Epistemic indices drawn for every step, where the network takes them.
+        Number of epistemic indices drawn for every step, for networks that take them.
     epsilon : float, default=1e-7
-        Number added to the divisor of each step, in all optimisers but sgd. Optax has 1e-8. Where
-        gradients are clipped to a norm far below it, steps are that much smaller.
+        Number added to the divisor of each step, in all optimisers but sgd; Optax uses 1e-8. If
+        gradients are clipped to a norm far below it, steps become smaller.
     """
 
     optimizer: str = "adam"
@@ -156,9 +161,14 @@ class Recipe:
         for name in ("momentum", "beta_2"):
             self._check_number(name, lambda v: 0 <= v < 1, "a number in [0, 1)")
         if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f'`momentum` is for optimizer="sgd". Got {self.optimizer!r}.')
+            raise ValueError(
+                f'`momentum` can only be set with optimizer="sgd". Got {self.optimizer!r}.'
+            )
         if self.beta_2 != _BETA_2 and self.optimizer not in ("adam", "adamax", "nadam"):
-            raise ValueError(f"`beta_2` is for adam, adamax and nadam. Got {self.optimizer!r}.")
+            raise ValueError(
+                "`beta_2` can only be set with the optimizers adam, adamax and nadam. "
+                f"Got {self.optimizer!r}."
+            )
         if self.epsilon != _EPSILON and self.optimizer == "sgd":
             raise ValueError(f'`epsilon` has no effect with optimizer="sgd". Got {self.epsilon!r}.')
         if self.clip_norm is not None:
@@ -183,11 +193,16 @@ class Recipe:
             raise ValueError(f"`{name}` must be an integer >= 1. Got {value!r}.")
 
     def _check_number(self, name: str, holds: Callable[[Any], bool], wanted: str) -> None:
+        """Raise ValueError unless a field is a number for which `holds` is true.
+
+        `wanted` describes such numbers in the message.
+        """
         value = getattr(self, name)
         if not isinstance(value, Real) or not holds(value):
             raise ValueError(f"`{name}` must be {wanted}. Got {value!r}.")
 
     def _normalise_rate_factors(self) -> None:
+        """Store the factors of layers as a tuple of pairs, which can be hashed."""
         given: Any = self.rate_factors_of_layers
         try:
             items = given.items() if isinstance(given, Mapping) else given
@@ -211,12 +226,16 @@ class Recipe:
         object.__setattr__(self, "epoch_rates", rates)
 
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Give the factors (count,) of the learning rate from step `first` (from 0) of `total`."""
+        """Compute factors of the learning rate for `count` steps, from step `first` of `total`.
+
+        Steps are counted from 0. The result has shape (count,).
+        """
         steps = np.arange(first, first + count)
         n_warm = self.warmup * total
+        # The schedule runs over the steps after the warmup, from 0 to 1.
         rest = np.clip((steps - n_warm) / max(total - n_warm, 1), 0, 1)
-        factors: np.ndarray = _scheduled(self.schedule, rest, self.final_lr_factor)
-        if n_warm:  # the first step counts as one: with a rate of zero it would be wasted
+        factors: np.ndarray = _schedule_factors(self.schedule, rest, self.final_lr_factor)
+        if n_warm:  # steps + 1, because a first step with a rate of zero would be wasted
             factors = factors * np.minimum((steps + 1) / n_warm, 1)
         if self.epoch_rates:
             epochs = steps * self.epochs // total
@@ -224,63 +243,67 @@ class Recipe:
         return factors
 
     def weight_decay_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Give the factors (count,) of `weight_decay`, as `rate_factors` does of the rate."""
+        """Compute factors of `weight_decay`, (count,), with the arguments of `rate_factors`."""
         shares = np.arange(first, first + count) / total
-        factors: np.ndarray = _scheduled(self.weight_decay_schedule, shares)
+        factors: np.ndarray = _schedule_factors(self.weight_decay_schedule, shares)
         return factors
 
     def dropout_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Give the factors (count,) of dropout rates, as `rate_factors` does of the rate."""
+        """Compute factors of dropout rates, (count,), with the arguments of `rate_factors`."""
         shares = np.arange(first, first + count) / total
-        factors: np.ndarray = _scheduled(self.dropout_schedule, shares)
+        factors: np.ndarray = _schedule_factors(self.dropout_schedule, shares)
         return factors
 
     def factors_of(self, names: Sequence[str]) -> list[float]:
-        """Give a factor of the learning rate for each variable, by its name ("layer/variable").
+        """Look up each variable's factor of the learning rate by its name ("layer/variable").
 
         Raises
         ------
         ValueError
-            If an entry of `rate_factors_of_layers` is for none of them.
+            If an entry of `rate_factors_of_layers` matches none of the names.
         """
         patterns = self.rate_factors_of_layers
         unused = [p for p, _ in patterns if not any(_matches(p, name) for name in names)]
         if unused:
             raise ValueError(
-                f"`rate_factors_of_layers` has names of no layer with weights: {unused}. "
-                f"The network's weights are {list(names)}."
+                f"`rate_factors_of_layers` has names that match no weight of the network: "
+                f"{unused}. The network's weights are {list(names)}."
             )
         return [next((f for p, f in patterns if _matches(p, name)), 1.0) for name in names]
 
     @classmethod
     def field_names(cls) -> list[str]:
-        """Give the names of all fields."""
+        """List the names of all fields."""
         return [field.name for field in fields(cls)]
 
 
 def stack_conflict(recipes: Sequence[Recipe]) -> str:
-    """Say why recipes cannot be those of one stack; empty if they can."""
+    """Explain why recipes cannot train in one stack; an empty string means that they can."""
     for name in sorted(set(Recipe.field_names()) - set(_MEMBER_FIELDS)):
         values = {getattr(recipe, name) for recipe in recipes}
         if len(values) > 1:
-            return f"The recipes of a stack must agree in `{name}`. Got {values}."
+            return f"The recipes of a stack must have the same `{name}`. Got {values}."
     for name in ("clip_norm", "dropout"):
         if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
-            return f"Either all recipes of a stack have a `{name}`, or none."
+            return f"Either all recipes of a stack must have a `{name}`, or none."
     if len({tuple(name for name, _ in recipe.loss_settings) for recipe in recipes}) > 1:
-        return "The recipes of a stack must have `loss_settings` of the same names."
+        return "The recipes of a stack must have `loss_settings` with the same names."
     return ""
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern names a variable, or a layer or model that it is part of."""
+    """Tell whether a pattern matches a variable's name, or that of a layer or model around it."""
     parts = name.split("/")
     wholes = ("/".join(parts[:k]) for k in range(1, len(parts) + 1))
     return any(fnmatch.fnmatchcase(whole, pattern) for whole in wholes)
 
 
-def _scheduled(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
-    """Give the factors at shares t of a run in [0, 1]; some schedules end at `end`."""
+def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
+    """Compute a schedule at shares t of a run in [0, 1].
+
+    The cosine and the exponential schedule end at the factor `end`, "flat-cosine" and "coslog4"
+    at 0.
+    """
     if schedule == "cosine":
         return end + (1 - end) * 0.5 * (1 + np.cos(np.pi * t))
     if schedule == "exponential":

@@ -1,4 +1,4 @@
-"""The random numbers that the host draws during a run: batch orders and artificial inputs."""
+"""Draw a run's random numbers on the host: batch orders and artificial inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skuq.training._program_key import ProgramKey
 
 
 class HostStreams:
-    """Generators of each member, whose positions are part of a run's state."""
+    """Random generators of each member, whose positions are part of a run's state."""
 
     def __init__(self, job: TrainingJob):
         self._splits, self._artificial = job.splits, job.artificial
@@ -19,31 +19,34 @@ class HostStreams:
         self._shuffles = [np.random.default_rng(word.orders) for word in words]
         self._draws = [np.random.default_rng(word.artificial) for word in words]
         self._permutations = job.permutations
-        if isinstance(job.start, TrainingState):
+        if isinstance(job.start, TrainingState):  # continue where the paused run ended
             for shuffle, draw, positions in zip(self._shuffles, self._draws, job.start.streams):
                 shuffle.bit_generator.state, draw.bit_generator.state = positions
 
     def positions(self) -> tuple[tuple[Any, Any], ...]:
-        """Give the positions of all generators, as `TrainingState.streams`."""
+        """Return the positions of all generators, for `TrainingState.streams`."""
         return tuple(
             (shuffle.bit_generator.state, draw.bit_generator.state)
             for shuffle, draw in zip(self._shuffles, self._draws)
         )
 
     def orders(self, key: ProgramKey, n_epochs: int, n_rows: int, n_train: int) -> np.ndarray:
-        """Draw row numbers of each epoch's batches, (epochs_per_call, .., n_steps * batch_size)."""
+        """Draw the row numbers of each epoch's batches.
+
+        The result has shape (epochs_per_call, .., n_steps * batch_size).
+        """
         shape = (key.epochs_per_call, len(self._shuffles), key.n_steps * key.batch_size)
         orders = np.zeros(shape, dtype="int32")
         width = -(-n_train // key.batch_size) * key.batch_size
         for epoch in orders[:n_epochs]:
             for k, order in enumerate(epoch):
-                # The last batch is filled up with rows from the start of the epoch. They
-                # have no share in the loss.
+                # The last batch is padded with rows from the start of the epoch, whose share in
+                # the loss is zero.
                 order[:width] = np.resize(self._order(k, n_rows, n_train), width)
         return orders if key.n_members else orders[:, 0]
 
     def _order(self, k: int, n_rows: int, n_train: int) -> Any:
-        """Draw `n_train` of a member's rows, in the order of an epoch."""
+        """Draw `n_train` of a member's rows for one epoch, in random order."""
         if self._permutations is not None:
             order = self._permutations[k](n_rows)[:n_train]
         elif n_train == n_rows:
@@ -53,12 +56,15 @@ class HostStreams:
         return order if self._splits is None else np.asarray(self._splits[k][0])[order]
 
     def artificial(self, key: ProgramKey, n_epochs: int, n_steps: int) -> np.ndarray:
-        """Draw inputs of each step, (epochs_per_call, n_steps, .., n_artificial, *input_shape)."""
+        """Draw the artificial inputs of each step.
+
+        The result has shape (epochs_per_call, n_steps, .., n_artificial, *input_shape).
+        """
         draw: Any = self._artificial
         shape = (len(self._draws), key.n_artificial, *key.input_shape)
         inputs = np.zeros((key.epochs_per_call, key.n_steps, *shape), dtype="float32")
         for epoch in inputs[:n_epochs, :n_steps]:
-            for k, rng in enumerate(self._draws):
+            for k, rng in enumerate(self._draws):  # one call for all steps of the epoch
                 drawn = draw(n_steps * key.n_artificial, rng=rng)
                 epoch[:, k] = np.reshape(drawn, (n_steps, *shape[1:]))
         return inputs if key.n_members else inputs[:, :, 0]

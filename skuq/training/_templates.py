@@ -1,7 +1,7 @@
-"""Templates: what training knows of a network before it has weights.
+"""Define templates: networks without weights, from which training runs start.
 
-Building a Keras model takes longer than many a training step, so a process keeps the templates
-it used last, by the network's configuration.
+Building a Keras model takes longer than many training steps, so that a process caches the
+templates it used last, by the network's configuration.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from skuq.training._weights import draw_variables, holds_values
 #: Flat trainable weights (n_weights,) and the non-trainable variables.
 FirstValues = tuple[np.ndarray, list[np.ndarray]]
 
-# Enough for one a thread of a search.
+# One template for each thread of a search is enough.
 _templates = BoundedCache(max_size=8, collects=False)
 
 
 class Template:
-    """A network to train: the shapes and names of its weights, and how they are drawn.
+    """A network to train: shapes and names of its weights, and a method that draws them.
 
     Parameters
     ----------
     network : str
         Configuration as JSON.
     model : keras.Model or EpistemicNetwork
-        Made of that configuration. Its own weights are not used, except by `holds_values`.
+        Model of that configuration. Its own weights are not used, except by `holds_values`.
 
     Attributes
     ----------
     plan : Plan or None
+        None if the network runs through Keras' own layers, or is epistemic.
     shapes : list of tuple of int
-        Of the trainable variables, in Keras' order.
+        Shapes of the trainable variables, in Keras' order.
     names : list of str
-        Paths of these variables; none of an epistemic network.
+        Paths of these variables; empty for an epistemic network.
     holds_values : bool
-        Whether the model has variables that no seed decides: frozen layers, or variables without
-        an initializer.
+        Whether the model has variables that are not drawn from a seed: those of frozen layers, or
+        without an initializer.
     """
 
     def __init__(self, network: str, model: Any):
@@ -71,7 +72,7 @@ class Template:
 
     @functools.cached_property
     def identity(self) -> Plan | EpistemicNetwork | str:
-        """Equal for equal networks, whatever the names of their layers."""
+        """Hashable description of the network, without the names of its layers."""
         if self.is_epistemic:
             network: EpistemicNetwork = self.model.without_names()
             return network
@@ -83,13 +84,13 @@ class Template:
         Raises
         ------
         ValueError
-            If the network has frozen layers, whose values no configuration holds.
+            If the network has frozen layers, whose values are not in its configuration.
         """
         if self.is_epistemic:
             return self._drawing.draw(seed)
         if not self.holds_values:
             return draw_variables(self.model, seed)
-        model = rebuild(self.network)  # not the model here, whose values may have been changed
+        model = rebuild(self.network)  # the values of `self.model` may have been changed
         if any(layer.weights and not layer.trainable for layer in model._flatten_layers()):
             raise ValueError(
                 "The network has frozen layers, whose values its configuration does not hold. "
@@ -99,7 +100,7 @@ class Template:
 
 
 def template_of(network: str) -> Template:
-    """Get the template of a configuration, from this process' cache or made now."""
+    """Get the template of a configuration from this process' cache, or make it."""
 
     def make() -> Template:
         if json.loads(network)["class_name"] == EpistemicNetwork.__name__:
@@ -111,7 +112,7 @@ def template_of(network: str) -> Template:
 
 
 def template_of_model(model: Any) -> Template:
-    """Get the template of a model, which is kept for jobs of the same configuration."""
+    """Get the template of a model, and cache it for jobs with the same configuration."""
     network = model.to_json()
     template: Template = _templates.get(network, lambda: Template(network, model))
     return template

@@ -1,36 +1,36 @@
-"""The choice between a plain graph and XLA: which ends a run sooner.
+"""Choose between a plain graph and XLA: the tier that is expected to finish a run first.
 
-A plain graph runs at once, but every operation of every step passes over memory on its
-own. XLA joins operations into loops, and takes a second or two to compile them. What a
-step saves grows with the weights that an optimiser moves; it hardly depends on the rows
-of a batch, since products of matrices cost the same in both. The numbers were set by eye from
-30 random networks of the paper's space (``benchmarks/engine.py --only tiers`` repeats it).
+A plain graph starts at once, but each operation of each step passes over memory on its own. XLA
+fuses operations into loops, and takes a second or two to compile them. The time it saves in a
+step grows with the number of weights that the optimiser updates. It hardly depends on the rows
+of a batch, since matrix products cost the same in both. The numbers were set by eye from 30
+random networks of AutoDEUQ's space (``benchmarks/engine.py --only tiers`` repeats it).
 
-Convolutions stay in plain graphs: on a CPU those of XLA take about nine times as long, and
-on a GPU both call the same library.
+Convolutions stay in plain graphs: on a CPU, XLA's convolutions take about nine times as long,
+and on a GPU both call the same library.
 """
 
 from __future__ import annotations
 
 import re
 
-_OWN_LAYER = re.compile(r'"registered_name": "skuq>')
+_OWN_LAYER = re.compile(r'"registered_name": "skuq>')  # skuq's layers for tables
 _CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
 
 _COMPILE_SECONDS = 1.2
 _SAVED_PER_STEP = 1.5e-4  # seconds
 _SAVED_PER_WEIGHT = 2e-9  # seconds a step
-# For each layer for tables, which is many small operations: five networks of nine such
-# layers took 5 ms a step as a graph and 1.7 ms in XLA.
+# Seconds a step for each of skuq's layers for tables, which has many small operations: five
+# networks of nine such layers took 5 ms a step as a graph and 1.7 ms in XLA.
 _SAVED_PER_OWN_LAYER = 3.5e-4
-_SHARE_OF_EPOCHS = 0.6  # taken on average by a run with early stopping
+_SHARE_OF_EPOCHS = 0.6  # share of its epochs that a run with early stopping takes on average
 
 
 def worth_xla(network: str, n_steps: int, n_weights: int, *, stops_early: bool) -> bool:
-    """Tell whether XLA's compilation pays for itself, in a run of at most `n_steps` steps.
+    """Tell whether XLA's compilation pays for itself in a run of at most `n_steps` steps.
 
-    A function of the configuration alone, not of the clock: the two differ in rounding, and a run
-    must repeat. `n_weights` counts the weights of all members.
+    The answer depends only on the configuration and not on measured times, because graph and XLA
+    round differently and runs must be reproducible. `n_weights` counts the weights of all members.
     """
     if _CONVOLUTION.search(network):
         return False

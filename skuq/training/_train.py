@@ -1,4 +1,4 @@
-"""Training, the public functions. Importing this module loads no backend; calling it does."""
+"""Public functions for training. They load the backend when called, not when imported."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ def train(
     report: Callable[[int, int], Any] | None = None,
     deadline: float = math.inf,
 ) -> list[Member | FloatingPointError]:
-    """Train the networks of a job; each one's best epoch becomes a member.
+    """Train the networks of a job, and return each network's best epoch as a member.
 
     The members of a large stack train in groups, as many at the same time as there are cores.
 
     The semantics are those of ``model.fit`` with ``ReduceLROnPlateau``,
     ``EarlyStopping(restore_best_weights=True)`` and ``TerminateOnNaN``. Every member of a stack
-    becomes what it would have become alone, up to rounding: it has its own first weights, order
-    of rows, learning rate, plateaus and early stopping.
+    equals the one trained alone, up to rounding: it has its own first weights, order of rows,
+    learning rate, plateaus and early stopping.
 
     Parameters
     ----------
     job : TrainingJob
     data : TrainingData
-        Without validation rows the training loss is watched in their place.
+        Rows to train and to validate on. Without validation rows the training loss decides about
+        plateaus, early stopping and the best epoch.
     cancelled : callable, optional
-        Asked about once a second; when it returns True, training ends with InterruptedError.
+        Called about once a second; when it returns True, training ends with InterruptedError.
     report : callable, optional
-        ``report(n_epochs, n_left)`` after each slice of a run, with the number of epochs of the
-        slice, and of those that the run still has at most.
+        ``report(n_epochs, n_left)`` is called after each slice of a run, with the slice's number
+        of epochs and the largest number of epochs that the run still has.
     deadline : float, default=inf
-        Time of ``time.monotonic()`` after which no new slice begins; members are then those of
-        the epochs that there were, at least one.
+        Time of ``time.monotonic()`` after which no new slice begins. Training then ends with the
+        epochs run so far, at least one.
 
     Returns
     -------
     list of Member or FloatingPointError
-        One for each seed. An error stands for a member none of whose epochs had a finite loss.
+        One entry for each seed: a FloatingPointError if no epoch of the member had a finite loss.
 
     Raises
     ------
@@ -68,18 +69,18 @@ def train_all(
     report: Callable[[int, int], Any] | None = None,
     deadline: float = math.inf,
 ) -> list[list[Member | FloatingPointError]]:
-    """Train several jobs on the same data, as many groups at the same time as there are cores.
+    """Train several jobs on the same data, with one group of members at a time on each core.
 
     Parameters
     ----------
     jobs : sequence of TrainingJob
     data, cancelled, report, deadline :
-        As in `train`.
+        See `train`.
 
     Returns
     -------
     list of lists
-        What `train` returns, for each job.
+        The result of `train` for each job.
     """
     training = JointTraining([(job, data) for job in jobs])
     training.advance(cancelled=cancelled, report=report, deadline=deadline)
@@ -94,20 +95,20 @@ def train_epochs(
     cancelled: Callable[[], bool] | None = None,
     report: Callable[[int, int], Any] | None = None,
 ) -> TrainingState:
-    """Train the networks of a job for some epochs, and pause.
+    """Train the networks of a job for some epochs, and return the state of the paused run.
 
-    ``train(dataclasses.replace(job, start=state), data)`` continues to exactly the members of an
-    uninterrupted run.
+    ``train(dataclasses.replace(job, start=state), data)`` continues the run, and returns exactly
+    the members of an uninterrupted one.
 
     Parameters
     ----------
     job : TrainingJob
     data : TrainingData
     n_epochs : int
-        Number of epochs from the job's start, which may be a paused run itself. The run ends
-        earlier after the recipe's `epochs`, or when no member goes on.
+        Number of epochs, in addition to those of a paused run that the job starts from. Training
+        ends earlier after the recipe's `epochs`, or when all members have stopped.
     cancelled, report : callable, optional
-        As in `train`.
+        See `train`.
     """
     run = training.TrainingRun(job, data)
     run.advance(n_epochs, cancelled=cancelled, report=report)
@@ -126,18 +127,18 @@ def train_member(
     report: Callable[[int, int], Any] | None = None,
     **fields: Any,
 ) -> Member:
-    """Train one network from scratch: `train` of a job made of a model.
+    """Train one network from scratch: make a job of a model, and `train` it.
 
     Parameters
     ----------
     model : keras.Model or EpistemicNetwork
-        A template; it is neither changed nor are its weights used.
+        Template. It is not changed, and its weights are not used.
     head, recipe, seed :
-        As in `TrainingJob`, for one member.
+        See `TrainingJob`; here for one member.
     data, cancelled, report :
-        As in `train`.
+        See `train`.
     **fields : dict
-        Other fields of the `TrainingJob`; those of each member hold one entry.
+        Other fields of the `TrainingJob`. Fields with one entry for each member have one entry.
 
     Raises
     ------
@@ -149,7 +150,7 @@ def train_member(
 
 
 def only_member(members: list[Member | FloatingPointError]) -> Member:
-    """Give the only member of a job, or raise its error."""
+    """Return the only member of a job, or raise its error."""
     (member,) = members
     if isinstance(member, FloatingPointError):
         raise member
@@ -167,26 +168,26 @@ def train_stack(
     report: Callable[[int, int], Any] | None = None,
     **fields: Any,
 ) -> list[Member | FloatingPointError]:
-    """Train K networks of one architecture as one program: `train` of a job made of a model.
+    """Train K networks of one architecture as one program (a stack).
 
-    Every member becomes what `train_member` would have made of it, up to rounding: it
-    has its own first weights, order of rows, learning rate, plateaus and early stopping.
+    Every member equals the result of `train_member`, up to rounding: it has its own first
+    weights, order of rows, learning rate, plateaus and early stopping.
 
     Parameters
     ----------
     model : keras.Model or EpistemicNetwork
-        A template; it is neither changed nor are its weights used.
+        Template. It is not changed, and its weights are not used.
     head, recipes, seeds :
-        As in `TrainingJob`.
+        See `TrainingJob`.
     data, cancelled, report :
-        As in `train`.
+        See `train`.
     **fields : dict
         Other fields of the `TrainingJob`.
 
     Returns
     -------
     list of K Member or FloatingPointError
-        An error stands for a member none of whose epochs had a finite loss.
+        A FloatingPointError if no epoch of the member had a finite loss.
 
     Raises
     ------

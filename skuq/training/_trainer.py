@@ -1,6 +1,6 @@
-"""The functions that a search evaluates: train a configuration, refit a trial.
+"""Functions that a search evaluates: train a configuration, repeat a trial, refit a trial.
 
-Importing this module loads no backend: a trainer is made in the caller's process and
+Importing this module loads no backend, because a trainer is made in the caller's process and
 often used only in its workers.
 """
 
@@ -43,32 +43,35 @@ from skuq.training._train import only_member, train
 
 @dataclass(eq=False, repr=False)
 class MemberTrainer:
-    """``(configuration, seed) -> Member``; can be pickled and sent to a worker once.
+    """Train configurations: a callable ``(configuration, seed) -> Member``.
+
+    It can be pickled, and is sent to each worker once.
 
     Parameters
     ----------
     search_space : SearchSpace
-        Builds the network and decides the recipe.
+        Builds the network and makes the recipe of a configuration.
     data : TrainingData
+        Rows to train and to validate on.
     head : object
-        From raw outputs to a distribution: `n_raw` and ``loss(y, raw)``.
+        Maps raw outputs to a distribution: `n_raw` and ``loss(y, raw)``.
     epochs : int
-        Number of epochs of a configuration that does not decide it.
+        Number of epochs for configurations that do not set it.
     held_out : ndarray of shape (n_held_out, ...), optional
-        Standardised inputs that each member predicts once it is trained, instead of the
-        validation rows. With `folds` they follow the rows of the folds, and are predicted by all
-        networks of a member: its numbers are those of their mixture's moments.
+        Standardised inputs whose predictions are stored with each member, by default the
+        validation rows. With `folds`, these predictions follow the out-of-fold predictions, and
+        are the moments of the mixture of all networks of the trial.
     folds : sequence of pairs of ndarray, optional
         Rows of ``data.x`` to train on and to validate on. One network is trained for each pair,
-        and together they are the `FoldedMember` of the configuration. Every row validates one of
-        them; `data` has no validation rows of its own.
+        and together they are the configuration's `FoldedMember`. Every row is a validation row of
+        exactly one fold; `data` has no validation rows of its own.
     timeout : float, optional
-        Seconds one call may take, of `together` for all its members. Training looks at the
-        clock about once a second; compilation does not.
+        Maximum seconds of one call; for `together`, of all its members. The clock is read about
+        once a second during training, and not during compilation.
     max_epochs : int, optional
-        Maximum number of epochs, also of a configuration that decides it.
+        Maximum number of epochs, also for configurations that set it.
     objective : callable, optional
-        ``objective(member) -> float``, which the search minimises instead of `member.score`.
+        ``objective(member) -> float``, minimised by the search instead of `member.score`.
     """
 
     search_space: SearchSpace
@@ -81,7 +84,7 @@ class MemberTrainer:
     max_epochs: int | None = None
     objective: Callable[[Any], float] | None = None
 
-    needs_backend = True  # a worker process should import it before all else
+    needs_backend = True  # a worker process should import the backend first
     takes_budget = True
     _cancelled = False
 
@@ -96,49 +99,49 @@ class MemberTrainer:
         budget: TrialBudget | None = None,
         **changes: Any,
     ) -> Any:
-        """Build, train, predict the validation rows.
+        """Build and train the configuration's network, and predict the validation rows.
 
         Parameters
         ----------
         configuration : mapping
         seed : int
         budget : TrialBudget, optional
-            Stages at which the trial may be discarded, and its time.
+            Stages at which the trial may be discarded, and its time limit.
         **changes : dict
-            Fields of the recipe that are not as the configuration decides them.
+            Fields of the recipe that replace those of the configuration.
 
         Returns
         -------
         Member, FoldedMember or TrialOutcome
-            The last if there is a budget.
+            A TrialOutcome if there is a budget, and a FoldedMember if there are folds.
 
         Raises
         ------
         SearchSpaceError
-            If the space gives no usable network or recipe.
+            If the space does not make a usable network or recipe.
         FloatingPointError
             If training diverged before its first epoch had ended.
         TimeoutError
             If it took longer than `timeout`.
         """
-        with self._in_time() as cancelled:
+        with self._time_limit() as cancelled:
             if budget is not None:
-                return self._within(budget, configuration, seed, cancelled)
+                return self._train_within(budget, configuration, seed, cancelled)
             training = JointTraining(self._jobs(configuration, seed, **changes))
             training.advance(cancelled=cancelled)
             return self._result(training)
 
-    def _within(
+    def _train_within(
         self,
         budget: TrialBudget,
         configuration: Mapping[str, Any],
         seed: int,
         cancelled: Callable[[], bool],
     ) -> TrialOutcome:
-        """Train stage by stage, as far and as long as the budget allows."""
+        """Train stage by stage, until the budget's time or one of its limits ends the trial."""
         started, jobs = time.monotonic(), self._jobs(configuration, seed)
         share, deadline, scores = 1.0, started + budget.seconds, []
-        if budget.shorten and budget.seconds < math.inf:
+        if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, measured = seconds_needed(jobs)
             share = share_in_time(needed, deadline - time.monotonic())
             data = [own for _, own in jobs]
@@ -147,14 +150,15 @@ class MemberTrainer:
             # At least one epoch is trained, however little time there is.
             share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
         training = JointTraining(jobs)
-        # Scores of a shortened training are not those of others after the same share.
+        # Scores of a shortened training cannot be compared with those of full trainings at the
+        # same share of their epochs, so that only full trainings can be discarded.
         for stage, largest in budget.stages if share == 1 else ():
             training.advance(stage, cancelled=cancelled, deadline=deadline)
             if time.monotonic() > deadline:
                 break
             so_far = self._result(training, with_moments=False)
             scores.append(self._score(so_far))
-            if not scores[-1] <= largest:
+            if not scores[-1] <= largest:  # worse, or NaN: discard the trial
                 return TrialOutcome(None, self._objective(so_far), tuple(scores), stage)
         training.advance(cancelled=cancelled, deadline=deadline)
         result = self._result(training)
@@ -163,7 +167,7 @@ class MemberTrainer:
     def _jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any
     ) -> list[tuple[TrainingJob, TrainingData]]:
-        """Make the jobs of a trial, each with its data: one, or those of the folds."""
+        """Make the jobs of a trial, each with its data: a single job, or those of the folds."""
         make_job = self._job_maker(configuration, **changes)
         if self.folds is None:
             return [(make_job([seed], held_out=self.held_out), self.data)]
@@ -173,7 +177,7 @@ class MemberTrainer:
     def _result(
         self, training: JointTraining, *, with_moments: bool = True
     ) -> Member | FoldedMember:
-        """Make the record of what is trained so far, or raise the error of a diverged network."""
+        """Make the trial's record at its present epoch, or raise a diverged network's error."""
         networks = [only_member([member]) for of_job in training.members() for member in of_job]
         if self.folds is None:
             return networks[0]
@@ -182,17 +186,17 @@ class MemberTrainer:
         )
 
     def _objective(self, result: Member | FoldedMember) -> float:
-        """Compute what the search minimises, of a trial that has ended or is discarded."""
+        """Compute the number that the search minimises, for a finished or discarded trial."""
         score = self._score(result)
         if self.objective is None:
             return score
         if isinstance(result, Member) and score != result.score:
-            # The score that all trials share, instead of this network's own loss.
+            # The user's function sees the common score in place of this network's own loss.
             result = FoldedMember((result,), result.held_out, score)
         return float(self.objective(result))
 
     def _score(self, result: Member | FoldedMember) -> float:
-        """Score a trial by the same loss as every other, whatever it was trained on."""
+        """Score a trial by the loss that is common to all trials, whatever its own head."""
         n_valid, one_loss = len(self.data.x_valid), not hasattr(self.search_space, "head")
         if isinstance(result, FoldedMember) or not n_valid or one_loss:
             return result.score
@@ -205,7 +209,7 @@ class MemberTrainer:
         Parameters
         ----------
         configuration, seed, **changes
-            As in a call.
+            See `__call__`.
         """
         return self._job_maker(configuration, **changes)([seed], held_out=self.held_out)
 
@@ -218,15 +222,15 @@ class MemberTrainer:
         return functools.partial(TrainingJob.of_model, model, self._head(configuration), recipe)
 
     def _head(self, configuration: Mapping[str, Any]) -> Any:
-        """The head that a configuration trains with."""
+        """Select the head that a configuration trains with."""
         decide = getattr(self.search_space, "head", None)
         return self.head if decide is None else decide(configuration, self.head)
 
     def fit_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether these configurations of one architecture can be trained `together`.
+        """Tell whether configurations of one architecture should be trained `together`.
 
-        Networks that run through Keras could, but one after the other inside of one large
-        program, which takes long to compile. Folds are trained in stacks already.
+        Networks that run through Keras are excluded: they would train one after the other inside
+        one large program, which takes long to compile. Folds are trained in stacks already.
         """
         if self.folds is not None:
             return False
@@ -241,16 +245,16 @@ class MemberTrainer:
         Returns
         -------
         list of Member or FloatingPointError
-            An error stands for a member that diverged.
+            A FloatingPointError in the place of each member that diverged.
 
         Raises
         ------
         ValueError
-            If the configurations differ in more than the members of a stack may.
+            If the configurations differ in settings that the members of a stack share.
         TimeoutError
             If the stack took longer than `timeout`.
         """
-        with self._in_time() as cancelled:
+        with self._time_limit() as cancelled:
             job = TrainingJob.of_model(
                 self.build(configurations[0]),
                 self._head(configurations[0]),
@@ -262,9 +266,10 @@ class MemberTrainer:
             return train(job, self.data, cancelled=cancelled)
 
     @contextlib.contextmanager
-    def _in_time(self) -> Iterator[Callable[[], bool]]:
-        """Give the function that training asks between slices whether it should end."""
-        # The clock of this process, hence started here: a trainer is pickled.
+    def _time_limit(self) -> Iterator[Callable[[], bool]]:
+        """Yield the function `cancelled` for training, and raise TimeoutError after the timeout."""
+        # Read the clock here and not in __init__: a trainer is pickled, and clocks of processes
+        # differ.
         deadline = math.inf if self.timeout is None else time.monotonic() + self.timeout
         try:
             yield lambda: self._cancelled or time.monotonic() > deadline
@@ -272,17 +277,17 @@ class MemberTrainer:
             if self._cancelled or time.monotonic() <= deadline:
                 raise
             raise TimeoutError(
-                f"The trial took longer than trial_timeout={self.timeout:g} s."
+                f"The trial took longer than trial_timeout={self.timeout:g} s and was ended."
             ) from None
 
     def recipe(self, configuration: Mapping[str, Any]) -> Recipe:
-        """The training recipe of a configuration."""
+        """Make the training recipe of a configuration."""
         decided = self.search_space.recipe(configuration)
         unknown = sorted(set(decided) - set(Recipe.field_names()))
         if unknown:
             raise SearchSpaceError(
-                f"The search space decides {unknown}, which a recipe does not have. "
-                f"It may decide {Recipe.field_names()}."
+                f"The search space sets {unknown}, which are not settings of a recipe. "
+                f"It may set {Recipe.field_names()}."
             )
         epochs = decided.get("epochs", self.epochs)
         if self.max_epochs is not None:
@@ -290,7 +295,7 @@ class MemberTrainer:
         return Recipe(**{**decided, "epochs": epochs})
 
     def build(self, configuration: Mapping[str, Any]) -> Any:
-        """The network of a configuration, checked."""
+        """Build the network of a configuration, and check it."""
 
         def build(input_shape: tuple[int, ...], n_raw: int) -> Any:
             return self.search_space.build(configuration, input_shape, n_raw)
@@ -299,16 +304,18 @@ class MemberTrainer:
 
 
 class MemberRepeater:
-    """``({"trial": k, "round": r}, seed, budget) -> TrialOutcome``: train a trial once more.
+    """Repeat trials with other seeds and folds.
+
+    It is a callable ``({"trial": k, "round": r}, seed, budget) -> TrialOutcome``.
 
     Parameters
     ----------
     trainer : MemberTrainer
-        Of the search.
+        The trainer of the search.
     trials : sequence of TrialRecord
-        Those that may be asked for, by trial number.
+        Trials that may be repeated.
     folds : sequence of sequence of pairs of ndarray, optional
-        Folds of each round; without them only seeds differ.
+        Folds of each round; by default only the seeds differ.
     """
 
     needs_backend = True
@@ -321,7 +328,7 @@ class MemberRepeater:
         folds: Sequence[Sequence[Fold]] | None = None,
     ):
         self._trials = {record.trial_number: record for record in trials}
-        trainer = replace(trainer, objective=None)  # not the search's own, which may be cancelled
+        trainer = replace(trainer, objective=None)  # a copy: the search's own may be cancelled
         self._trainers = [trainer]
         if folds is not None:
             self._trainers = [replace(trainer, folds=own) for own in folds]
@@ -332,7 +339,7 @@ class MemberRepeater:
             trainer.cancel()
 
     def __call__(self, asked: Mapping[str, int], seed: int, budget: TrialBudget) -> TrialOutcome:
-        """Train the configuration of a trial with another seed, under the folds of the round."""
+        """Train the configuration of a trial with another seed, on the folds of the round."""
         trainer = self._trainers[asked["round"] % len(self._trainers)]
         configuration = self._trials[asked["trial"]].configuration
         outcome: TrialOutcome = trainer(configuration, seed, budget)
@@ -340,14 +347,14 @@ class MemberRepeater:
 
 
 class MemberRefitter:
-    """``({"trial": k}, seed) -> Member``: refit the network of a finished trial on all rows.
+    """Refit networks of finished trials on all rows: a callable ``({"trial": k}, seed) -> Member``.
 
     Parameters
     ----------
     trainer : MemberTrainer
-        Of the search.
+        The trainer of the search.
     trials : sequence of TrialRecord
-        Those that may be asked for, by trial number.
+        Trials that may be refitted.
     """
 
     needs_backend = True
@@ -361,11 +368,11 @@ class MemberRefitter:
         self._trainer.cancel()
 
     def __call__(self, asked: Mapping[str, int], seed: int) -> Member:
-        """Train for as many epochs, and at the same rates, as were best in the search.
+        """Train on all rows for the number of epochs that was best in the search.
 
-        A refit has no rows to stop by. Its epochs are as many as the trial's network had at its
-        best, and its learning rates those that its plateaus had led to, or the folds' averages of
-        both. Schedules are run through in these epochs.
+        A refit has no validation rows, so that it cannot stop early. It trains for the number of
+        epochs of the trial's best network, and with the learning rates that its plateaus led to;
+        for folds, with the averages of both. Schedules are completed within these epochs.
 
         Raises
         ------
@@ -379,7 +386,7 @@ class MemberRefitter:
             record.configuration,
             record.seed,
             epochs=1 + record.result.best_epoch,
-            epoch_rates=_rates(record.result),
+            epoch_rates=_epoch_rates(record.result),
             reduce_lr_patience=None,
             early_stopping_patience=None,
             keep="last",
@@ -388,8 +395,11 @@ class MemberRefitter:
         return refitted
 
 
-def _rates(member: Member | FoldedMember) -> list[float]:
-    """Factors of the learning rate until the best epoch; of folds their geometric mean."""
+def _epoch_rates(member: Member | FoldedMember) -> list[float]:
+    """Compute factors of the learning rate in each epoch until the best one.
+
+    For folds these are geometric means. A fold that stopped earlier keeps its last rate.
+    """
     rates = [network.history["learning_rate"] for network in member.networks]
     epochs = np.arange(1 + member.best_epoch)
     logs = [np.log(np.take(own, epochs, mode="clip") / own[0]) for own in rates]

@@ -1,8 +1,8 @@
-"""A network's first weights, drawn from its own initializers with our seed.
+"""Draw a network's first weights from its own initializers, with a given seed.
 
-Keras draws weights from a global generator while it builds a model. That would tie the
-result to whatever else the process has drawn, in other threads too. So weights are drawn
-again, each variable by a copy of its initializer with a seed of its own.
+Keras draws weights from a global generator while it builds a model. The result would depend on
+everything else that the process has drawn, in other threads too. Therefore weights are drawn
+again here, each variable by a copy of its initializer with a seed of its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
     """Draw flat trainable weights of shape (n_weights,), and the non-trainable variables.
 
     The initializer of a variable `w` is its layer's attribute `w_initializer`, as in all
-    of Keras' layers. Variables of frozen layers keep their values. So do others without
-    an initializer, with a warning if they are not constant: then they depend on Keras'
-    global seed.
+    of Keras' layers. Variables of frozen layers keep their values. Other variables without an
+    initializer keep theirs, too, with a warning if they are not constant, because they then
+    depend on Keras' global seed.
     """
     rng = np.random.default_rng(seed)
     initializers = _initializers(model)
     values: dict[int, np.ndarray] = {}  # by identity: nested models may repeat a path
     for variable in model.variables:
-        own_seed = int(rng.integers(1, 2**31 - 1))  # drawn always: the order is the seed
+        # Drawn for every variable, so that a seed depends only on the variable's position.
+        own_seed = int(rng.integers(1, 2**31 - 1))
         value = variable.numpy()
-        if variable.name == _SEED_STATE:  # of a random layer
+        if variable.name == _SEED_STATE:  # the generator of a random layer
             value = np.random.default_rng(own_seed).integers(2**31 - 1, size=value.shape)
             value = value.astype(variable.dtype)
         elif id(variable) in initializers:
@@ -41,7 +42,8 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
         elif variable.trainable and value.dtype.kind == "f" and np.ptp(value) > 0:
             warn_user(
                 f"Variable {variable.path} has no initializer that its layer names "
-                f"`{variable.name}_initializer`: its first value does not repeat.",
+                f"`{variable.name}_initializer`: its first value depends on Keras' global seed. "
+                "Give the layer such an attribute, or call keras.utils.set_random_seed.",
             )
         values[id(variable)] = np.asarray(value)
     parts = [values[id(v)].ravel() for v in model.trainable_variables]
@@ -50,12 +52,13 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
 
 
 def holds_values(model: Any) -> bool:
-    """Tell whether first values of some variables are those of the model, not drawn by a seed."""
+    """Tell whether some variables start from the model's own values instead of drawn ones."""
     initializers = _initializers(model)
     return any(v.name != _SEED_STATE and id(v) not in initializers for v in model.variables)
 
 
 def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:
+    """Draw a value from a copy of an initializer with this seed."""
     config = initializer.get_config()
     if "seed" in config:
         initializer = type(initializer).from_config({**config, "seed": seed})
@@ -64,10 +67,10 @@ def _draw(initializer: Any, shape: Any, seed: int) -> np.ndarray:
 
 
 def _initializers(model: Any) -> dict[int, Any]:
-    """Find ``{id(variable): initializer}`` by Keras' naming: kernel, kernel_initializer."""
+    """Map ``id(variable)`` to its initializer, by Keras' naming: kernel, kernel_initializer."""
     found: dict[int, Any] = {}
     for layer in model._flatten_layers(include_self=False):
-        if not layer.trainable:  # frozen: its values were learnt elsewhere
+        if not layer.trainable:  # a frozen layer keeps the values that it was given
             continue
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             stem = variable.name.removesuffix("_kernel") or variable.name
@@ -81,7 +84,7 @@ def _initializers(model: Any) -> dict[int, Any]:
 
 
 def keras_model(member: Member) -> Any:
-    """Build a member's Keras model, with its weights."""
+    """Build a member's Keras model, and set its weights."""
     model, weights = rebuild(member.network), np.asarray(member.weights)
     ends = np.cumsum([int(np.prod(v.shape)) for v in model.trainable_variables])[:-1]
     for variable, value in zip(model.trainable_variables, np.split(weights, ends)):

@@ -115,6 +115,7 @@ def test_a_constraint_of_the_outputs_needs_no_surrogate_of_its_own():
     assert result.fun < -0.9 * BEST
 
 
+@pytest.mark.slow
 def test_compiled_searches_know_constraints():
     model = JointProcess(1.0, compiled=True)
     optimizer = search(model, constraints={"disc": model}, n_restarts=30)
@@ -127,8 +128,8 @@ def test_a_search_finds_into_a_small_feasible_region():
     def ring(x):
         return np.hypot(x[0] + 0.8, x[1] - 0.8) - 0.1
 
-    optimizer = search(JointProcess(1.0), constraints={"ring": JointProcess(1.0)}, n_restarts=30)
-    result = optimizer.maximize(lambda x: (value(x), {"ring": ring(x)}), 20)
+    optimizer = search(JointProcess(1.0), constraints={"ring": JointProcess(1.0)}, n_draws=16)
+    result = optimizer.maximize(lambda x: (value(x), {"ring": ring(x)}), 14)
     assert ring(result.x) <= 0
     assert len(optimizer.pending_) == 0
 

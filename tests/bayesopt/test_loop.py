@@ -508,6 +508,7 @@ def test_threshold_decays_as_in_the_paper():
     assert_allclose([distance_threshold(1), distance_threshold(2)], 0.01)
 
 
+@pytest.mark.slow
 def test_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
     """Made up: mean x0, std 0.1 + x1^2. Small beta: (1, .) is best, at (1, 1) or (1, -1)."""
     settings = {"beta": 0.25, "estimator": recorder, "n_initial": 1, "maximizer": "direct"}

@@ -1,4 +1,4 @@
-"""A search on disk, without networks: what is written, found again and refused."""
+"""A search on disk, without networks: files that are written, found again and refused."""
 
 import json
 import os
@@ -30,7 +30,7 @@ HELD_OUT = HeldOut(
     np.arange(3), np.ones((3, 1)), np.ones(3), (HeldOut(None, np.zeros((2, 1)), np.ones(2)),)
 )
 
-# Whose weights nobody can count without building it.
+# A network whose weights cannot be counted without building it.
 FLATTEN = {"class_name": "Flatten", "module": "keras.layers", "config": {}}
 NETWORK = json.dumps(
     {"class_name": "Functional", "module": "keras", "config": {"layers": [FLATTEN]}}
@@ -122,7 +122,7 @@ def test_each_search_has_a_folder_of_its_own(tmp_path):
         find_search(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no search"):
         find_search(tmp_path / "nothing")
-    with pytest.raises(NotADirectoryError, match="skuq.load reads"):
+    with pytest.raises(NotADirectoryError, match="Use skuq.load for files"):
         find_search(first / "search.skuq")
 
 
@@ -223,7 +223,7 @@ def test_a_beginning_that_was_cut_off_is_a_new_search(tmp_path):
 
 
 def test_disk_use_is_little_more_than_the_numbers(tmp_path):
-    """Of members the size that searches train: 1.2 times the weights."""
+    """Members of the usual size take at most 1.2 times the space of their weights."""
     big = member(0, n_weights=20_000)
     record = TrialRecord(0, {"units": 3}, 1, score=1.0, result=big)
     path = begun(tmp_path, [record])
@@ -346,7 +346,7 @@ def test_trials_of_other_searches_and_copies_are_refused(tmp_path):
 def test_a_search_that_has_lost_its_description_puts_its_trials_aside(tmp_path):
     path = begun(tmp_path, [trial(0), trial(1)])
     (path / "search.skuq").unlink()
-    with pytest.warns(UserWarning, match="trial-00000..stray is of no known search"):
+    with pytest.warns(UserWarning, match="trial-00000..stray belongs to no known search"):
         begun(tmp_path, [trial(0)])
     assert len(Catalog.load(tmp_path)) == 1 and len(list(path.glob("*.stray"))) == 2
 
@@ -390,5 +390,5 @@ def test_names_of_folders(tmp_path, monkeypatch):
     assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
     assert begun("~/tilde").parent == tmp_path / "tilde"
     assert find_search("~/tilde").is_absolute()
-    with pytest.raises(ValueError, match="`catalog_dir` is empty"):
+    with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
         begun("")

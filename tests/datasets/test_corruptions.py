@@ -149,7 +149,7 @@ def test_gaussian_blur_is_scipys():
 
 @pytest.mark.parametrize("sigma", [0.4, 0.5, 1.7])
 def test_smooth_noise_has_the_spread_that_another_blur_leaves(sigma):
-    def spread(s):  # of white noise in the plane: the sum of squared weights in both directions
+    def spread(s):  # std of blurred white noise: the root of the sum of squared weights
         point = np.zeros((101, 101))
         point[50, 50] = 1
         return np.sqrt(np.sum(gaussian_filter(point, s, mode="constant") ** 2))
@@ -480,7 +480,7 @@ def test_permutation_keeps_the_values_of_each_column(global_random_seed):
     assert abs(((Z["real"] != X["real"]) & X["real"].notna()).sum() - drawn) < 5 * 22.4
     numbers = np.arange(3000.0).repeat(2).reshape(3000, 2)
     Z = corrupt_table(numbers, "permutation", 5, random_state=global_random_seed)
-    # Of the pairs a quarter stays together.
+    # A quarter of the pairs stays together.
     assert_allclose((Z[:, 0] == Z[:, 1]).mean(), 0.25, atol=5 * 0.008)
 
 

@@ -300,7 +300,7 @@ def test_perm_by_its_definition(d):
 
 @pytest.mark.parametrize("d", [3, 4, 5, 10, 20])
 def test_perm_corner_is_greatest_in_each_of_its_terms(d):
-    """By term i, the inner sum is least or greatest where each of its summands is."""
+    """In each term i, the inner sum is least or greatest where each of its summands is."""
     j = np.arange(1.0, d + 1)
     for i in range(1, d + 1):
         weight = j**i + 0.5

@@ -1,5 +1,6 @@
 """Problems of composite optimisation: their maps, and objectives of arrays and tensors."""
 
+import dataclasses
 import pickle
 import sys
 
@@ -112,7 +113,7 @@ def test_pollutants_by_hand():
     before = problem.query_points[:, 0] <= 30
     assert_array_equal(early[before], late[before])
     first, second = early[~before].reshape(3, 2)[:2]  # places 0 and 1, both 0.5 from the spill
-    own = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # of the first spill
+    own = problem([[8, 0.1, 1e6, 30.1]])[0][~before].reshape(3, 2)[:2]  # first spill only
     assert_allclose(first - own[0], second - own[1], rtol=1e-10)
 
 
@@ -195,9 +196,39 @@ def test_visibility_takes_draws_as_images():
     assert_array_equal(objective(draws), objective(np.clip(draws, 0, 255)))
 
 
-def test_interferometer_has_no_simulator():
+def test_a_problem_without_a_simulator_cannot_be_called():
+    problem = dataclasses.replace(make_operator_problem("interferometer"), simulator=None)
     with pytest.raises(NotImplementedError, match="load_interferometer"):
-        make_operator_problem("interferometer")(np.zeros((1, 4)))
+        problem(np.zeros((1, 4)))
+
+
+def test_interferometer_by_hand():
+    """Two beams in a loop over pixels, and the best position: both beams are one."""
+    problem = make_operator_problem("interferometer")
+    u = np.array([0.1, -0.2, 0.3, 0.4])
+    image = problem(u[None])[0][:, 3].reshape(64, 64)
+    rows, columns = -19.76 * 0.1 - 3.31 * 0.3, 27.95 * -0.2 - 4.66 * 0.4
+    for i, j in ((20, 30), (35, 25)):
+        y, x = i - 32, j - 32
+        first = np.sqrt(51.7) * np.exp(-(y**2 + x**2) / 12.62**2)
+        second = np.sqrt(49.0) * np.exp(-((y - rows) ** 2 + (x - columns) ** 2) / 12.96**2)
+        tilt = (2.003 * 0.1 + 1.012 * 0.3) * y + (-2.832 * -0.2 + 1.429 * 0.4) * x
+        light = abs(first + second * np.exp(1j * (tilt + 3 * np.pi / 6))) ** 2
+        assert_allclose(image[i, j], light, rtol=1e-10)
+    U = np.random.default_rng(0).uniform(-1, 1, (50, 4))
+    images = problem(np.vstack([np.zeros(4), U]))
+    assert images.min() >= 0 and images.max() <= 255
+    values = problem.objective(images)
+    assert values[0] > 0.99 > values[1:].max()
+
+
+def test_interferometer_is_that_of_the_stored_runs(neon_dir):
+    problem = make_operator_problem("interferometer")
+    runs = load_interferometer(neon_dir / "interferometer_rpnbo.npz")
+    stored = problem.objective(runs.outputs).ravel()
+    values = problem.objective(problem(runs.inputs.reshape(-1, 4)))
+    assert np.corrcoef(values, stored)[0, 1] > 0.99
+    assert np.abs(values - stored).max() < 0.02
 
 
 def test_interferometer_stored_runs(neon_dir):

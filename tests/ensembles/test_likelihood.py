@@ -21,7 +21,7 @@ def pool(seed, n_candidates=7, n_samples=20, n_classes=3):
 
 
 def nll(y, proba, members, weight=None):
-    """By scikit-learn, from the definition: average, then log loss."""
+    """Compute the loss by its definition with scikit-learn: average, then log loss."""
     return log_loss(y, proba[members].mean(axis=0), sample_weight=weight, labels=[0, 1, 2])
 
 
@@ -90,7 +90,7 @@ def test_densities_that_underflow_keep_their_order():
     selection = select_by_likelihood(log_likelihood, 1)
     assert selection.indices.tolist() == [1]
     assert_allclose(selection.loss, -log_likelihood[1].mean())
-    # Where only some candidates give nothing at all, these cost about 708 nats a row.
+    # Candidates that give probability 0 cost about 708 nats a row if others do not.
     impossible = np.log(np.full((2, 4), 0.5))
     impossible[0, 0] = -np.inf
     assert_allclose(

@@ -1,4 +1,4 @@
-"""The six Q measures, against other people's code and the paper's per-row formulas."""
+"""The six Q measures, compared with other libraries and the paper's formulas for single rows."""
 
 from itertools import combinations
 
@@ -86,7 +86,7 @@ def test_formula_1_by_hand():
     # Formula 1: (2 + 3)(1 + 4) + (2 + 1)(3 + 4) = 46. Cohen: (2 + 3)(3 + 4) + (2 + 1)(1 + 4) = 50.
     assert_allclose(diversity_score(right[:2], measure="ck-formula-1"), 10 / 46)
     assert_allclose(diversity_score(right[:2], measure="ck"), 10 / 50)
-    # Of three models the mean over pairs (Formula 4); two of them are the same.
+    # The score of three models is the mean over pairs (Formula 4); two models are equal here.
     team = diversity_score(right, measure="ck-formula-1")
     assert_allclose(team, (10 / 46 + 10 / 46 + 1) / 3)
 
@@ -203,8 +203,8 @@ def test_teams_are_scored_apart():
     [
         ({"measure": "xx"}, "one of"),
         ({"on": "votes"}, "'correctness' or 'labels'"),
-        ({"measure": "gd", "on": "labels"}, "Only"),
-        ({"measure": "ck-formula-1", "on": "labels"}, "Only"),
+        ({"measure": "gd", "on": "labels"}, "needs measure"),
+        ({"measure": "ck-formula-1", "on": "labels"}, "needs measure"),
         ({"y": [1, 2]}, "shape"),
         ({"teams": [(0,)]}, "two or more"),
         ({"teams": [(0, 0)]}, "distinct"),

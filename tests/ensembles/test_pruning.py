@@ -135,8 +135,8 @@ def test_majority_is_more_than_half_of_the_votes():
         ]
     )
     given = accuracies_of_teams(labels, y, voting="majority")
-    # Of two members both, of three two, of four three must be right: 4 : 0, 3 : 1, 2 : 2 votes,
-    # 1 : 1 : 1 : 1, 1 : 3 and 2 : 1 : 1 (right, but with two votes of four only).
+    # A majority takes two of two, two of three, or three of four votes. The rows have 4 : 0, 3 : 1,
+    # 2 : 2, 1 : 1 : 1 : 1, 1 : 3 and 2 : 1 : 1 votes (the last is right, without a majority).
     assert_allclose(given[0, 1], 3 / 6)
     assert_allclose(given[0, 1, 2], 3 / 6)
     assert_allclose(given[1, 2, 3], 3 / 6)
@@ -572,7 +572,7 @@ def test_regression_outputs_and_weights(global_random_seed):
 
 def test_regression_limits():
     y, loc, scale = candidates(0)
-    with pytest.raises(ValueError, match="at least 2 members"):
+    with pytest.raises(ValueError, match="needs n_members >= 2"):
         select_hq(y, loc, scale, 1)
     loc[1:] = np.nan
     assert select_hq(y, loc, scale, 3).indices.tolist() == [0]

@@ -16,7 +16,7 @@ def pool(seed, n_candidates=6, n_samples=15):
 
 
 def mixture_nll(y, loc, scale, members, weight=None):
-    """By SciPy, from the definition: normal with the mixture's mean and variance."""
+    """Compute the loss by its definition with SciPy: a normal with the mixture's moments."""
     mean = loc[members].mean(axis=0)
     variance = (scale[members] ** 2 + loc[members] ** 2).mean(axis=0) - mean**2
     return np.average(-stats.norm(mean, np.sqrt(variance)).logpdf(y), weights=weight)

@@ -1,4 +1,4 @@
-"""Stacking weights: against scipy's optimisers, and what follows from their definition."""
+"""Stacking weights, compared with SciPy's optimisers and with properties of their definition."""
 
 import numpy as np
 import pytest

@@ -51,6 +51,7 @@ def test_a_users_selection_gets_codes_and_probabilities(tiny_space, iris):
     assert tiny(tiny_space, selection=first, epochs=2).fit(*iris).selection_.indices == [0]
 
 
+@pytest.mark.slow
 def test_the_papers_space_and_class_weights(iris):
     X, y = iris
     model = AutoDEUQClassifier(

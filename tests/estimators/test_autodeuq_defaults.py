@@ -1,4 +1,4 @@
-"""AutoDEUQ as it is by default: the tabular space, folds, early discarding, calibration."""
+"""AutoDEUQ with its defaults: the tabular space, folds, early discarding, calibration."""
 
 import copy
 import time
@@ -41,6 +41,7 @@ def repeated(wave):
 # ---------------------------------------------------------------- the search
 
 
+@pytest.mark.slow
 def test_the_first_trials_are_recipes_that_are_known_to_be_good(fitted, wave):
     model = AutoDEUQRegressor(n_trials=3, epochs=1, repeats=0, random_state=0).fit(*wave)
     default = sum(model.decisions_[1:], model.decisions_[0]).default()
@@ -154,6 +155,7 @@ def test_a_search_repeats_exactly(fitted, wave):
     assert_array_equal(again.predict(wave[0]), fitted.predict(wave[0]))
 
 
+@pytest.mark.slow
 def test_classes_have_their_own_recipes(iris):
     model = AutoDEUQClassifier(**FAST).fit(*iris)
     assert model.predict_proba(iris[0]).shape == (150, 3)
@@ -209,7 +211,7 @@ def test_initial_trials_that_the_space_does_not_have(wave, given, match):
 def test_a_keras_tuner_oracle_takes_no_initial_trials(wave):
     oracle = keras_tuner.oracles.RandomSearchOracle()
     model = AutoDEUQRegressor(**FAST, search=oracle, initial_trials=[{"n_layers": 1}])
-    with pytest.raises(ValueError, match="`search` of skuq's with `initial_trials`"):
+    with pytest.raises(ValueError, match="`initial_trials` must be None"):
         model.fit(*wave)
 
 
@@ -265,7 +267,7 @@ def test_the_ensemble_is_calibrated_on_out_of_fold_rows(fitted, wave):
     before = stats.norm.logpdf(held_out.y, mean, np.sqrt(total)).mean()
     after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
     assert after > before
-    # What is predicted is that factor and floor of what the networks say.
+    # The prediction applies this factor and floor to the networks' standard deviations.
     unit = fitted.targets_.scaling.scale_
     own, other = fitted.predict_uncertainty(X), plain.predict_uncertainty(X)
     assert_allclose(own.mean, other.mean)
@@ -398,7 +400,7 @@ def test_an_interrupted_search_has_no_repeats(tiny_space, wave):
 
     settings = {"n_trials": 3, "epochs": 2, "search_space": tiny_space, "random_state": 0}
     model = AutoDEUQRegressor(**settings, repeats=2, min_members=1, objective=interrupt)
-    with pytest.warns(UserWarning, match="Search interrupted: going on with 1 of 3 trials"):
+    with pytest.warns(UserWarning, match="Search interrupted: continuing with 1 of 3 trials"):
         model.fit(*wave)
     assert len(model.fitted_.members) == 1 and model.repeated_ == {}
 

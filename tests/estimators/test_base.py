@@ -20,7 +20,7 @@ from skuq.tables import TableInputs
 
 
 class Fitted:
-    """A fitted model of which only the distribution of each row is its own."""
+    """Fitted model that defines only the distribution of each row."""
 
     inputs = TableInputs(None)
 

@@ -1,4 +1,4 @@
-"""Searches in a folder: gone on with, taken out again, chosen from anew."""
+"""Searches stored in a folder: resumed, loaded, and selected from again."""
 
 import copy
 import pickle
@@ -96,7 +96,7 @@ def test_a_search_that_was_cut_off_goes_on(search, trained, monkeypatch, error):
     with monkeypatch.context() as patch:
         patch.setattr(MemberTrainer, "__call__", cut_off)
         if error is KeyboardInterrupt:
-            with pytest.warns(UserWarning, match="interrupted: going on with 2 of 5"):
+            with pytest.warns(UserWarning, match="interrupted: continuing with 2 of 5"):
                 model = search(5).fit(X, y)
             assert len(model.catalog_) == 2 and np.isfinite(model.predict(X)).all()
         else:
@@ -128,7 +128,7 @@ def test_other_data_or_settings_are_another_search(search, trained, tmp_path):
     search(2, random_state=1).fit(X, y)
     search(2, fixed_architecture={"units": 8}).fit(X, y)
     assert len(trained) == 18 and len(folders(tmp_path)) == 9
-    # What does not change a trial does not make another search.
+    # Parameters that do not change a trial do not make another search.
     search(2, n_members=1, selection="top", verbose=1, max_time=1e9, min_members=1).fit(X, y)
     search(2, trial_timeout=1e9, max_failures=3, selection_loss="crps").fit(X, y)
     assert len(trained) == 18
@@ -142,6 +142,7 @@ def test_the_folder_of_one_search_is_for_it_alone(search, tmp_path):
         search(2, catalog_dir=path, epochs=7).fit(X + 1, y)
 
 
+@pytest.mark.slow
 def test_a_changed_search_space_is_noticed(search, trained):
     X, y = table()
 
@@ -219,7 +220,7 @@ def test_from_catalog_refuses_what_it_is_not(search, tmp_path, tiny_space):
     with pytest.raises(FileNotFoundError, match="holds no search"):
         AutoDEUQRegressor.from_catalog(tmp_path)
     path = search(2).fit(X, y).catalog_path_
-    with pytest.raises(TypeError, match="is a search of AutoDEUQRegressor: call AutoDEUQReg"):
+    with pytest.raises(TypeError, match="holds a search of AutoDEUQRegressor. Use AutoDEUQReg"):
         NESRegressor.from_catalog(path)
     with pytest.raises(ValueError, match=r"\['epochs'\] cannot be changed"):
         AutoDEUQRegressor.from_catalog(path, epochs=5)
@@ -248,6 +249,7 @@ def test_frames_and_classes_come_back(search, trained):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vary", slow_after(1, ["both", "hyperparameters", "initialisation"]))
 def test_neural_ensemble_search_is_durable_too(search, trained, iris, vary):
     X, y = iris
@@ -332,6 +334,7 @@ def test_other_labels_or_columns_are_another_search(search, trained):
     assert len(trained) == 3
 
 
+@pytest.mark.slow
 def test_functions_with_other_arguments_are_another_search(search, trained):
     from functools import partial
 
@@ -359,9 +362,9 @@ def test_an_estimator_that_cannot_be_saved_can_go_on(search, trained):
         pass
 
     X, y = table()
-    with pytest.warns(UserWarning, match="`from_catalog` will not know it"):
+    with pytest.warns(UserWarning, match="not loaded by `from_catalog`"):
         model = search(2, kind=Mine).fit(X, y)
-    with pytest.warns(UserWarning, match="`from_catalog` will not know it"):
+    with pytest.warns(UserWarning, match="not loaded by `from_catalog`"):
         assert_array_equal(search(2, kind=Mine).fit(X, y).predict(X), model.predict(X))
     assert len(trained) == 2
     with pytest.raises(FileNotFoundError, match="could not be saved"):
@@ -439,10 +442,11 @@ def test_another_loss_chooses_the_best_by_it(search, loss):
     with pytest.raises(ValueError, match="'selection_loss' parameter"):
         model.reselect(selection_loss="best")
     for name in ("epochs", "epistemic_ddof"):
-        with pytest.raises(ValueError, match=rf"`reselect` knows .*Got \['{name}'\]"):
+        with pytest.raises(ValueError, match=rf"`reselect` can change .*Got \['{name}'\]"):
             model.reselect(**{name: 1})
 
 
+@pytest.mark.slow
 def test_brier_score_of_an_ensemble(iris, search):
     X, y = iris
     model = search(6, kind=AutoDEUQClassifier, catalog_dir=None, selection_loss="brier").fit(X, y)

@@ -102,6 +102,7 @@ def test_a_trial_scores_its_loss_over_all_rows(folded):
         assert_allclose(folded.catalog_[k].score, member.score)
 
 
+@pytest.mark.slow
 def test_folds_of_unequal_size_count_by_their_rows(tiny_space, rows):
     X, y = rows[0][:50], rows[1][:50]
     model = regressor(tiny_space, n_trials=1, cv=GroupKFold(2)).fit(X, y, groups=np.arange(50) > 9)
@@ -123,6 +124,7 @@ def test_rows_count_in_a_score_by_their_weight(tiny_space, rows, cv):
     assert_allclose(member.score, -np.average(likelihood, weights=weight), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, rows):
     X, y = rows[0][:13], rows[1][:13]
     model = regressor(tiny_space, n_trials=1, epochs=1, cv=KFold(3)).fit(X, y)
@@ -134,6 +136,7 @@ def test_smaller_folds_are_filled_up_with_a_row_that_counts_nothing(tiny_space, 
         assert_allclose(one.weights, other.weights, atol=2e-3)  # Adam takes no size from a loss
 
 
+@pytest.mark.slow
 def test_side_by_side_is_as_one_after_the_other(folded, tiny_space, rows, monkeypatch):
     monkeypatch.setattr("skuq.training._folds.make_plan", lambda network: None)
     alone = regressor(tiny_space, cv=KFold(3)).fit(*rows)
@@ -170,6 +173,7 @@ def test_many_folds_are_several_stacks(tiny_space, rows, monkeypatch):
     assert_allclose(parts.held_out, whole.held_out, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_rows_without_weight_are_in_no_fold(tiny_space, rows):
     weight = np.r_[np.zeros(20), np.ones(40)]
     some = regressor(tiny_space).fit(*rows, sample_weight=weight)
@@ -232,6 +236,7 @@ def test_two_processes_find_the_same(tiny_space, rows):
     assert_allclose(one.predict(rows[0]), two.predict(rows[0]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_classes(tiny_space, iris):
     model = classifier(tiny_space, epochs=40).fit(*iris)
     assert model.score(*iris) > 0.9
@@ -385,6 +390,7 @@ def test_they_are_trained_after_a_search_that_was_cut_short_in_threads(tiny_spac
     assert sorted(model.refitted_) == sorted(model.selection_.indices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cv", [None, 2])
 def test_images(cv):
     def build(hp, input_shape, n_outputs):
@@ -443,6 +449,7 @@ def test_selecting_again_gives_up_what_was_trained_anew(tiny_space, rows):
     assert_array_equal(model.predict(rows[0]), searched.predict(rows[0]))
 
 
+@pytest.mark.slow
 def test_shifted_rows_are_predicted_by_all_folds(tiny_space, iris):
     X, y = iris
     shifted = [(X[:30] + 0.3, y[:30]), (X[:30] + 0.9, y[:30])]
@@ -506,7 +513,7 @@ def test_other_folds_are_another_search(tiny_space, rows, tmp_path):
 def test_a_generator_of_folds_serves_one_fit(tiny_space, rows, tmp_path):
     model = regressor(tiny_space, cv=KFold(3).split(rows[0]), catalog_dir=tmp_path).fit(*rows)
     assert len(model.catalog_.member(0).networks) == 3
-    with pytest.raises(ValueError, match="a generator does so once"):
+    with pytest.raises(ValueError, match="A generator can only be used once"):
         model.fit(*rows)
 
 
@@ -533,7 +540,7 @@ def test_masks_are_positions(folded, tiny_space, rows):
 
 
 @pytest.mark.filterwarnings("default::skuq.exceptions.SmallValidationWarning")
-@pytest.mark.parametrize(("cv", "advice"), [(None, "`cv`, a larger"), (3, "to chance.$")])
+@pytest.mark.parametrize(("cv", "advice"), [(None, "`cv`, a larger"), (3, "on chance.$")])
 def test_advice_for_few_rows(tiny_space, rows, cv, advice):
     with pytest.warns(SmallValidationWarning, match=advice):
         regressor(tiny_space, cv=cv, n_trials=1).fit(*rows)
@@ -545,8 +552,8 @@ def test_advice_for_few_rows(tiny_space, rows, cv, advice):
         ({"cv": 1}, "The 'cv' parameter"),
         ({"cv": 61}, "greater than the number of samples"),
         ({"cv": ShuffleSplit(3)}, "exactly one test fold"),
-        ({"cv": []}, "`cv` gave no folds"),
-        ({"cv": [(np.arange(60), np.arange(60))]}, "has 60 and 60, of which 60 in both"),
+        ({"cv": []}, "`cv` has no folds"),
+        ({"cv": [(np.arange(60), np.arange(60))]}, "has 60 and 60 rows, of which 60 are in both"),
         ({"cv": [([], np.arange(60))]}, "has 0 and 60"),
         ({"cv": [([60], np.arange(60))]}, "must give positions of 60 rows"),
         ({"cv": [([0.5], np.arange(60))]}, "must give positions of 60 rows"),
@@ -566,7 +573,7 @@ def test_bad_settings(tiny_space, rows, settings, message):
 
 
 def test_validation_data_and_folds_contradict_each_other(tiny_space, rows):
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="Give either `cv` or `validation_data`"):
         regressor(tiny_space).fit(*rows, validation_data=rows)
 
 

@@ -1,4 +1,4 @@
-"""Tables as they come, for every estimator of tables; and targets on other scales."""
+"""Unprocessed tables for every estimator of tables; and targets on other scales."""
 
 import pickle
 import warnings
@@ -209,7 +209,7 @@ def test_lists_and_sparse_tables_for_a_transformer(ensemble, rows):
     ],
 )
 def test_transformers_have_to_make_numbers_of_every_row(ensemble, rows, wrong, why):
-    with pytest.raises(ValueError, match=f"(?s)`preprocess` must make a table.*({why})"):
+    with pytest.raises(ValueError, match=f"(?s)`preprocess` must convert X to a table.*({why})"):
         ensemble.set_params(preprocess=wrong).fit(*rows)
 
 
@@ -224,6 +224,7 @@ def test_codes_are_for_networks_that_embed(rows):
     assert ensemble.preprocessor_.transform(X).shape == (70, 15)
 
 
+@pytest.mark.slow
 def test_networks_that_embed_get_codes_as_they_are(rows):
     X = pd.DataFrame({"code": np.arange(70) % 14, "x": rows[1]}).astype({"code": "category"})
     model = skuq.DeepEnsembleRegressor(2, network="tabular", epochs=1, random_state=0)
@@ -322,6 +323,7 @@ def test_predictions_follow_the_fit_and_not_later_settings(ensemble, rows):
     assert_array_equal(_predictions(ensemble.set_params(preprocess=None), X), before)
 
 
+@pytest.mark.slow
 def test_searches_over_frames(ensemble, rows):
     X, y = rows
     grid = {"preprocess": ["auto", TablePreprocessor(max_categories=2, missing="median")]}
@@ -352,13 +354,14 @@ def test_images_are_not_preprocessed(tiny_space):
     assert_array_equal(flat.predict_proba(images.reshape(30, 9)), model.predict_proba(images))
     with pytest.raises(ValueError, match="NaN"):
         model.fit(np.full((30, 3, 3, 1), np.nan), y)
-    with pytest.raises(ValueError, match="`preprocess` is for tables"):
+    with pytest.raises(ValueError, match="`preprocess` must be .* for images"):
         model.set_params(preprocess=StandardScaler()).fit(images, y)
 
 
 # ------------------------------------------------------- posteriors, NOMU's inputs
 
 
+@pytest.mark.slow
 def test_draws_of_a_model_of_frames(rows):
     X, y = rows[0][["age", "rooms"]].astype(float), rows[1]
     model = skuq.DeepEnsembleRegressor(2, **NETWORK).fit(X, y)
@@ -446,7 +449,7 @@ def test_predictions_are_in_units_of_y(name, kind, skewed, tiny_space):
     levels = [0.01, 0.3, 0.5, 0.99]
     inner = distribution.inner.quantile(levels)
     assert_allclose(model.predict_quantiles(X[:3], levels), transform.inverse(inner))
-    # Of each row a density with the mean and standard deviation that are predicted.
+    # The density of each row has the predicted mean and standard deviation.
     mean, std = model.predict(X[:3], return_std=True)
     for row in range(3):
         z = np.linspace(-40, 40, 80_001)
@@ -523,7 +526,7 @@ def test_noise_of_squared_errors_on_another_scale(skewed):
     ).fit(X, y)
     inner = model.predict_distribution(X).inner
     assert_allclose(inner.scale, model.noise_std_)
-    with pytest.raises(ValueError, match="`noise_std` is in units of y"):
+    with pytest.raises(ValueError, match="`noise_std` must be None.*units of y"):
         model.set_params(noise_std=0.1).fit(X, y)
 
 

@@ -1,4 +1,4 @@
-"""The whole ensemble as one Keras model: what it gives is what the estimator predicts."""
+"""The whole ensemble as one Keras model with the same predictions as the estimator."""
 
 import subprocess
 import sys
@@ -71,6 +71,7 @@ def test_heads(rows, loss, n_outputs):
     assert_same(DeepEnsembleRegressor(**TINY, loss=loss).fit(X, y), X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "n_copies"),
     slow_after(
@@ -84,7 +85,7 @@ def test_heads(rows, loss, n_outputs):
 def test_networks_for_tables_take_what_the_preprocessor_gives(rows, kind, n_copies):
     X, y = rows
     towns = np.array([f"town {k % 20}" for k in range(len(X))])
-    frame = pd.DataFrame(X, columns=list("abc")).assign(town=towns)  # of 20 categories: codes
+    frame = pd.DataFrame(X, columns=list("abc")).assign(town=towns)  # 20 categories become codes
     frame.loc[::7, "b"] = np.nan
     if kind is DeepEnsembleClassifier:
         y = pd.cut(y, 3, labels=["low", "middle", "high"]).astype(str)

@@ -55,6 +55,7 @@ SMALL = {
     "n_index": 3,
     "n_index_samples": 2,
     "n_draws": 16,
+    "epistemic": "epinet",
 }
 
 
@@ -80,6 +81,8 @@ def wave_model(**changes):
         "n_index_samples": 4,
         "n_draws": 64,
         "steps": 500,
+        "epistemic": "epinet",
+        "noise": 0.0,
     }
     return NEONRegressor(**{**settings, **changes})
 
@@ -320,12 +323,14 @@ def test_relative_loss_serves_functions_and_not_single_numbers(monkeypatch):
 
 
 def test_prior_stays_as_it_was_drawn(wave):
-    network, seed = read_network(wave.member_.network), wave.member_.seed
+    network, seed = read_network(wave.members_[0].network), wave.members_[0].seed
     entropy = np.random.SeedSequence(seed).generate_state(4)
     weights, prior = DrawingNetwork(network).draw(int(entropy[0]))
-    for before, after in zip(prior, wave.member_.state):
+    for before, after in zip(prior, wave.members_[0].state):
         assert_array_equal(before, after)
-    assert len(weights) == wave.n_parameters_ and abs(weights - wave.member_.weights).max() > 0.1
+    assert (
+        len(weights) == wave.n_parameters_ and abs(weights - wave.members_[0].weights).max() > 0.1
+    )
 
 
 @pytest.mark.slow
@@ -335,9 +340,9 @@ def test_one_step_without_a_prior_hardly_varies():
     own, prior = (clone(plain).set_params(prior_scale=k) for k in (0.0, 5.0))
     stds = [std_of(model.fit(INPUTS, VALUES), INPUTS).mean() for model in (own, prior)]
     assert 0 < stds[0] < 0.5 * stds[1]
-    network = DrawingNetwork(read_network(own.member_.network))
-    entropy = np.random.SeedSequence(own.member_.seed).generate_state(4)
-    assert_allclose(own.member_.weights, network.draw(int(entropy[0]))[0], atol=1e-7)
+    network = DrawingNetwork(read_network(own.members_[0].network))
+    entropy = np.random.SeedSequence(own.members_[0].seed).generate_state(4)
+    assert_allclose(own.members_[0].weights, network.draw(int(entropy[0]))[0], atol=1e-7)
 
 
 def test_equal_seeds_give_equal_bits():
@@ -679,6 +684,7 @@ def base_with_a_layer_of_ones_own(d_u, d_y, n_raw):
     return keras.Model([u, y], layers.Dense(n_raw)(Doubled()(value)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [operator_of_keras, base_with_a_layer_of_ones_own])
 def test_base_of_ones_own_learns(build):
     model = small(build_base=build, steps=300, learning_rate=0.02).fit(INPUTS, VALUES)
@@ -701,6 +707,7 @@ def test_base_of_ones_own_learns(build):
 # In company ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pipelines_and_searches():
     pipeline = make_pipeline(StandardScaler(), small())
     search = GridSearchCV(pipeline, {"neonregressor__learning_rate": [1e-3, 1e-2]}, cv=2)
@@ -895,6 +902,7 @@ def _sum(outputs):
     return outputs[..., 0] + outputs[..., 1] + outputs[..., 2] + outputs[..., 3]
 
 
+@pytest.mark.slow
 def test_bounded_values_reach_over_their_whole_range():
     images = 130 + 70 * np.sin(3 * INPUTS + np.arange(4))
     model = small(output_map="bounded", steps=1500, learning_rate=0.02).fit(INPUTS, images)

@@ -191,6 +191,7 @@ def test_folds_and_seeds_share_programs(table):
     assert programs.n_made <= n_made + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", slow_after(1, [CLASSIFIERS[2], REGRESSORS[0]]), ids=name)
 def test_pipelines_frames_and_grid_search(estimator, table, classes):
     X, y = classes if "Classifier" in name(estimator) else table
@@ -250,6 +251,7 @@ def test_rare_classes_always_train(classes):
 # Hyper deep ensembles -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_hyper_ensembles_search_then_stratify(table):
     X, y = table
     model = clone(REGRESSORS[1]).set_params(n_search=6).fit(X, y)
@@ -275,6 +277,7 @@ def test_hyper_ensembles_regularise_as_they_say(table):
     assert norm[0] < 0.5 * norm[1]
 
 
+@pytest.mark.slow
 def test_hyper_ensembles_go_on_with_all_rows(table):
     X, y = table
     model = clone(REGRESSORS[1]).fit(X, y)
@@ -354,6 +357,7 @@ def unplanned_network(input_shape, n_outputs):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
     slow_after(2, [REGRESSORS[0], CLASSIFIERS[2], *REGRESSORS[1:], *CLASSIFIERS[:2]]),
@@ -396,7 +400,7 @@ def test_bad_hidden_units_are_refused(bad, table):
 
 def test_unknown_classes_in_validation_data_are_named(classes):
     X, y = classes
-    with pytest.raises(ValueError, match="have classes \\['dog'\\] that y has not"):
+    with pytest.raises(ValueError, match="unknown classes \\['dog'\\]"):
         clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], ["dog", "ape"]))
 
 
@@ -488,7 +492,7 @@ def test_constraints_of_any_layer_are_refused(table):
 
 def test_validation_classes_of_any_type_are_named(classes):
     X, y = classes
-    with pytest.raises(ValueError, match="that y has not"):
+    with pytest.raises(ValueError, match="unknown classes"):
         clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], np.array(["a", 1], dtype=object)))
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -25,9 +26,10 @@ import skuq.training
 from skuq import NOMURegressor
 from skuq._seeds import generator
 from skuq.backend import keras
+from skuq.datasets import FUNCTIONS_1D, make_function, make_scarce_regression
 from skuq.estimators._artificial import ArtificialInputs
 from skuq.estimators._nomu_fit import precision
-from skuq.exceptions import SearchSpaceError
+from skuq.exceptions import SearchSpaceError, SmallValidationWarning
 from skuq.networks._plan import make_plan
 from skuq.predictive import TwoPieceNormal
 from skuq.tables import NoScaling, Scaling, split_rows
@@ -43,7 +45,12 @@ def small(**changes):
 
 
 def choosing(**changes):
-    """A model that chooses c, l_min and l_max."""
+    """A model that chooses c, l_min and l_max by the likelihood of held-out rows."""
+    return NOMURegressor(**{**SMALL, **dict.fromkeys(NUMBERS, "nll"), **changes})
+
+
+def steady(**changes):
+    """A model of few rows as it is by default, but small."""
     return NOMURegressor(**{**SMALL, **changes})
 
 
@@ -230,6 +237,7 @@ def test_c_is_chosen_on_the_share_held_out(wave):
     assert not np.array_equal(again.predict(X), model.predict(X))
 
 
+@pytest.mark.slow
 def test_c_is_chosen_on_all_folds(wave):
     X, y = wave[0][:24], (wave[1][:24] - 10) / 4
     # Unscaled, so that a model of one fold's rows is the one inside.
@@ -248,6 +256,165 @@ def test_c_is_chosen_on_all_folds(wave):
 
 def _fold_seed(model):
     return int(generator(model.entropy_, "split").integers(2**31))
+
+
+# Few rows, and rows without noise ------------------------------------------------------------
+
+
+def misses(model, X, y):
+    """Root mean square of the errors at rows, in units of the standardised y."""
+    return np.sqrt(np.mean((y - model.predict(X)) ** 2)) / model.fitted_.targets.scaling.scale_[0]
+
+
+def test_few_rows_choose_no_end_of_the_readout(table):
+    """l_min is what f misses its rows by, l_max is 2."""
+    X, y = table
+    model = steady().fit(X, y)
+    assert model.l_max_ == 2.0
+    missed = misses(model, X, y)
+    assert missed > 0.005  # 30 epochs
+    assert model.l_min_ == pytest.approx(max(missed, missed / model.c_), rel=1e-6)
+    given = steady(l_min=0.1, l_max=0.7).fit(X, y)
+    assert (given.l_min_, given.l_max_) == (0.1, 0.7)
+
+
+@pytest.mark.parametrize(("noise", "least"), [(None, 0.005), (0.0, 0.001)])
+def test_the_floor_of_the_band_has_a_least_value(noise, least, table):
+    X, _ = table
+    model = steady(noise=noise, epochs=1, pretrained=LinearRegression().fit(X, X[:, 0]))
+    model.fit(X, X[:, 0], validation_data=(X, X[:, 0] + 0.1))  # every row is met
+    assert model.l_min_ == least
+
+
+def test_c_of_few_rows_is_drawn_to_the_width_of_y(table):
+    """Of 8 held out half the width of y is added, in squares."""
+    X, y = table
+    model = steady(l_min=0.01, l_max=2.0, epochs=60)
+    likely = clone(model).set_params(c="nll")
+    held_out = X[:8], y[:8] + 0.01
+    (model, likely) = (m.fit(X[4:], y[4:], validation_data=held_out) for m in (model, likely))
+    between = np.random.default_rng(0).uniform(*model.box_.T, (4000, 2))
+    width = np.sqrt(np.mean((std_of(likely, between) / likely.c_) ** 2)) / np.std(y[4:])
+    expected = np.hypot(likely.c_, 0.5 / width)
+    assert expected > 1.05 * likely.c_
+    assert model.c_ == pytest.approx(expected, rel=0.02)  # 256 drawn inputs
+
+
+def test_rows_of_one_value_leave_a_wide_band(table):
+    """All are met, and of where y is another value they say nothing."""
+    X, _ = table
+    model = steady().fit(X, np.full(12, 7.0))
+    between = np.random.default_rng(0).uniform(*model.box_.T, (4000, 2))
+    assert np.sqrt(np.mean(std_of(model, between) ** 2)) == pytest.approx(1, rel=0.2)
+
+
+def test_many_rows_choose_by_the_likelihood(wave):
+    X, y = wave
+    held_out = X[60:], y[60:]
+    default = steady().fit(X[:60], y[:60], validation_data=held_out)
+    chosen = choosing().fit(X[:60], y[:60], validation_data=held_out)
+    assert (default.l_min_, default.l_max_) == (chosen.l_min_, chosen.l_max_)
+    assert chosen.c_ <= default.c_ < 1.3 * chosen.c_
+
+
+def test_networks_and_rates_follow_the_number_of_rows(wave, monkeypatch):
+    X, y = wave
+    train, schedules = skuq.training.train_stack, []
+
+    def recording(model, head, recipes, *arguments, **options):
+        schedules.append(recipes[0].schedule)
+        return train(model, head, recipes, *arguments, **options)
+
+    monkeypatch.setattr(skuq.training, "train_stack", recording)
+    auto = {"epochs": 1, **NUMBERS, "random_state": 0}
+    for n, changes, units, schedule in (
+        (99, {}, [64, 64], "cosine"),
+        (100, {}, [50], "constant"),
+        (100, {"noise": 0.0}, [64, 64], "cosine"),
+        (100, {"noise": 0.1}, [50], "constant"),
+        (9, {"schedule": "constant", "hidden_units": 3}, [3], "constant"),
+    ):
+        model = NOMURegressor(**{**auto, **changes}).fit(X[:n], y[:n])
+        assert model.hidden_units_ == model.side_hidden_units_ == units
+        assert schedules.pop() == schedule
+
+
+def test_the_default_box_reaches_further_of_few_rows():
+    """Three mean distances of uniform rows: 9 rows have 8 distances between them."""
+    X = np.linspace(0, 8, 9)[:, None]
+    model = small(epochs=1).fit(X, X[:, 0])
+    assert_allclose(model.box_, [[-3, 11]])
+    assert_allclose(small(epochs=1).fit(X[:2], X[:2, 0]).box_, [[-1, 2]])
+    many = np.linspace(0, 100, 101)[:, None]
+    assert_allclose(small(epochs=1).fit(many, many[:, 0]).box_, [[-5, 105]])
+    assert_allclose(small(epochs=1, box_margin=0.1).fit(X, X[:, 0]).box_, [[-0.8, 8.8]])
+
+
+def test_rows_without_noise_close_the_band(gap):
+    """D2: at the rows the band is hardly wider than what f misses them by."""
+    X, _ = gap
+    y, new = np.sin(4 * X[:, 0]), np.linspace(-1, 1, 8)[:, None]
+    model = NOMURegressor(32, noise=0.0, epochs=600, random_state=0)
+    model.fit(X, y, validation_data=(new, np.sin(4 * new[:, 0])))
+    assert misses(model, X, y) < 0.005
+    assert not model.predict_uncertainty(X).aleatoric.any()
+    assert std_of(model, X).max() < 0.2 * std_of(model, [[-0.15]])[0]
+
+
+def test_the_likelihood_of_few_rows_is_warned_of(table):
+    with pytest.warns(SmallValidationWarning, match=r'12 rows .*c, l_min, l_max.*at "auto".*0\.0'):
+        choosing(epochs=1).fit(*table)
+    with pytest.warns(SmallValidationWarning, match='Leave c at "auto"'):
+        steady(epochs=1, c="nll").fit(*table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SmallValidationWarning)
+        steady(epochs=1).fit(*table)
+
+
+def test_gaps_are_held_out_besides_folds(wave, monkeypatch):
+    """Five folds, and the middle third of the rows along each feature."""
+    X, y = wave
+    X = np.column_stack([X, np.ones(120)])  # of a constant there is no middle
+    train, splits = skuq.training.train_stack, []
+
+    def recording(*arguments, **options):
+        splits.extend(options["splits"])
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(skuq.training, "train_stack", recording)
+    model = steady(cv="gaps", epochs=1, early_stopping=False)
+    model.fit(X[:90], y[:90])
+    sizes = sorted(len(rows) for rows, _ in splits)
+    assert sizes == [60, 60, 72, 72, 72, 72, 72, 90]
+    gaps = [np.setdiff1d(np.arange(90), rows) for rows, _ in splits if len(rows) == 60]
+    middles = {tuple(np.sort(np.argsort(X[:90, k])[30:60])) for k in range(2)}
+    assert {tuple(gap) for gap in gaps} == middles
+    with pytest.raises(ValueError, match="`groups` cannot be kept"):
+        steady(cv="gaps").fit(X, y, groups=np.repeat(range(12), 10))
+    with pytest.raises(ValueError, match="needs refit=True"):
+        steady(cv="gaps", refit=False).fit(X, y)
+    with pytest.raises(ValueError, match="n_samples=2"):
+        steady(cv="gaps").fit(X[:2], y[:2])
+
+
+@pytest.mark.slow
+def test_defaults_know_eight_points_of_ten_functions():
+    """What the page and the warning advise: defaults, and no choice by eight rows' likelihood."""
+    scores = {"default": [], "noise=0.0": [], "nll": []}
+    changes = {"default": {}, "noise=0.0": {"noise": 0.0}, "nll": dict.fromkeys(NUMBERS, "nll")}
+    for k, name in enumerate(FUNCTIONS_1D):
+        X, y, X_test, y_test = make_scarce_regression(make_function(name, 1), random_state=500 + k)
+        for advice, change in changes.items():
+            model = NOMURegressor(random_state=k, **change).fit(X, y)
+            mean, std = model.predict(X_test, return_std=True)
+            z = (y_test - mean) / std
+            scores[advice].append((np.mean(np.log(std) + z**2 / 2), np.mean(abs(z) <= 2)))
+    scores = {advice: np.array(found) for advice, found in scores.items()}
+    for advice in ("default", "noise=0.0"):
+        nll, coverage = scores[advice].T
+        assert np.median(nll) < 0 and nll.max() < 3
+        assert 0.88 < coverage.mean() < 0.995
+        assert np.mean(nll) < np.mean(scores["nll"][:, 0])
 
 
 @pytest.mark.parametrize(
@@ -283,6 +450,7 @@ def test_nothing_is_trained_in_vain(changes, n_trained, table, monkeypatch):
         assert len(trained) == n_trained + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", slow_after(1, [choosing(), small()]), ids=["nll", "numbers"])
 def test_units_do_not_matter(base, table, elsewhere):
     X, y = table
@@ -351,6 +519,7 @@ def test_noise_is_learnt(noisy):
         assert model.noise_factor_ == 1 and model.mean_member_ is not None
 
 
+@pytest.mark.slow
 def test_learnt_noise_is_calibrated_with_the_models_own(noisy):
     """Eq. 58: both factors, of which held-out rows pin the total."""
     X, y = noisy
@@ -446,6 +615,7 @@ def test_a_given_models_prediction_is_kept_to_the_bit(table, elsewhere):
     assert_array_equal(both.predict(elsewhere), lines.predict(elsewhere))
 
 
+@pytest.mark.slow
 def test_a_given_networks_prediction_is_kept_to_the_bit(table, elsewhere):
     keras.utils.set_random_seed(0)
     given = network((2,), 1)
@@ -795,7 +965,7 @@ def test_bad_rows_are_refused(table):
     holed = np.where(np.arange(12) == 3, np.nan, y)
     for X_bad, y_bad, message in (
         (X, holed, "Input y contains NaN"),
-        (X, ["a"] * 12, "could not convert string"),
+        (X, ["a"] * 12, "Got the label .a."),
         (X * 1e300, y, "so large that their variance overflows"),
         (X, y * 1e300, "so large that their variance overflows"),
         (X, y[:5], "inconsistent numbers of samples"),
@@ -829,11 +999,13 @@ def test_one_row_is_enough_for_numbers(table):
     assert choosing().fit(X[:2], y[:2]).c_ > 0
 
 
+@pytest.mark.slow
 def test_rows_that_contradict_each_other_make_c_larger(table):
     X, y = table
     twice, apart = np.repeat(X, 2, axis=0), np.tile([-5.0, 5.0], 12)
-    calm = choosing(l_min=0.01, l_max=2.0).fit(twice, np.repeat(y, 2))
-    torn = choosing(l_min=0.01, l_max=2.0).fit(twice, np.repeat(y, 2) + apart)
+    base = choosing(l_min=0.01, l_max=2.0, schedule="constant")
+    calm = clone(base).fit(twice, np.repeat(y, 2))
+    torn = clone(base).fit(twice, np.repeat(y, 2) + apart)
     assert torn.c_ > 1.5 * calm.c_
     assert_allclose(torn.predict(X), y, atol=8)
 
@@ -854,6 +1026,7 @@ def test_constants_survive(table):
         small().fit(np.ones((12, 2)), y)
 
 
+@pytest.mark.slow
 def test_outputs_keep_the_shape_of_y(table, fitted):
     X, y = table
     column = small().fit(X, y[:, None])
@@ -868,6 +1041,7 @@ def test_outputs_keep_the_shape_of_y(table, fitted):
     assert skewed.predict_distribution(X).upper.shape == (12, 2)
 
 
+@pytest.mark.slow
 def test_rows_of_zero_weight_do_not_matter(table):
     X, y = table
     weight = np.r_[np.zeros(3), np.ones(9)]
@@ -1019,6 +1193,7 @@ def test_settings_are_the_papers(name):
     given = model.get_params()
     assert {key: given[key] for key in PAPER[name]} == PAPER[name]
     assert given["initial_range"] == 0.05 and given["connect_layers"] == 1
+    assert given["schedule"] == "constant" and "auto" not in (given["c"], given["hidden_units"])
     assert clone(model).get_params() == given
 
 
@@ -1101,6 +1276,7 @@ def test_f_stops_after_an_eighth_of_the_epochs_without_gain():
     assert n_run == model.mean_member_.best_epoch + 1 + 20 < 160
 
 
+@pytest.mark.slow
 def test_the_last_training_of_f_is_as_long_as_was_best(long_table, monkeypatch):
     train, best = skuq.training.train_stack, []
 
@@ -1143,6 +1319,7 @@ def test_models_side_by_side_in_two_steps_are_separate_fits(long_table):
         assert model.l_min_ == alone.l_min_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", slow_after(1, [{}, {"noise": "learned"}]))
 def test_more_layers_connect_in_two_steps_too(changes, long_table):
     settings = {**EARLY, "hidden_units": (8, 12), "epochs": 2}

@@ -47,7 +47,9 @@ def fit_small(**changes):
 
 
 def wave_model(**changes):
-    return OperatorEnsembleRegressor(**{**WAVE_SETTINGS, "n_members": 4, "steps": 400, **changes})
+    return OperatorEnsembleRegressor(
+        **{**WAVE_SETTINGS, "noise": 0.0, "n_members": 4, "steps": 400, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,7 @@ def test_predictions_are_moments_of_the_members(wave):
     assert len(set(nearest)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "batch", slow_after(1, [{}, {"batch_size": 2, "batch_over": "functions"}]), ids=str
 )
@@ -155,6 +158,7 @@ def test_equal_seeds_give_equal_bits():
     assert abs(first.predict(FURTHER) - other.predict(FURTHER)).max() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "batch",
     slow_after(1, [{"batch_size": 2, "batch_over": "functions"}, {}, {"batch_size": 5}]),

@@ -84,6 +84,7 @@ def test_several_outputs(frame):
     assert model.predict_interval(X[:5]).shape == (5, 2, 2)
 
 
+@pytest.mark.slow
 def test_copies_are_members(frame):
     X, y = frame
     model = DeepEnsembleRegressor(**TINY, n_copies=3, calibrate=False).fit(X, y)
@@ -160,6 +161,7 @@ def test_settings_that_do_not_go_together(frame, settings, message):
         DeepEnsembleRegressor(**{**TINY, **settings}).fit(*frame)
 
 
+@pytest.mark.slow
 def test_no_row_to_validate_on(frame):
     X, y = frame
     model = DeepEnsembleRegressor(**TINY, validation_fraction=None).fit(X, y)
@@ -167,6 +169,7 @@ def test_no_row_to_validate_on(frame):
     assert np.isfinite(model.predict(X)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("embedding", slow_after(1, ["piecewise-linear", "none"]))
 def test_cross_validation_of_other_embeddings(frame, embedding):
     settings = {**TINY, "network_settings": {**SMALL, "embedding": embedding}}
@@ -189,6 +192,7 @@ SEARCH = {
 }
 
 
+@pytest.mark.slow
 def test_autodeuq_searches_the_space(frame, short):
     X, y = frame
     model = AutoDEUQRegressor(3, **SEARCH).fit(X, y)

@@ -1,4 +1,4 @@
-"""What ensembles of networks for tables add: calibration, kinds of networks, a limit of time."""
+"""Ensembles of networks for tables: calibration, kinds of networks, a limit of time."""
 
 import pickle
 import re
@@ -182,6 +182,7 @@ def assert_equal_within_kinds(model):
         assert np.ptp(weights[kinds == kind]) == 0
 
 
+@pytest.mark.slow
 def test_classifiers_mix_kinds_of_networks(classifier, classes):
     assert kinds_of(classifier).tolist() == [0, 0, 1, 1, 2, 2]
     assert embedded(classifier).tolist() == [True, True, False, False, True, True]
@@ -238,6 +239,7 @@ def test_numbers_of_members(classes, settings, kinds):
     assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", slow_after(3, ["none", "rare", "validation_data", "groups", "weights"])
 )
@@ -308,6 +310,7 @@ def test_one_member_that_diverges_leaves_its_kinds_weight(classes, monkeypatch):
     assert_equal_within_kinds(model)
 
 
+@pytest.mark.slow
 def test_number_of_members_by_default(table):
     X, y = table
     settings = {**TINY, "epochs": 1, "network_settings": SMALL}
@@ -337,6 +340,7 @@ def test_bad_limits_of_time(table, kind, max_time):
         kind(max_time=max_time).fit(X, y > 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", slow_after(1, ["tabular", None]))
 @pytest.mark.parametrize("kind", slow_after(1, [DeepEnsembleRegressor, DeepEnsembleClassifier]))
 def test_a_limit_of_time_ends_training(table, kind, network):

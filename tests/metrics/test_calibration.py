@@ -96,7 +96,7 @@ def test_limits(score):
     even = (np.arange(1000) + 0.5) / 1000
     assert score(pit=even) < 0.001
     assert score(pit=[0.0]) == pytest.approx(0.5)
-    # Of 100 levels the last holds everything.
+    # Only the last of 100 levels holds any targets.
     assert score(pit=np.zeros(5), kind="interval") == pytest.approx(0.5, abs=0.011)
     # Symmetric and too wide: quantiles are off by up to 1/4, intervals by up to 1/2.
     narrow = 0.25 + 0.5 * even
@@ -132,7 +132,7 @@ def test_bad_arguments_are_refused():
     for given in ({}, {"y_true": y, "mean": mean}, {"y_true": y, "pit": y}):
         with pytest.raises(ValueError, match="Give either `y_true`, `mean` and `std`, or `pit`"):
             calibration_error(**given)
-    with pytest.raises(ValueError, match=r"`pit` must be numbers in \[0, 1\].*0.5 and 1.5"):
+    with pytest.raises(ValueError, match=r"`pit` must have numbers in \[0, 1\].*0.5 to 1.5"):
         miscalibration_area(pit=[0.5, 1.5])
     with pytest.raises(ValueError, match="`kind` must be one of .* Got 'sides'"):
         miscalibration_area(y, mean, std, kind="sides")

@@ -22,7 +22,7 @@ def draw(seed, n=200, n_classes=4):
 
 
 def binned_gap(correct, confidence, n_bins, strategy):
-    """By scikit-learn's curve, whose points are of the bins that are not empty."""
+    """Compute the gap from scikit-learn's curve, which has no points for empty bins."""
     accuracy, mean = calibration_curve(correct, confidence, n_bins=n_bins, strategy=strategy)
     levels = np.linspace(0, 1, n_bins + 1)
     edges = np.percentile(confidence, 100 * levels) if strategy == "quantile" else levels

@@ -1,4 +1,4 @@
-"""What holds for every score: weights repeat rows, outputs are averaged."""
+"""Properties of every score: weights repeat rows, outputs are averaged."""
 
 import numpy as np
 import pytest

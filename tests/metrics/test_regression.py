@@ -153,5 +153,5 @@ def test_bad_members_and_draws_are_refused():
             mixture_nll_loss([0.0], [[0.0], [0.0]], [[1.0], [1.0]], weights)
     with pytest.raises(ValueError, match=r"`samples` must have shape .*Got \(1, 2\)"):
         crps_sample_loss([[0.0]], [[0.0, 1.0]])
-    with pytest.raises(ValueError, match="needs 2 draws"):
+    with pytest.raises(ValueError, match="needs at least 2 draws"):
         crps_sample_loss([0.0], [[1.0]])

@@ -19,7 +19,7 @@ def draw(seed, n=40):
 
 
 def nomu_auc(y, mean, std):
-    """As NOMU's experiments have it: trapezoids over a grid of scales."""
+    """Compute the area as NOMU's experiments do, by trapezoids over a grid of scales."""
     scales = np.concatenate([[0.0], np.geomspace(1e-3, 1e3, 100_000), 1e3 * 2.0 ** np.arange(1, 9)])
     z = np.sort(np.abs(y - mean) / std)
     coverage = np.searchsorted(z, scales, side="right") / len(z)
@@ -62,7 +62,7 @@ def test_curve_is_made_of_coverage_and_mean_width(global_random_seed):
 def test_curve_puts_ties_into_one_point_and_starts_with_exact_predictions():
     scale, coverage, width = coverage_width_curve([0, 0, 1, -1], np.zeros(4), np.ones(4))
     assert_allclose((scale, coverage, width), ([0, 1], [0.5, 1], [0, 2]))
-    # Of a row without weight there is no point, even if it is the last.
+    # A row without weight has no point on the curve, even if it is the last.
     curve = coverage_width_curve([0, 1, 5], np.zeros(3), np.ones(3), sample_weight=[1, 1, 0])
     assert_allclose(curve, ([0, 1], [0.5, 1], [0, 2]))
 

@@ -55,7 +55,7 @@ def edges_of(space, configuration):
 
 
 def applied(function, shape):
-    """What layers on a value of this shape compute, as a function of an array."""
+    """Build layers on an input of this shape; return a function of arrays, and the model."""
     inputs = keras.Input(shape)
     model = keras.Model(inputs, function(CellLayers(), inputs))
     return lambda x: keras.ops.convert_to_numpy(model(x.astype("float32"))), model
@@ -149,8 +149,8 @@ def test_genotype_round_trips_through_json(genotype):
         ([(("skip_connect", 0), ("skip_connect", 2))], [2], r"Node 2 must read nodes in 0\.\.1"),
         ([(("skip_connect", 0),)], [2], "must have two edges"),
         ([(("skip_connect", 0), ("skip_connect", 1))], [1], r"nodes in 2\.\.2. Got \(1,\)"),
-        ([(("skip_connect", 0), ("skip_connect", 1))], [], "one at least"),
-        ([(("skip_connect", 0), ("skip_connect", 1))], [2, 2], "different nodes"),
+        ([(("skip_connect", 0), ("skip_connect", 1))], [], "one or more distinct"),
+        ([(("skip_connect", 0), ("skip_connect", 1))], [2, 2], "distinct nodes"),
     ],
 )
 def test_cell_names_what_is_wrong(nodes, concat, message):
@@ -320,7 +320,7 @@ def test_factorized_reduction_by_hand(height, width):
 
 
 def test_strides_of_a_dilated_convolution_leave_out_pixels():
-    """With the same weights, strides 2 give every second pixel of strides 1."""
+    """Strides of 2 give every second pixel of strides of 1 with the same weights."""
     (one, whole), (two, strided) = (
         applied(
             lambda layers, x, strides=strides: _APPLY["dil_conv_3x3"](layers, x, strides, "op"),
@@ -387,7 +387,7 @@ def test_network_is_keras_own_json(space):
 
 @pytest.mark.filterwarnings("error")
 def test_first_weights_follow_from_the_seed():
-    """Of all operations; a warning would say of which layer they do not."""
+    """This holds for all operations; a warning would name the layer for which it does not."""
     everything = Cell([((operation, 0), (operation, 1)) for operation in OPERATIONS], [2, 10])
     genotype = Genotype(everything, everything)
     one, two = (

@@ -199,7 +199,7 @@ def test_scores_of_likelihood_remain_those_of_the_normal(head):
 
 
 def test_crps_pulls_less_at_outliers_than_the_likelihood():
-    """In proportion to the error's sign only, however far y is."""
+    """The CRPS has a gradient of constant size for distant y; the likelihood's grows."""
     raw = np.array([[0.0, -3.0]], dtype="float32")
 
     def pull(score, y):
@@ -371,6 +371,7 @@ def test_packed_validation_is_of_what_the_copies_say_together():
     assert_allclose(found, -head.log_likelihood(codes, raw), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", slow_after(1, [True, False]))
 def test_heads_train_in_compiled_stacks(jit):
     """Members in a stack learn as they do alone, and get better."""
@@ -406,7 +407,7 @@ def test_heads_are_hashable_and_equal():
     [
         (lambda: GaussianHead(beta=-0.1), "beta must lie in"),
         (lambda: GaussianHead(score="brier"), 'score must be "log" or "crps". Got \'brier\''),
-        (lambda: GaussianHead(score="crps", beta=0.5), 'beta is for score="log". Got beta=0.5'),
+        (lambda: GaussianHead(score="crps", beta=0.5), 'beta needs score="log". Got beta=0.5'),
         (lambda: StudentTHead(min_df=2.0), "min_df must be above 2"),
         (lambda: GaussianMixtureHead(n_components=0), "n_components must be at least 1"),
         (lambda: PackedHead(GaussianHead(), 0), "n_copies must be at least 1"),

@@ -40,7 +40,7 @@ def test_strings_become_decisions_of_the_space():
         None,
         "",
         "nor_conv_3x3",
-        "8:16:32:64:8",  # of the size search space
+        "8:16:32:64:8",  # an architecture of the size search space
         GOOD + "+",
         GOOD + "+|none~0|",
         GOOD + "+rubbish",
@@ -115,7 +115,7 @@ class Api:
 def test_api_objects_are_asked_for_validation_results_after_200_epochs():
     assert best_nas_bench_201(Api(), dataset="cifar100") == DECISIONS
     assert best_nas_bench_201(Api(), "accuracy", dataset="cifar10-valid") == DECISIONS
-    with pytest.raises(ValueError, match="API objects need `dataset`"):
+    with pytest.raises(ValueError, match="An API object needs `dataset`"):
         best_nas_bench_201(Api())
     with pytest.raises(ValueError, match="no validation results for `dataset='cifar10'`.*-valid"):
         best_nas_bench_201(Api(), dataset="cifar10")
@@ -125,8 +125,8 @@ def test_api_objects_are_asked_for_validation_results_after_200_epochs():
     ("results", "arguments", "message"),
     [
         (TABLE, {"score": "nll"}, r"`score` must be one of \['accuracy', 'loss'\]. Got 'nll'"),
-        (TABLE, {"dataset": "cifar100"}, "`dataset` is for API objects.*Got 'cifar100'"),
-        ({}, {}, "`results` hold no architecture"),
+        (TABLE, {"dataset": "cifar100"}, "`dataset` can only be set if.*Got 'cifar100'"),
+        ({}, {}, "`results` must hold at least one architecture"),
         ({**TABLE, "rubbish": 0.1}, {}, "six edges once.*Got 'rubbish'"),
         ({**TABLE, GOOD: "good"}, {}, "must hold a number for each architecture: .*'good'"),
         ({**TABLE, GOOD: float("nan")}, {}, "must hold a finite number"),

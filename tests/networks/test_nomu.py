@@ -72,6 +72,17 @@ def test_two_sides_meet_y_from_above_and_below(rows):
     )
 
 
+def test_two_sides_are_raised_whatever_the_level_of_y():
+    """(c) of Definition 3.3 for each side; Definition C.1 has it of the bounds f + r and r - f."""
+    raw = np.random.default_rng(2).normal(size=(7, 3)).astype("float32")
+    head = NomuHead(1, n_sides=2, stable=False)
+    values = settings(pi_exp=0.2, c_exp=1.5)
+    c = numpy_of(head.artificial_loss(raw, values))
+    assert_allclose(c, 0.2 * np.exp(-1.5 * raw[:, 1:]).sum(axis=1), rtol=1e-5)
+    higher = raw + np.array([5, 0, 0], dtype="float32")
+    assert_allclose(numpy_of(head.artificial_loss(higher, values)), c, rtol=1e-6)
+
+
 def test_readouts_are_eq_2_and_remark_3_2():
     r = np.linspace(-1, 5, 50)
     low, high = 0.1, 2.0

@@ -62,6 +62,7 @@ def test_activations_are_keras_own(name):
     assert_allclose(ours, theirs, rtol=1e-6 if rounded else 1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_random_networks_of_the_papers_space_are_keras_own():
     space = DenseSkipSpace(n_nodes=4)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""`build_tabular`: which parts stand where, and what its settings mean."""
+"""`build_tabular`: the order of its layers, and the effect of its settings."""
 
 import numpy as np
 import pytest
@@ -68,10 +68,10 @@ def test_layers_stand_in_their_order():
 
 
 def test_embeddings_take_the_numeric_columns():
-    """Codes are gone when numbers are embedded, and positions are those of the input."""
+    """Embeddings get columns by position in the input, and no codes."""
     model = build_tabular((6,), 1, categories=CODES, embedding="periodic", hidden_units=())
     layer = model.get_layer("embedding")
-    assert layer.columns == [0, 1, 2, 3]  # of 4 numbers, before two vectors of 8
+    assert layer.columns == [0, 1, 2, 3]  # 4 numbers, before two vectors of 8
     assert layer.output.shape == (None, 4 * 3 + 4 + 2 * 8)
     some = build_tabular(
         (6,), 1, categories=CODES, embedding={"kind": "plr", "columns": [5, 2]}, hidden_units=()
@@ -114,7 +114,7 @@ def test_zero_outputs(settings):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_copies_do_not_hear_of_each_other(shared):
-    """What is one copy's own moves that copy's outputs alone."""
+    """Weights of one copy change only the outputs of that copy."""
     model = build_tabular(
         (6,), 6, hidden_units=(8, 8), n_copies=3, shared=shared, normalization="batch"
     )
@@ -124,7 +124,7 @@ def test_copies_do_not_hear_of_each_other(shared):
     before, _ = plan(parts, state, X)
     assert not np.allclose(before[:, :2], before[:, 2:4])
     own = [k for k, weight in enumerate(plan.weights) if weight.shape[0] == 3]
-    for k in own:  # of the second copy
+    for k in own:  # change the weights of the second copy
         parts[k] = parts[k] + 0
         parts[k][1] += 1.0
     after, _ = plan(parts, state, X)
@@ -156,9 +156,9 @@ def test_copies_start_as_tabm_does():
         ({"normalization": "group"}, "`normalization` must be None or one of"),
         ({"parametrization": "mup"}, "`parametrization` must be .*Got 'mup'"),
         ({"n_copies": 0}, "`n_copies` must be a positive whole number. Got 0"),
-        ({"n_copies": 4}, "`n_outputs` must be a multiple of `n_copies`. Got 6 and 4"),
+        ({"n_copies": 4}, "multiple of `n_copies`. Got n_outputs=6 and n_copies=4"),
         ({"n_copies": 2, "normalization": "layer"}, "would mix the copies"),
-        ({"categories": {6: 3}}, "`categories` must be of columns 0 .. 5. Got .6."),
+        ({"categories": {6: 3}}, "`categories` must have columns in 0 .. 5. Got .6."),
         (
             {"categories": CODES, "embedding": {"columns": [0, 4]}},
             "numeric columns of the input. Got .0, 4.",

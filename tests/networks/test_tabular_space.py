@@ -1,4 +1,4 @@
-"""The space of modern networks for tables, and the recipe that its defaults are."""
+"""The space of modern networks for tables, and the recipe of its defaults."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_length_of_training_goes_by_rows(n_rows, batch_size, epochs):
 
 
 def test_epochs_of_large_tables_are_parts_of_them():
-    """So that networks are validated often enough to keep a good epoch."""
+    """Epochs are short enough for networks to be validated often."""
     space = TabularSpace(_inputs(), n_rows=10**6)
     recipe = space.recipe(_configuration(space))
     assert recipe["steps_per_epoch"] == 512

@@ -1,4 +1,4 @@
-"""Files that were made to do harm, and files that were damaged: refused, with nothing run."""
+"""Malicious and damaged files are refused, and no code in them is run."""
 
 import copy
 import functools
@@ -156,7 +156,7 @@ def _held(value):
 
 
 def _state_of(value):
-    """What is stored for a value, its arrays apart."""
+    """Return the stored form of a value, without its arrays."""
     _, members = unpacked(dumps(skuq.DeepEnsembleRegressor(random_state=value)))
     return json.loads(members["tree.json"])["tree"]["state"]["random_state"]
 
@@ -419,7 +419,9 @@ def test_members_that_do_not_fit_their_network(change, message):
 @pytest.mark.slow
 def test_networks_that_draw_have_as_many_weights_as_they_say():
     settings = {"encoder_units": 3, "latent": 3, "decoder_units": 3, "steps": 2}
-    neon = skuq.NEONRegressor(**settings, epinet_units=3, prior_units=2, n_index=2, random_state=0)
+    neon = skuq.NEONRegressor(
+        **settings, epinet_units=3, prior_units=2, n_index=2, random_state=0, epistemic="epinet"
+    )
     data = dumps(neon.fit(X, Y))
 
     def change(tree):

@@ -1,4 +1,4 @@
-"""Every kind of estimator as a file and back, with the options that change what it holds."""
+"""Every kind of estimator is saved and loaded, with the options that change its attributes."""
 
 import dataclasses
 import functools
@@ -176,6 +176,7 @@ CASES = {
         Y,
     ),
     "neon": (skuq.NEONRegressor(**NEON), INPUTS, VALUES),
+    "neon, epinet": (skuq.NEONRegressor(**NEON, epistemic="epinet", noise=0.1), INPUTS, VALUES),
     "neon, bounded": (
         skuq.NEONRegressor(**NEON, output_map="bounded", fourier_scale=1.0),
         INPUTS,
@@ -220,7 +221,7 @@ CASES = {
 }
 
 
-# What skops writes has other bytes every time.
+# The bytes that skops writes differ each time.
 FOREIGN = {name for name in CASES if name.startswith("hq")} | {
     "calibrated, conformal",
     "neon, given",
@@ -259,6 +260,7 @@ FURTHER = {
     "nomu, given ensemble",
     "neon, bounded",
     "neon, nll",
+    "neon, epinet",
     "neon, given",
     "hq, votes",
     "calibrated",
@@ -379,6 +381,7 @@ sys.exit(f"not found, or not without a backend: {wrong}" if wrong else 0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", slow_after(1, [8, 1]))
 def test_every_stored_name_is_found_without_a_backend(every):
     for package in skuq.__all__:
@@ -696,6 +699,7 @@ def test_frames_are_saved():
     pd.testing.assert_frame_equal(loads(dumps(fitted("hq"))).teams_, teams)
 
 
+@pytest.mark.slow
 def test_output_maps_of_ones_own_are_given_again():
     model = skuq.NEONRegressor(**NEON, output_map=keras.ops.tanh).fit(INPUTS, VALUES)
     with pytest.raises(MissingPartError, match="`output_map`"):
@@ -711,6 +715,7 @@ def test_what_holds_itself_is_named():
         dumps(model)
 
 
+@pytest.mark.slow
 def test_loading_loads_no_backend(tmp_path):
     path = tmp_path / "model.skuq"
     skuq.save(fitted("autodeuq"), path)

@@ -1,4 +1,4 @@
-"""What all displays promise: one suite, run on each."""
+"""Properties of all displays, tested on each of them."""
 
 import subprocess
 import sys
@@ -64,6 +64,12 @@ DRAW = {
     "RetentionDisplay": (partial(plotting.RetentionDisplay.from_predictions, *ROWS), "line_"),
     "SearchHistoryDisplay": (
         partial(plotting.SearchHistoryDisplay.from_catalog, _frame()),
+        "line_",
+    ),
+    "ConditionalCoverageDisplay": (
+        partial(
+            plotting.ConditionalCoverageDisplay.from_predictions, Y, Y - STD, Y + 0.1, bins_of=STD
+        ),
         "line_",
     ),
     "CatalogDisplay": (partial(plotting.CatalogDisplay.from_catalog, _frame()), "lines_"),

@@ -1,4 +1,4 @@
-"""What the displays of a regressor's predictions draw."""
+"""Displays of a regressor's predictions."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ def process():
 
 
 class TwoMembers:
-    """A regressor of skuq as far as displays can see."""
+    """Minimal regressor with the methods that displays need."""
 
     def predict_distribution(self, X):
         x = np.asarray(X)[:, 0]
@@ -266,7 +266,7 @@ def test_displays_open_pipelines():
     classes.fit(X, y > 0.3)
     retention = RetentionDisplay.from_estimator(classes, X, y > 0.3)
     assert_allclose(retention.uncertainty, classes[-1].predict_uncertainty(X).total)
-    with pytest.raises(ValueError, match="does not know: \\['a'\\]"):
+    with pytest.raises(ValueError, match="seen at fit. Got \\['a'\\]"):
         RetentionDisplay.from_estimator(classes, X, ["a"] * 40)
-    with pytest.raises(TypeError, match="must have a `catalog_`"):
+    with pytest.raises(TypeError, match="have a `catalog_`"):
         SearchHistoryDisplay.from_estimator(model)

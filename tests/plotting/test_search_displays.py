@@ -1,4 +1,4 @@
-"""What the displays of searches, members and teams draw."""
+"""Displays of searches, members and teams."""
 
 from types import SimpleNamespace
 
@@ -322,7 +322,7 @@ def test_regret_of_one_seed_has_no_band():
         (
             lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2),
             ValueError,
-            "better than the optimum",
+            "must not be better than `optimum`",
         ),
         (lambda c: RegretDisplay.from_values({"a": [1.0]}, interval=2), ValueError, "interval"),
     ],

@@ -3,11 +3,20 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, stats
 
-from skuq.predictive import ConformalMixture, GaussianMixture, RecalibratedMixture
+from skuq.predictive import (
+    CategoricalMixture,
+    ConformalMixture,
+    GaussianMixture,
+    RecalibratedMixture,
+)
 from skuq.predictive._calibration import (
     fit_levels,
     fit_scale,
+    fit_spread,
     fit_temperature,
+    fit_vector_scaling,
+    pool_variances,
+    scaled_probabilities,
     tempered,
     weighted_quantile,
 )
@@ -212,3 +221,74 @@ def test_isotonic_map_is_found_back():
     predicted, observed = fit_levels(stats.norm.cdf(y), np.ones(len(y)))
     grid = np.linspace(0.05, 0.95, 10)
     assert_allclose(np.interp(grid, predicted, observed), np.interp(grid, *KNOTS), atol=0.04)
+
+
+def test_groups_that_differ_by_chance_get_one_variance():
+    rng = np.random.default_rng(0)
+    degrees = np.array([10.0, 50.0, 100.0, 20.0])
+    chance = rng.chisquare(degrees) / degrees
+    assert_allclose(pool_variances(chance, degrees), np.average(chance, weights=degrees))
+    # Groups of many rows that differ keep their own; one without errors gets the common one.
+    true = np.array([1.0, 9.0, 100.0, 0.01, 0.0])
+    found = pool_variances(true, np.array([500.0, 500.0, 500.0, 500.0, 1.0]))
+    assert_allclose(found[:4], true[:4], rtol=0.05)
+    assert 0.01 < found[4] < 1
+
+
+def test_pooling_finds_the_prior_of_simulated_variances():
+    rng = np.random.default_rng(0)
+    n_groups, prior, typical = 3000, 8.0, 4.0
+    true = prior * typical / rng.chisquare(prior, n_groups)
+    degrees = np.full(n_groups, 12.0)
+    sample = true * rng.chisquare(degrees) / degrees
+    expected = (prior * typical + degrees * sample) / (prior + degrees)
+    assert_allclose(pool_variances(sample, degrees), expected, rtol=0.05)
+
+
+def test_vector_scaling_is_found():
+    rng = np.random.default_rng(0)
+    true = rng.dirichlet([1, 1, 1], 20_000)
+    codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
+    slopes, biases = np.array([2.0, 0.5, 1.0]), np.array([0.0, 1.0, -1.0])
+    # So that scaling with these gives the truth.
+    given = scaled_probabilities(true, 1 / slopes, -biases / slopes)
+    shift = np.log(given) - (np.log(true) - biases) / slopes  # a row's normaliser
+    found = fit_vector_scaling(given, codes, np.ones(20_000), (np.ones(3), np.zeros(3)))
+    assert shift.std() > 0
+    nll = [
+        -np.log(p[np.arange(20_000), codes]).mean()
+        for p in (true, given, scaled_probabilities(given, *found))
+    ]
+    assert nll[2] < nll[1] - 0.05
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0, 2.0])
+def test_spread_is_that_of_the_truth_about_the_average(share):
+    found = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        # 300 kinds of ten rows, on which members differ as the truth differs from them.
+        centre = np.repeat(rng.uniform(0.45, 0.55, 300), 10)
+        noise = np.repeat(0.12 * rng.normal(size=(9, 300)), 10, axis=1)
+        members = 0.95 * np.clip(centre + (noise[1:] - noise[1:].mean(axis=0)) / share, 0, 1)
+        truth = 0.95 * (centre + noise[0])
+        codes = (rng.random(3000) < truth).astype(int)
+        mixture = CategoricalMixture(np.stack([1 - members, members], axis=2))
+        found.append(fit_spread([mixture], [codes], [np.ones(3000)]))
+    spread = np.sqrt(np.mean(np.square(found)))
+    if share < 2:
+        assert_allclose(spread, share, rtol=0.25)
+    else:  # 3000 rows are not sure enough of it to leave the prior behind
+        assert 1.2 < spread < 2
+    one = CategoricalMixture(mixture.proba[:1])
+    assert fit_spread([one], [codes], [np.ones(3000)]) == 1
+
+
+def test_spread_of_members_that_differ_for_nothing_is_small():
+    rng = np.random.default_rng(0)
+    members = 0.5 + 0.3 * rng.choice([-1.0, 1.0], (8, 3000))
+    members += 0.5 - members.mean(axis=0)
+    members = np.clip(members, 0.01, 0.99)
+    mixture = CategoricalMixture(np.stack([1 - members, members], axis=2))
+    codes = rng.integers(0, 2, 3000)
+    assert fit_spread([mixture], [codes], [np.ones(3000)]) < 0.5

@@ -48,7 +48,7 @@ def test_against_scipy_entropies(global_random_seed):
     total, aleatoric, epistemic = m.uncertainty()
     assert_allclose(total, stats.entropy(m.mean, axis=1), rtol=1e-12)
     assert_allclose(aleatoric, m.weights @ stats.entropy(m.proba, axis=2), rtol=1e-12)
-    divergences = stats.entropy(m.proba, m.mean[None], axis=2)  # of members from the mean
+    divergences = stats.entropy(m.proba, m.mean[None], axis=2)  # KL(member || mean)
     assert_allclose(epistemic, m.weights @ divergences, rtol=1e-12)
 
 

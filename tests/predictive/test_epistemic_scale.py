@@ -55,7 +55,7 @@ def test_scale_beside_known_noise_is_most_likely(shape, global_random_seed):
 
 @pytest.mark.parametrize(("many", "side"), [(5, "low"), (1, "high")])
 def test_scale_is_the_better_of_two_maxima(many, side):
-    # Of rows that want 0.01, and rows with much less of the model's part that want 5.
+    # Most rows fit a factor of 0.01; one row with a much smaller epistemic part fits 5.
     error = np.r_[np.full(many, 0.01), 0.005]
     epistemic = np.r_[np.ones(many), 1e-3]
     aleatoric, weights = np.full(many + 1, 1e-3), np.ones(many + 1)
@@ -64,7 +64,7 @@ def test_scale_is_the_better_of_two_maxima(many, side):
     losses = np.array([nll(g, 1, error, epistemic, aleatoric, weights) for g in grid])
     minima = grid[1:-1][(losses[1:-1] < losses[:-2]) & (losses[1:-1] < losses[2:])]
     assert len(minima) == 2
-    assert_allclose(c, minima[0 if side == "low" else 1], rtol=2e-2)  # of the grid's steps
+    assert_allclose(c, minima[0 if side == "low" else 1], rtol=2e-2)  # resolution of the grid
 
 
 def test_noise_that_explains_everything_leaves_a_negligible_scale():
@@ -138,7 +138,7 @@ def test_scales_have_no_unit_of_their_own(fit_noise, unit, scale):
     found = fit_epistemic_scale(
         unit * error, scale * epistemic, unit * aleatoric, 3 * weights, fit_noise=fit_noise
     )
-    # Of a search that stops at 1e-5 in the logarithm.
+    # The search stops at 1e-5 in the logarithm.
     assert_allclose(found, (c * unit / scale, k), rtol=1e-4)
 
 

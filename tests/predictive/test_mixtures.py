@@ -1,4 +1,4 @@
-"""What holds of every mixture, whatever its members predict."""
+"""Properties of every mixture, whatever its members predict."""
 
 import pickle
 
@@ -200,7 +200,7 @@ def test_joint_density_is_a_sum_over_members_of_products(kind, global_random_see
 def test_moments_are_those_of_the_cdf(kind, global_random_seed):
     m = make(kind, (1,), k=2, seed=global_random_seed)
     mean, variance = moments_by_integration(m)
-    # What lies beyond a level of 1e-13 has a share in a t's variance; the slopes of quantile
+    # Levels beyond 1e-13 contribute to the variance of a t distribution, and the slopes of quantile
     # functions jump.
     rtol = {"student": 1e-3, "quantiles": 1e-4}.get(kind.__name__.split("_")[-1], 1e-6)
     assert_allclose(m.mean, mean, rtol=rtol, atol=rtol)
@@ -325,7 +325,7 @@ def test_samples_are_of_the_distribution(kind, shape):
 
 @kinds
 def test_a_draw_is_one_member_for_all_rows(kind):
-    """Rows that are alike are drawn alike."""
+    """Equal rows have equal draws."""
     m = make(kind, (1,), k=4)
     same = m.rows(np.zeros(5, dtype=int)).sample(50, rng=0)
     assert_allclose(np.ptp(same, axis=0), 0)

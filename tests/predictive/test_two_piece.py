@@ -201,7 +201,7 @@ def test_copies_are_whole():
         (([0.0], [-1.0], [1.0]), "lower must be finite and at least 0. Got -1"),
         (([0.0], [1.0], [np.nan]), "upper must be finite"),
         (([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
-        (([0.0], [0.0], [1.0]), "lower must be positive where there is no noise"),
+        (([0.0], [0.0], [1.0]), "lower must be positive where aleatoric is 0"),
         (([0.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]), "upper must be positive"),
     ],
 )

@@ -74,7 +74,7 @@ def contents(records):
 
 
 def searches_on(client):
-    """What the workers hold of ours."""
+    """Return the names of skuq's plugins on the workers."""
 
     def names(dask_worker):
         return [name for name in dask_worker.plugins if name.startswith("skuq")]
@@ -134,7 +134,7 @@ def test_inside_a_task_trials_run_inline(client):
 
 
 def heavy(folder):
-    """20 MB of data that say where they are unpacked."""
+    """Make 20 MB of data that record the process in which they are unpickled."""
 
     class Heavy:
         def __init__(self):
@@ -301,7 +301,7 @@ def test_a_client_that_is_closed_in_the_middle_is_named(cluster, tmp_path):
             return super().ask(history, running, rng)
 
     started = time.monotonic()
-    # What had finished is kept.
+    # Finished trials are kept.
     with pytest.warns(UserWarning, match="of 20 trials: .*client is closed.*search has ended"):
         records = search(DaskSlots(noted(tmp_path, sleep=0.1), client, 2), 20, Closing(SPACE))
     assert 3 <= len(records) <= 5 and all(record.completed for record in records)

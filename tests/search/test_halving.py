@@ -1,4 +1,4 @@
-"""Early discarding of trials, and the time that a trial gets."""
+"""Early discarding of trials, and time limits of single trials."""
 
 import math
 import time
@@ -72,9 +72,9 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"shares": (0.5, 0.1)}, "ascend between 0 and 1. Got \\(0.5, 0.1\\)"),
-        ({"shares": (0.5, 1.0)}, "ascend"),
-        ({"shares": (0.0, 0.5)}, "ascend"),
+        ({"shares": (0.5, 0.1)}, "increase strictly between 0 and 1. Got \\(0.5, 0.1\\)"),
+        ({"shares": (0.5, 1.0)}, "increase strictly"),
+        ({"shares": (0.0, 0.5)}, "increase strictly"),
         ({"reduction_factor": 1}, "larger than 1. Got 1"),
         ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
     ],

@@ -1,4 +1,4 @@
-"""The asynchronous loop on every kind of slot, with evaluations that need no network."""
+"""The asynchronous search loop on every kind of slot, with evaluations without networks."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ class Result:
 
 
 class Evaluate:
-    """x is the score; k decides what goes wrong."""
+    """Evaluation whose score is x; k decides how it fails."""
 
     def __init__(self, fail=(), kill=(), sleep=0.0):
         self.fail, self.kill, self.sleep = fail, kill, sleep
@@ -156,7 +156,7 @@ def test_an_interrupt_keeps_what_has_finished():
                 raise KeyboardInterrupt
             return Result(1.0)
 
-    with pytest.warns(UserWarning, match="interrupted: going on with 3 of 20"):
+    with pytest.warns(UserWarning, match="interrupted: continuing with 3 of 20"):
         records = search(inline(Interrupted()), n_trials=20)
     assert len(records) == 3
 
@@ -261,8 +261,9 @@ def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
     assert time.monotonic() - started < 2.5
 
 
+@pytest.mark.slow
 def test_processes_that_are_busy_at_an_interrupt_are_replaced():
-    """They once went back to the pool, and the next search queued behind them."""
+    """Such slots once returned to the pool, and the next search waited for them."""
     started = time.monotonic()
     with pytest.warns(UserWarning, match="interrupted"):
         search(processes(Sleepy(30), 2), n_trials=20, proposer=Interrupting(SPACE))
@@ -368,7 +369,7 @@ def test_scores_that_are_no_numbers_are_failures(score):
     records = search(slots, 20)
     failed = [r for r in records if not r.completed]
     assert 0 < len(failed) < 20
-    assert {r.message for r in failed} == {f"The evaluation gave a score of {score}."}
+    assert {r.message for r in failed} == {f"The evaluation returned a score of {score}."}
     assert all(r.result is None for r in failed)
 
 
@@ -428,7 +429,7 @@ def test_what_has_finished_is_kept_when_the_slots_are_lost():
             return super().submit(slot, configuration, seed)
 
     n_before = 3
-    with pytest.warns(UserWarning, match="going on with 3 of 9 trials: The cluster is gone."):
+    with pytest.warns(UserWarning, match="continuing with 3 of 9 trials: The cluster is gone."):
         assert len(search(Lost(Evaluate()), n_trials=9)) == 3
     n_before = 0
     with pytest.raises(SlotsLostError, match="is gone"):
@@ -473,7 +474,7 @@ def test_failures_of_an_earlier_search_do_not_end_this_one():
     with pytest.raises(SearchFailedError) as error:
         search(slots, 40)
     assert len(error.value.records) == 10
-    with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are of an earlier"):
+    with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are from an earlier"):
         search(slots, 40, store=Kept(error.value.records))
     slots = inline(Evaluate())  # mended
     store = Kept(error.value.records)

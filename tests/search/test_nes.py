@@ -15,7 +15,7 @@ NOTHING = Space()
 
 
 def history(n, seed=0, n_rows=30):
-    """Trials whose results are log likelihoods of `n_rows` clean and as many shifted rows."""
+    """Make trials with log likelihoods of `n_rows` clean and `n_rows` shifted rows as results."""
     rng = np.random.default_rng(seed)
     proba = rng.uniform(0.05, 0.95, size=(n, 2, n_rows))
     drawn = LETTERS.sample_many(rng, n)

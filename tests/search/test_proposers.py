@@ -62,7 +62,7 @@ def test_evolution_is_random_until_the_population_is_full():
     [(1, np.full(6, 1 / 6)), (2, np.arange(5, -1, -1) / 15), (6, [1, 0, 0, 0, 0, 0])],
 )
 def test_parents_are_the_best_of_samples_of_size_s(strategy, sample_size, expected):
-    """Of P = 6 the k-th best wins C(6 - k, S - 1) of C(6, S) draws without replacement."""
+    """The k-th best of P = 6 wins C(6 - k, S - 1) of C(6, S) draws without replacement."""
     configurations = [{**dict.fromkeys("pqr", c), "x": 0.1 * i} for i, c in enumerate("abcdef")]
     history = [TrialRecord(i, c, score=float(i)) for i, c in enumerate(configurations)]
     proposer = make_proposer(

@@ -38,7 +38,7 @@ from skuq.training import MemberTrainer
 
 
 def sleeper(started):
-    """k is how long a trial takes; each says when it has begun, and where."""
+    """Make an evaluation that takes k seconds and records its start and its process."""
 
     def evaluate(configuration, seed):
         with open(started, "a") as file:
@@ -229,10 +229,11 @@ def test_sys_exit_in_a_thread_does_not_end_the_caller():
         slots.result(0, slots.submit(0, {"kind": "exit"}, 1))
 
 
+@pytest.mark.slow
 def test_huge_results_arrive_and_not_through_the_pipe(one_process):
     future = one_process.submit(0, {"kind": "huge"}, 1)
-    # What is larger than a pipe's buffer is sent in pieces, and a process that is killed
-    # between two of them leaves the caller waiting for ever.
+    # Data larger than a pipe's buffer are sent in pieces, and if the process is killed between two
+    # pieces, the caller waits for ever.
     assert len(pickle.dumps(future.result())) < 4096
     assert one_process.result(0, future).array[-1] == 2e7 - 1
     left = [path.name for path in os.scandir(one_process._folder.name)]
@@ -276,7 +277,7 @@ def test_an_error_that_cannot_be_read_here_is_told_in_words():
 
 
 class Counted:
-    """Says how often it was unpickled, and whether it was cancelled."""
+    """Evaluation that records how often it was unpickled, and whether it was cancelled."""
 
     n_loaded = 0
     cancelled = False

@@ -1,4 +1,4 @@
-"""Trials that train together: what is kept of them whatever happens."""
+"""Trials that train together: their results are kept after failures and interrupts."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ CONFIGURATIONS = [{"x": k / 40} for k in range(40)]
 
 
 class Together:
-    """A stack whose scores are the configurations; notes what it was asked for."""
+    """Stack that returns the configurations as scores, and records the requests."""
 
     def __init__(self, at_stack=()):
         self.asked, self.at_stack = [], dict(at_stack)
@@ -62,7 +62,7 @@ def test_what_a_store_has_is_not_trained_again():
 
 def test_an_interrupt_keeps_the_stacks_that_had_finished():
     store = Kept()
-    with pytest.warns(UserWarning, match="going on with 14 of 40 trials"):
+    with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
         records = run(Together({2: KeyboardInterrupt()}), store=store)
     assert len(records) == 14 and store.added == records
     with pytest.raises(KeyboardInterrupt):
@@ -80,7 +80,7 @@ def test_an_interrupt_while_a_stack_is_written_loses_nothing():
             super().add(record)
 
     store = Interrupted()
-    with pytest.warns(UserWarning, match="going on with 14 of 40 trials"):
+    with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
         records = run(Together(), store=store)
     assert [r.trial_number for r in records] == list(range(14)) and store.added == records
 

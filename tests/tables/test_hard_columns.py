@@ -1,4 +1,4 @@
-"""Columns that broke preprocessing, scaling or transforms once."""
+"""Columns that once broke preprocessing, scaling or target transforms."""
 
 import numpy as np
 import pandas as pd

@@ -86,7 +86,7 @@ def test_yeo_johnson_counts_weights_like_repeats():
 
 
 def test_yeo_johnson_of_heavy_tails_stays_onto():
-    """Where the likeliest power would send all numbers below some bound."""
+    """The most likely power would map all numbers below a bound; the fitted one does not."""
     y = np.random.default_rng(0).lognormal(1, 3, (500, 1))
     assert PowerTransformer().fit(y).lambdas_[0] < -0.05
     transform = TargetTransform("yeo-johnson").fit(y)

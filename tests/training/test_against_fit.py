@@ -1,4 +1,4 @@
-"""The compiled program against ``model.fit`` with the same callbacks, weights and order."""
+"""The compiled program compared with ``model.fit`` with equal callbacks, weights and order."""
 
 from functools import partial
 
@@ -127,10 +127,12 @@ def test_equals_fit_through_plateaus_and_early_stopping(
     assert member.best_epoch == int(np.argmin(history["val_loss"]))
 
 
+@pytest.mark.slow
 def test_equals_fit_with_batches_larger_than_the_data():
     compare(Recipe("adam", learning_rate=0.02, batch_size=500, epochs=8), make_data())
 
 
+@pytest.mark.slow
 def test_equals_fit_with_single_rows():
     compare(Recipe("sgd", learning_rate=0.01, batch_size=1, epochs=5), make_data())
 
@@ -191,23 +193,27 @@ def compare_optimizer(recipe, optimizer, data=None, rtol=1e-4, jit=False):
 PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}
 
 
+@pytest.mark.slow
 def test_equals_fit_with_clipped_gradients():
     recipe = Recipe("sgd", 0.05, batch_size=16, epochs=6, clip_norm=0.3, **PLAIN)
     compare_optimizer(recipe, keras.optimizers.SGD(0.05, global_clipnorm=0.3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [True, pytest.param(False, marks=slow)], ids=["xla", "graph"])
 def test_equals_fit_with_momentum(jit):
     recipe = Recipe("sgd", 0.02, momentum=0.9, batch_size=16, epochs=6, **PLAIN)
     compare_optimizer(recipe, keras.optimizers.SGD(0.02, momentum=0.9), jit=jit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", slow_after(1, ["Adam", "Adamax", "Nadam"]))
 def test_equals_fit_with_another_beta_2(optimizer):
     recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, beta_2=0.9, **PLAIN)
     compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, beta_2=0.9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer", slow_after(1, ["Adam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam"])
 )
@@ -217,12 +223,14 @@ def test_equals_fit_with_another_epsilon(optimizer):
     compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, epsilon=0.03))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", slow_after(1, ["SGD", "Adam", "RMSprop"]))
 def test_equals_fit_with_decoupled_weight_decay(optimizer):
     recipe = Recipe(optimizer.lower(), 0.02, batch_size=16, epochs=6, weight_decay=0.1, **PLAIN)
     compare_optimizer(recipe, getattr(keras.optimizers, optimizer)(0.02, weight_decay=0.1))
 
 
+@pytest.mark.slow
 def test_equals_fit_on_a_cosine_schedule():
     n_steps = 6 * 4  # 53 rows in batches of 16
     recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, schedule="cosine", **PLAIN)
@@ -230,6 +238,7 @@ def test_equals_fit_on_a_cosine_schedule():
     compare_optimizer(recipe, keras.optimizers.Adam(schedule))
 
 
+@pytest.mark.slow
 def test_equals_fit_with_l2_on_all_weights():
     """The recipe's penalty is Keras' regulariser on kernels and biases."""
     data, head, initial = make_data(), GaussianHead(), draw_variables(make_model(), 3)
@@ -248,6 +257,7 @@ def test_equals_fit_with_l2_on_all_weights():
     assert_allclose(member.history["loss"], history["loss"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_equals_fit_without_validation_rows():
     full = make_data()
     data = TrainingData.without_validation(full.x, full.y, full.weight)
@@ -259,6 +269,7 @@ def test_equals_fit_without_validation_rows():
     assert member.score == pytest.approx(history["loss"][-1], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [True, pytest.param(False, marks=slow)], ids=["xla", "graph"])
 def test_equals_fit_with_batch_normalisation(jit):
     """Also where the last batch is partial: filling does not enter its statistics."""

@@ -1,4 +1,4 @@
-"""Losses with terms for inputs without targets: the engine against a loop of Keras' own."""
+"""Losses with terms for inputs without targets: the engine compared with a loop in Keras."""
 
 import numpy as np
 import pytest
@@ -91,6 +91,7 @@ def _raw_uncertainty(model, x, connect_gradient):
     return model.get_layer("side_output")(tf.concat([side, features], axis=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("connect_gradient", "l2", "jit"),
     slow_after(1, [(False, 0.05, True), (False, 0.0, False), (True, 0.05, False)]),
@@ -129,6 +130,7 @@ def test_batches_have_the_sum_over_their_rows_and_all_of_the_artificial_term():
     assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_without_the_connections_gradient_f_trains_as_if_it_were_alone():
     lone = train_member(
         network(),

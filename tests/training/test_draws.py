@@ -1,4 +1,4 @@
-"""Training and predicting networks of several draws: a step by hand, stacks, slices, priors."""
+"""Training of and prediction by networks with several draws: steps, stacks, slices, priors."""
 
 from dataclasses import replace
 
@@ -141,6 +141,7 @@ def test_a_run_cut_into_slices_is_the_same_run(monkeypatch, data, network):
     assert_array_equal(runs[0].history["loss"], runs[1].history["loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", slow_after(1, [EPISTEMIC, PRIOR]), ids=["epinet", "prior"])
 def test_members_of_a_stack_train_as_alone(data, network):
     recipe = replace(RECIPE, n_draws=4 * (network is EPISTEMIC), batch_size=16)
@@ -197,6 +198,7 @@ def test_predictions_of_many_rows_are_those_of_each(member, monkeypatch):
     assert_allclose(together, apart, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_keras_base_predicts_in_float64_what_it_has_learnt(data):
     layers = keras.layers
     u, y = keras.Input((2,)), keras.Input((1,))

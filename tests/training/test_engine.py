@@ -65,6 +65,7 @@ def test_held_out_inputs_are_predicted_in_place_of_the_validation_rows():
     np.testing.assert_allclose(asked.held_out, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_global_random_state_is_neither_used_nor_changed():
     keras.utils.set_random_seed(1)
     before = np.random.get_state()[1].copy()
@@ -299,6 +300,7 @@ def nested(units):
     return keras.Model(inputs, layers.Dense(2, name="output")(joined))
 
 
+@pytest.mark.slow
 def test_layers_of_nested_models_have_weights_of_their_own():
     flat, _ = draw_variables(nested((4, 4)), 1)
     assert not np.array_equal(flat[:12], flat[16:28])
@@ -322,7 +324,7 @@ class Own(keras.layers.Layer):
 
 def test_what_cannot_be_redrawn_is_kept_with_a_warning():
     model = keras.Sequential([keras.Input((3,)), Own()])
-    with pytest.warns(UserWarning, match="`w_initializer`: its first value does not repeat"):
+    with pytest.warns(UserWarning, match="`w_initializer`: its first value depends on"):
         flat, state = draw_variables(model, 1)
     np.testing.assert_array_equal(flat, model.trainable_variables[0].numpy().ravel())
     np.testing.assert_array_equal(state[0], [1, 1])
@@ -335,7 +337,7 @@ def test_cancelled_training_ends_at_the_next_slice():
 
 @pytest.mark.slow
 def test_dropped_programs_leave_nothing_behind():
-    """Of every activation: TensorFlow's own swish would keep its graphs for good."""
+    """No activation keeps its graphs alive, as TensorFlow's own swish would."""
     import gc
     import weakref
 

@@ -129,6 +129,7 @@ def test_every_field_of_a_member_goes_with_it():
         assert group.head is job.head and group.stacked and group.jit is False
 
 
+@pytest.mark.slow
 def test_a_paused_run_and_a_single_network_stay_whole(data):
     state = train_epochs(job_of(8), data, 2)
     paused = replace(job_of(8), start=state)
@@ -137,6 +138,7 @@ def test_a_paused_run_and_a_single_network_stay_whole(data):
     assert single.groups() == [single]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "jit"),
     slow_after(1, [(network, False), (network, True), (unplanned, False)]),
@@ -251,6 +253,7 @@ def test_a_deadline_that_has_passed_leaves_a_first_epoch(data, n_members):
     assert_allclose(members[0].weights, one.weights, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_a_run_between_slices(data):
     started = time.monotonic()
     (member,) = train(job_of(1, replace(RECIPE, epochs=10**6)), data, deadline=started + 3)
@@ -323,7 +326,7 @@ def test_steps_of_an_epoch_are_a_whole_number(value):
 
 @pytest.mark.parametrize("jit", slow_after(1, [False, True]))
 def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, jit):
-    """As one long epoch of the same rows: weights, and average of the losses."""
+    """Weights and average losses equal those of one long epoch of the same rows."""
     rng = np.random.default_rng(0)
     orders = [rng.permutation(45) for _ in range(6)]
     left = iter(orders)

@@ -51,7 +51,7 @@ def data():
 
 
 def noisy():
-    """With state and noise, and a matrix that is a block of its own in XLA."""
+    """Build a network with state and noise, and a matrix that is a block of its own in XLA."""
     return keras.Sequential(
         [
             keras.Input((3,)),
@@ -156,6 +156,7 @@ def test_seconds_of_the_parts_add_up(data):
     assert 0 < state.seconds < 100
 
 
+@pytest.mark.slow
 def test_parts_may_have_any_tier(data, monkeypatch):
     """A run keeps the tier that it began with."""
     job = replace(job_of("noisy", False, None), recipes=[replace(RECIPE, epochs=40)])
@@ -270,10 +271,10 @@ def test_given_starts_and_orders_are_used(data):
     ("fields", "message"),
     [
         ({"seeds": []}, "at least one seed"),
-        ({"seeds": [1, 2]}, "Several seeds are for a stack"),
-        ({"splits": [(np.arange(3), None)]}, "`splits` are for a stack"),
-        ({"start": []}, r"`start` must have one entry a seed \(1\). Got 0"),
-        ({"recipes": [Recipe()] * 2}, r"`recipes` must have one entry a seed \(1\). Got 2"),
+        ({"seeds": [1, 2]}, "one entry unless `stacked=True`"),
+        ({"splits": [(np.arange(3), None)]}, "`splits` must be None unless"),
+        ({"start": []}, r"`start` must have one entry for each seed \(1\). Got 0"),
+        ({"recipes": [Recipe()] * 2}, r"`recipes` must have one entry for each seed \(1\). Got 2"),
         ({"recipes": Recipe(n_artificial=2)}, "needs `artificial`"),
     ],
 )

@@ -146,7 +146,7 @@ def two_inputs(shape, n_outputs):
             lambda shape, n: keras.Sequential(
                 [keras.Input(shape), keras.layers.Dense(n, kernel_constraint="non_neg")]
             ),
-            "kernel_constraint: training programs apply no constraints",
+            "kernel_constraint, and training programs apply no constraints",
         ),
         (
             lambda shape, n: keras.Sequential(

@@ -51,7 +51,7 @@ def test_flat_cosine_of_rate_decay_and_dropout():
         schedule="flat-cosine",
         weight_decay_schedule="flat-cosine",
         dropout_schedule="flat-cosine",
-        final_lr_factor=0.5,  # of other schedules
+        final_lr_factor=0.5,  # ignored by this schedule
     )
     half_cosine = keras.optimizers.schedules.CosineDecay(1.0, decay_steps=20)
     expected = np.r_[np.ones(20), [float(half_cosine(step)) for step in range(20)]]
@@ -71,7 +71,7 @@ def test_factors_of_layers_go_by_name_and_the_first_counts():
     assert recipe.factors_of(names) == [0.1, 6, 2, 0.5, 1]
     nested = Recipe(rate_factors_of_layers={"branch_1": 3.0, "hidden": 4.0})
     assert nested.factors_of(["branch_1/hidden/kernel", "hidden/kernel"]) == [3, 4]
-    with pytest.raises(ValueError, match=r"no layer with weights: \['hidden'\]"):
+    with pytest.raises(ValueError, match=r"that match no weight of the network: \['hidden'\]"):
         nested.factors_of(["branch_1/hidden/kernel"])
 
 
@@ -88,7 +88,7 @@ def test_factors_of_layers_go_by_name_and_the_first_counts():
         ("adversarial_epsilon", -0.1),
         ("final_lr_factor", 0.0),
         ("momentum", 1.0),
-        ("momentum", 0.5),  # of adam, which has its own
+        ("momentum", 0.5),  # not with adam
         ("early_stopping_patience", 0),
         ("beta_2", 1.0),
         ("epsilon", 0.0),
@@ -107,7 +107,7 @@ def test_bad_recipes_are_refused(field, value):
 def test_beta_2_is_for_those_who_have_one():
     for optimizer in ("adam", "adamax", "nadam"):
         assert Recipe(optimizer, beta_2=0.95).beta_2 == 0.95
-    with pytest.raises(ValueError, match="`beta_2` is for adam, adamax and nadam. Got 'sgd'"):
+    with pytest.raises(ValueError, match="optimizers adam, adamax and nadam. Got 'sgd'"):
         Recipe("sgd", beta_2=0.95)
 
 

@@ -24,7 +24,7 @@ def plain():
 
 
 def noisy():
-    """With state and noise, and a penalty of the layer's own."""
+    """Build a network with state and noise, and a layer that adds its own penalty."""
     return keras.Sequential(
         [
             keras.Input((3,)),
@@ -74,6 +74,7 @@ def compare(model, recipes, data, seeds=(1, 2, 3), jit=False, rtol=1e-4):
     return stack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "jit"),
     slow_after(
@@ -103,6 +104,7 @@ def test_learning_rates_of_their_own(optimizer):
     compare(plain(), recipes, make_data())
 
 
+@pytest.mark.slow
 def test_every_setting_of_their_own_together():
     """Also plateaus and early stopping: a member that has stopped stands still."""
     recipes = [
@@ -144,12 +146,12 @@ def test_a_diverging_member_does_not_disturb_the_others():
 
 
 def _first_seeds(seeds):
-    """What a run draws its first weights with."""
+    """Return the seeds of the first weights of each run."""
     return [int(np.random.SeedSequence(seed).generate_state(3)[0]) for seed in seeds]
 
 
 def test_rows_of_their_own():
-    """Each member's split is what it would be as data of its own."""
+    """Each member's split equals that of separate data for this member."""
     data = make_data(n_train=65, n_valid=0)
     rng = np.random.default_rng(0)
     orders = [rng.permutation(65) for _ in range(3)]
@@ -200,10 +202,10 @@ def test_seeds_and_settings_share_one_program():
 @pytest.mark.parametrize(
     ("recipes", "message"),
     [
-        ([Recipe(epochs=2), Recipe(epochs=3)], "must agree in `epochs`"),
-        ([Recipe("sgd"), Recipe("adam")], "must agree in `optimizer`"),
+        ([Recipe(epochs=2), Recipe(epochs=3)], "must have the same `epochs`"),
+        ([Recipe("sgd"), Recipe("adam")], "must have the same `optimizer`"),
         ([Recipe(dropout=0.1), Recipe()], "have a `dropout`, or none"),
-        ([Recipe()] * 3, r"one entry a seed \(2\). Got 3"),
+        ([Recipe()] * 3, r"one entry for each seed \(2\). Got 3"),
     ],
 )
 def test_what_a_stack_cannot_do_is_refused(recipes, message):

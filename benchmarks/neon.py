@@ -1,0 +1,83 @@
+"""NEON's defaults on tables: coverage and likelihood beside the plain ensemble's.
+
+    python benchmarks/neon.py --data-dir DIR [--sets yacht wine] [--splits 0 1] [--summary]
+
+Every finished run is written to ``benchmarks/results/neon.json`` at once and not repeated. Splits
+are those of the UCI sets, and scores those of benchmarks/leaderboard.py: NLL of the normal with the
+predicted mean and standard deviation, and coverage of the method's own 90 % interval. Defaults were
+chosen on inner parts of training rows. Functions are in benchmarks/bo.py (`--only operator`).
+"""
+
+import argparse
+import json
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+from leaderboard import from_estimator, regression_data, regression_scores
+from tabular import SMALL
+
+from skuq import DeepEnsembleRegressor, NEONRegressor, OperatorEnsembleRegressor
+
+RESULTS = Path(__file__).parent / "results" / "neon.json"
+METHODS = {
+    "neon": from_estimator(lambda: NEONRegressor(random_state=0)),
+    "plain": from_estimator(lambda: DeepEnsembleRegressor(random_state=0)),
+    "operator ensemble": from_estimator(lambda: OperatorEnsembleRegressor(random_state=0)),
+}
+KEY = ("set", "split", "method")
+
+
+def load():
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+
+
+def run_missing(data_dir, name, split, method):
+    key = dict(zip(KEY, (name, split, method)))
+    if any(all(record[k] == v for k, v in key.items()) for record in load()):
+        return
+    X, y, X_test, y_test = regression_data(data_dir, name, split)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        record = key | regression_scores(METHODS[method](X, y, X_test), y_test)
+    temporary = RESULTS.with_suffix(".tmp")
+    temporary.write_text(json.dumps([*load(), record], indent=1) + "\n")
+    os.replace(temporary, RESULTS)
+    print(record, flush=True)
+
+
+def summarise():
+    head = (
+        f"{'set':10s}{'method':20s}{'splits':>7s}{'NLL':>8s}{'RMSE':>8s}{'coverage':>9s}{'s':>7s}"
+    )
+    print(head)
+    for name in SMALL:
+        for method in METHODS:
+            own = [r for r in load() if (r["set"], r["method"]) == (name, method)]
+            if own:
+                nll, rmse, coverage, seconds = (
+                    np.mean([r[k] for r in own]) for k in ("nll", "rmse", "coverage", "fit_seconds")
+                )
+                scores = f"{nll:8.2f}{rmse:8.3f}{coverage:9.2f}{seconds:7.1f}"
+                print(f"{name:10s}{method:20s}{len(own):7d}{scores}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--sets", nargs="+", default=list(SMALL), choices=list(SMALL))
+    parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--methods", nargs="+", default=["neon", "plain"], choices=list(METHODS))
+    parser.add_argument("--summary", action="store_true", help="print what has been run")
+    arguments = parser.parse_args()
+    if not arguments.summary:
+        for split in arguments.splits:
+            for name in arguments.sets:
+                for method in arguments.methods:
+                    run_missing(arguments.data_dir, name, split, method)
+    summarise()
+
+
+if __name__ == "__main__":
+    main()

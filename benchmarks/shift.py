@@ -1,0 +1,336 @@
+"""Calibration where it is hard: in groups, in time, under covariate shift, and far from the data.
+
+    python benchmarks/shift.py --data-dir DIR [--only PART ...] [--summary]
+
+stream: a deep ensemble calibrated on the bike rentals of 2011, judged on 2012 month by
+month. Truths arrive after each hour, day, week or month, or never. Goal: 90 % intervals hold 0.88
+to 0.92 overall and no month less than 0.80.
+target: the same with the inputs of 2012 alone.
+classes: bank and electricity in time order, the first 80 % (70 %) to train on. Truths arrive 100
+rows at a time, or never. Goal: the expected calibration error and the log loss are halved.
+groups: 90 % intervals in ten bins of the predicted standard deviation, all splits pooled, on
+concrete, wine, kin8nm and protein. Goal: each bin within 0.05 of 0.90, or two standard errors.
+epistemic: does the epistemic standard deviation rise on the middle third of a feature (trained on
+the outer thirds) and on corrupted tables, and how good is the NLL there?
+
+Adds to ``benchmarks/results/shift.json``; what it holds is not run again. `--summary` prints it.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.metrics import log_loss
+from sklearn.model_selection import KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skuq import (
+    CalibratedUncertaintyClassifier,
+    CalibratedUncertaintyRegressor,
+    DeepEnsembleClassifier,
+    DeepEnsembleRegressor,
+    MCDropoutRegressor,
+    NOMURegressor,
+)
+from skuq.datasets import corrupt_table
+from skuq.exceptions import CalibrationWarning, SmallValidationWarning
+from skuq.fitted._calibrated import classifier_distribution
+from skuq.metrics import coverage_curve, ece_loss, gaussian_nll_loss, ood_auroc_score
+from skuq.predictive import CategoricalMixture
+from skuq.tables import TablePreprocessor
+
+RESULTS = Path(__file__).parent / "results" / "shift.json"
+METHODS = ("scale", "isotonic", "conformal")
+DELAYS = {"hour": 1, "day": 24, "week": 168, "month": None, "never": 10**9}
+KINDS = ("boosting", "tabular ensemble")
+FOLDS = KFold(5, shuffle=True, random_state=0)
+
+
+# Bike rentals
+
+
+def bike(data_dir):
+    """The hours of 2011, and those of 2012 in order with their months."""
+    frame = pd.read_csv(data_dir / "tabular" / "bike_sharing_hour.csv.gz")
+    X = frame.drop(columns=["instant", "dteday", "casual", "registered", "cnt"]).to_numpy(float)
+    y, late = frame["cnt"].to_numpy(float), frame["yr"].to_numpy() == 1
+    return X[~late], y[~late], X[late], y[late], frame["mnth"].to_numpy()[late]
+
+
+def run_stream(data_dir, name, seed):
+    """All methods and delays on one fit of the ensemble and of its folds."""
+    X, y, X_late, y_late, month = bike(data_dir)
+    found = {}
+    ensemble = DeepEnsembleRegressor(random_state=seed)
+    model = CalibratedUncertaintyRegressor(ensemble, cv=FOLDS).fit(X, y)
+    fitted = model.estimator_
+    for method in METHODS:
+        start = model.set_params(method=method)._learn(model.calibration_rows_)
+        model.estimator_ = Recorded(fitted.predict_distribution(X_late))
+        for delay, size in DELAYS.items():
+            if delay == "hour" and method != "scale":
+                continue  # thousands of single rows take minutes
+            model.calibration_ = start
+            found[f"{method}, {delay}"] = follow(model, np.arange(len(y_late)), y_late, month, size)
+            print(method, delay, found[f"{method}, {delay}"], flush=True)
+        model.calibration_, model.estimator_ = start, fitted
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CalibrationWarning)
+            model.recalibrate(X_late)
+        ratio = model.density_ratio_
+        found[f"{method}, target"] = follow(model, X_late, y_late, month, 10**9) | {
+            "n_effective": ratio.n_effective,
+            "unsupported": ratio.unsupported,
+            "auc": ratio.auc,
+            "warned": any(w.category is CalibrationWarning for w in caught),
+        }
+        print(method, "target", found[f"{method}, target"], flush=True)
+    return found
+
+
+class Recorded:
+    """Predictions made at once: X are positions of rows."""
+
+    def __init__(self, mixture, classes=None):
+        self.mixture = mixture
+        if classes is not None:
+            self.classes_ = classes
+
+    def predict_distribution(self, X):
+        if hasattr(self, "classes_"):
+            return CategoricalMixture(self.mixture.proba[:, X], self.mixture.weights)
+        return self.mixture.rows(X)
+
+
+def follow(model, X, y, month, size):
+    """Coverage of 90 % intervals, predicted before the truths of their rows arrive."""
+    ends = np.arange(size, len(y), size) if size else np.flatnonzero(np.diff(month)) + 1
+    inside, width, nll = [], [], []
+    started = time.perf_counter()
+    for rows in np.split(np.arange(len(y)), ends):
+        distribution = model.predict_distribution(X[rows])
+        low, high = distribution.interval(0.9).T
+        inside.append((low <= y[rows]) & (y[rows] <= high))
+        width.append(high - low)
+        nll.append(-distribution.log_prob(y[rows]))
+        if rows[-1] + 1 < len(y):
+            model.partial_calibrate(X[rows], y[rows])
+    inside = np.concatenate(inside)
+    return {
+        "coverage": float(inside.mean()),
+        "months": [float(inside[month == m].mean()) for m in range(1, 13)],
+        "width": float(np.concatenate(width).mean()),
+        "nll": float(np.concatenate(nll).mean()),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+# Classes
+
+
+def stream_of_classes(data_dir, name):
+    if name == "bank":
+        frame = pd.read_csv(
+            data_dir / "tabular" / "bank_additional_full.csv.gz", keep_default_na=False
+        ).drop(columns="duration")
+        X, y, share = frame.drop(columns="y"), frame["y"].to_numpy() == "yes", 0.8
+    else:
+        frame = pd.read_csv(data_dir / "tabular" / "electricity.csv.gz")
+        X, y, share = frame.drop(columns="class"), frame["class"].to_numpy() == 1, 0.7
+    n = int(share * len(y))
+    return X.iloc[:n], y[:n], X.iloc[n:].reset_index(drop=True), y[n:]
+
+
+def run_classes(data_dir, name, seed):
+    name, kind = name.split(", ")
+    X, y, X_late, y_late = stream_of_classes(data_dir, name)
+    if kind == "boosting":
+        boosting = HistGradientBoostingClassifier(random_state=seed)
+        classifier = make_pipeline(TablePreprocessor(max_categories=20), boosting)
+    else:
+        classifier = DeepEnsembleClassifier(network="tabular", random_state=seed)
+    found = {}
+    # Blocks of time: shuffled folds would know the hour of a row from its neighbours.
+    model = CalibratedUncertaintyClassifier(classifier, cv=KFold(5)).fit(X, y)
+    plain = model.estimator_.predict_proba(X_late)
+    found["as it is, never"] = scores(y_late, plain)
+    late = classifier_distribution(model.estimator_, X_late, model.classes_)
+    late = Recorded(late, model.classes_)
+    model.estimator_ = late
+    for method in ("temperature", "vector"):
+        model.set_params(method=method)
+        start = model._learn(model.calibration_rows_)
+        for label, size in {"10": 10, "100": 100, "1000": 1000, "never": 10**9}.items():
+            model.calibration_, proba = start, []
+            for rows in np.split(np.arange(len(y_late)), np.arange(size, len(y_late), size)):
+                proba.append(model.predict_proba(rows))
+                if rows[-1] + 1 < len(y_late):
+                    model.partial_calibrate(rows, y_late[rows])
+            found[f"{method}, {label}"] = scores(y_late, np.concatenate(proba))
+            print(name, method, label, found[f"{method}, {label}"], flush=True)
+    return found
+
+
+def scores(y, proba):
+    return {"log_loss": log_loss(y, proba), "ece": ece_loss(y, proba, labels=[False, True])}
+
+
+# Groups
+
+
+def run_groups(data_dir, name, split):
+    """Which rows were held, and the predicted standard deviation of each."""
+    data = np.load(data_dir / "uci_regression" / f"{name}.npz")
+    train, test = data["train_idx"][split], data["test_idx"][split]
+    X, y = data["X"], data["y"]
+    found = {}
+    ensemble = DeepEnsembleRegressor(random_state=split)
+    model = CalibratedUncertaintyRegressor(ensemble, "conformal", cv=FOLDS).fit(X[train], y[train])
+    _, std = model.estimator_.predict(X[test], return_std=True)
+    for method in METHODS:
+        for groups in (None, "uncertainty"):
+            model.set_params(method=method, groups=groups)
+            model.calibration_ = model._learn(model.calibration_rows_)
+            low, high = model.predict_interval(X[test], 0.9).T
+            found[f"{method}, {groups}"] = {
+                "inside": ((low <= y[test]) & (y[test] <= high)).astype(int).tolist(),
+                "nll": float(-model.log_prob(X[test], y[test]).mean()),
+            }
+    plain = model.estimator_.predict_distribution(X[test])
+    found["plain"] = {"nll": float(-plain.log_prob(y[test]).mean())}
+    found["std"] = [float(f"{s:.4g}") for s in std]
+    return found
+
+
+# Epistemic uncertainty
+
+
+def models(seed):
+    kernel = ConstantKernel() * RBF(1.0) + WhiteKernel(0.1)
+    process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
+    return {
+        "plain ensemble": DeepEnsembleRegressor(random_state=seed),
+        "tabular ensemble": DeepEnsembleRegressor(network="tabular", random_state=seed),
+        "MC dropout": MCDropoutRegressor(random_state=seed),
+        "NOMU": NOMURegressor(random_state=seed),
+        "Gaussian process": make_pipeline(StandardScaler(), process),
+    }
+
+
+def run_epistemic(data_dir, name, feature):
+    """Trained on the outer thirds of a feature, and on nine tenths of these at random."""
+    data = np.load(data_dir / "uci_regression" / f"{name}.npz")
+    X, y = data["X"], data["y"]
+    order, third = np.argsort(X[:, feature], kind="stable"), len(y) // 3
+    gap, outer = order[third:-third], np.r_[order[:third], order[-third:]]
+    inside, train = np.split(np.random.default_rng(feature).permutation(outer), [len(outer) // 10])
+    corrupted = corrupt_table(X[inside], "all", 5, reference=X[train], random_state=0)
+    parts = {
+        "inside": (X[inside], y[inside]),
+        "gap": (X[gap], y[gap]),
+        "corrupted": (corrupted, y[inside]),
+    }
+    found = {}
+    for method, model in models(feature).items():
+        started = time.perf_counter()
+        model.fit(X[train], y[train])
+        found[method] = {"seconds": time.perf_counter() - started}
+        epistemic = {}
+        for part, (X_part, y_part) in parts.items():
+            mean, std = model.predict(X_part, return_std=True)
+            if hasattr(model, "predict_uncertainty"):
+                epistemic[part] = model.predict_uncertainty(X_part).epistemic
+            else:  # of a Gaussian process all of the rise is epistemic
+                noise = np.sqrt(np.exp(model[-1].kernel_.theta[-1])) * model[-1]._y_train_std
+                epistemic[part] = np.sqrt(np.maximum(std**2 - noise**2, 0))
+            found[method][part] = {
+                "nll": gaussian_nll_loss(y_part, mean, std),
+                "rmse": float(np.sqrt(np.mean((mean - y_part) ** 2))),
+                "epistemic": float(np.median(epistemic[part])),
+                "auc": ood_auroc_score(epistemic["inside"], epistemic[part]),
+            }
+        print(name, feature, method, found[method], flush=True)
+    return found
+
+
+RUNS = {
+    "stream": (run_stream, [("bike", 0)]),
+    "classes": (
+        run_classes,
+        [(f"{name}, {kind}", 0) for kind in KINDS for name in ("bank", "electricity")],
+    ),
+    "groups": (
+        run_groups,
+        [(name, split) for split in range(20) for name in ("concrete", "wine")]
+        + [(name, split) for split in range(3) for name in ("kin8nm", "protein")],
+    ),
+    "epistemic": (
+        run_epistemic,
+        [(name, feature) for feature in range(8) for name in ("energy", "boston", "concrete")],
+    ),
+}
+
+
+def summary(records):
+    def found(part, name=None):
+        return [r["found"] for r in records if r["part"] == part and name in (None, r["name"])]
+
+    streams = found("stream")
+    for key in streams[0] if streams else ():
+        runs = [own[key] for own in streams]
+        coverage = np.mean([run["coverage"] for run in runs])
+        worst = min(min(run["months"]) for run in runs)
+        print(f"{key:20s} {coverage:.3f}  worst month {worst:.3f}", end="")
+        print(f"  width {np.mean([run['width'] for run in runs]):.0f}")
+    for name in (f"{name}, {kind}" for kind in KINDS for name in ("bank", "electricity")):
+        for own in found("classes", name):
+            for key, score in own.items():
+                print(f"{name:28s} {key:20s} {score['log_loss']:.3f} {score['ece']:.3f}")
+    for name in ("concrete", "wine", "kin8nm", "protein"):
+        runs = found("groups", name)
+        for key in [key for key in (runs[0] if runs else ()) if key not in ("std", "plain")]:
+            worst, _ = pooled_bins(runs, key)
+            nll = np.mean([own[key]["nll"] - own["plain"]["nll"] for own in runs])
+            print(f"{name:10s} {key:25s} worst bin off by {worst:.3f}, NLL {nll:+.4f}")
+
+
+def pooled_bins(runs, key, n_bins=10):
+    """Largest distance from 0.90 of a bin, and whether each is within the goal."""
+    inside = np.concatenate([own[key]["inside"] for own in runs]).astype(float)
+    # Bins within each split, since the unit of the std may differ between fits.
+    ranks = np.concatenate([np.argsort(np.argsort(own["std"])) / len(own["std"]) for own in runs])
+    _, held, counts = coverage_curve(1 - inside, 0 * inside, 0.5 + 0 * inside, ranks, n_bins=n_bins)
+    allowed = np.maximum(0.05, 2 * np.sqrt(0.09 / counts))
+    return abs(held - 0.9).max(), abs(held - 0.9) <= allowed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))
+    parser.add_argument("--summary", action="store_true")
+    arguments = parser.parse_args()
+    records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    done = {(r["part"], r["name"], r["split"]) for r in records}
+    warnings.simplefilter("ignore", SmallValidationWarning)
+    for part in [] if arguments.summary else arguments.only:
+        run, jobs = RUNS[part]
+        for name, split in jobs:
+            if (part, name, split) in done:
+                continue
+            found = run(arguments.data_dir, name, split)
+            records.append({"part": part, "name": name, "split": split, "found": found})
+            RESULTS.write_text(json.dumps(records, indent=0))
+    summary(records)
+
+
+if __name__ == "__main__":
+    main()

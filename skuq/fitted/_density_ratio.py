@@ -1,0 +1,200 @@
+"""Weights of calibration rows under covariate shift, by density ratios of the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import indexable
+
+from skuq._params import safe_indexing
+from skuq._registry import saved_as
+from skuq._reprs import record_repr
+from skuq._warnings import warn_user
+from skuq.exceptions import CalibrationWarning
+from skuq.fitted._calibrated import regressor_distribution
+from skuq.predictive._calibration import effective_rows
+from skuq.tables import TablePreprocessor
+
+_FOLDS = 5
+_MOST_ROWS = 10_000  # rows of each side that a classifier is trained on
+_LARGEST = (10.0, 100.0)  # the bound of ratios is sqrt(n), clipped to this range
+_FEWEST_EFFECTIVE = 30
+_MOST_UNSUPPORTED = 0.1
+_SMALLEST_PROBABILITY = 1e-9
+
+
+@saved_as("fitted.DensityRatio")
+@dataclass(frozen=True, eq=False)
+class DensityRatio:
+    """Ratio of the density of a target's rows to that of the calibration rows.
+
+    Attributes
+    ----------
+    classifiers : tuple of classifiers
+        Each separates target rows (class 1) from calibration rows (class 0), and is trained
+        without one fold of both.
+    odds : float
+        Number of calibration rows over that of target rows in training.
+    largest : float
+        Bound of a ratio.
+    unit : float
+        Mean ratio of the calibration rows; weights are in units of it.
+    n_effective : float
+        Effective number of calibration rows: the number of equally weighted rows with the same
+        information.
+    unsupported : float
+        Share of the target's rows with ratios above the bound, for which there are hardly any
+        similar calibration rows.
+    auc : float
+        Area under the ROC curve of the classifiers on held-out rows: 0.5 if the target cannot be
+        separated from the calibration rows, 1 if they are completely separated.
+    """
+
+    classifiers: tuple[Any, ...]
+    odds: float
+    largest: float
+    unit: float
+    n_effective: float
+    unsupported: float
+    auc: float
+
+    __repr__ = record_repr
+
+    def weights(self, X: Any) -> np.ndarray:
+        """Compute weights (n,) of new rows, relative to the mean weight of calibration rows."""
+        logs = [_log_odds(classifier, X) for classifier in self.classifiers]
+        ratio = self.odds * np.exp(np.mean(logs, axis=0))
+        return self._mixed(np.minimum(ratio, self.largest) / self.unit)
+
+    def _mixed(self, weights: np.ndarray) -> np.ndarray:
+        # Unsupported target rows have no similar calibration rows, so for their share all
+        # calibration rows have equal weights.
+        return self.unsupported + (1 - self.unsupported) * weights
+
+
+def fit_density_ratio(
+    X: Any, X_target: Any, classifier: Any = None
+) -> tuple[DensityRatio, np.ndarray]:
+    """Learn the density ratio of a target, and the weights (n,) of the calibration rows X.
+
+    The weights have the mean 1. By default the classifier is a logistic regression of the
+    standardised columns, with one-hot encoded categories. A `CalibrationWarning` is given if the
+    target and the calibration rows have too little in common.
+    """
+    X, X_target = (indexable(rows)[0] for rows in (X, X_target))
+    n, n_target = _n_rows(X), _n_rows(X_target)
+    if min(n, n_target) < 2 * _FOLDS:
+        raise ValueError(
+            f"`recalibrate` needs {2 * _FOLDS} calibration rows and as many rows of the target. "
+            f"Got {n} and {n_target}."
+        )
+    if classifier is None:
+        classifier = make_pipeline(
+            TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
+        )
+    rows, is_target = _stacked(X, X_target), np.repeat([0, 1], [n, n_target])
+    rng = np.random.default_rng(0)
+    classifiers, log_odds = [], np.empty(n + n_target)
+    for train, test in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(
+        is_target, is_target
+    ):
+        sides = [train[is_target[train] == side] for side in (0, 1)]
+        used = np.concatenate([rng.permutation(side)[:_MOST_ROWS] for side in sides])
+        model = clone(classifier).fit(safe_indexing(rows, used), is_target[used])
+        log_odds[test] = _log_odds(model, safe_indexing(rows, test))
+        classifiers.append(model)
+    odds = float(np.mean(is_target[used] == 0) / np.mean(is_target[used] == 1))
+    ratio = odds * np.exp(log_odds)
+    largest = float(np.clip(np.sqrt(n), *_LARGEST))
+    unsupported = float(np.mean(ratio[n:] > largest))
+    clipped = np.minimum(ratio[:n], largest)
+    unit = float(clipped.mean())
+    weights = unsupported + (1 - unsupported) * clipped / unit
+    n_effective = effective_rows(weights)
+    auc = float(roc_auc_score(is_target, log_odds))
+    found = DensityRatio(tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc)
+    if n_effective < _FEWEST_EFFECTIVE or unsupported > _MOST_UNSUPPORTED:
+        warn_user(
+            f"The target is unlike the calibration rows: {unsupported:.0%} of its rows lie where "
+            f"there are hardly any of these, and {n} calibration rows tell as much of it as "
+            f"{n_effective:.0f}. Intervals may hold far less or more than their share. Calibrate "
+            "with truths of the target: partial_calibrate(X, y).",
+            CalibrationWarning,
+        )
+    return found, weights
+
+
+def _log_odds(classifier: Any, X: Any) -> np.ndarray:
+    proba = np.clip(classifier.predict_proba(X)[:, 1], _SMALLEST_PROBABILITY, None)
+    odds: np.ndarray = np.log(proba) - np.log(np.maximum(1 - proba, _SMALLEST_PROBABILITY))
+    return odds
+
+
+def _n_rows(X: Any) -> int:
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
+
+
+def _stacked(X: Any, other: Any) -> Any:
+    """Concatenate the rows of two tables of the same kind."""
+    if hasattr(X, "iloc"):
+        return pd.concat([X, pd.DataFrame(other, columns=X.columns)], ignore_index=True)
+    if sparse.issparse(X):
+        return sparse.vstack([X, other]).tocsr()
+    if isinstance(X, list):
+        return [*X, *other]
+    return np.concatenate([X, np.asarray(other)])
+
+
+@saved_as("fitted.WeightedCalibration")
+@dataclass(frozen=True, eq=False)
+class WeightedCalibration:
+    """Calibration learnt from weighted rows, for new rows with known weights.
+
+    Attributes
+    ----------
+    calibration : Calibration or GroupedCalibration
+    ratio : DensityRatio
+
+    References
+    ----------
+    Tibshirani, Barber, Candès and Ramdas (2019), "Conformal prediction under covariate shift".
+    """
+
+    calibration: Any
+    ratio: DensityRatio
+
+    __repr__ = record_repr
+
+    @property
+    def method(self) -> str:
+        """Method of the calibration."""
+        method: str = self.calibration.method
+        return method
+
+    @property
+    def scale(self) -> Any:
+        """Factor of the standard deviations."""
+        return self.calibration.scale
+
+    def distribution(self, estimator: Any, X: Any) -> Any:
+        """Predict with the estimator, and calibrate."""
+        return self.apply(regressor_distribution(estimator, X, self.method), X)
+
+    def apply(self, mixture: Any, X: Any) -> Any:
+        """Calibrate predictions; see `Calibration.apply`."""
+        weight = self.ratio.weights(X) if self.method == "conformal" else None
+        return self.calibration.apply(mixture, X, weight)
+
+    def smooth(self, mixture: Any, X: Any) -> Any:
+        """Calibrate to a distribution with a density; see `Calibration.smooth`."""
+        return self.calibration.smooth(mixture, X)

@@ -1,0 +1,355 @@
+"""Calibrations that are learnt from predictions of rows that a model has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from skuq._checks import class_codes
+from skuq._params import safe_indexing
+from skuq._registry import saved_as
+from skuq._reprs import record_repr
+from skuq._warnings import warn_user
+from skuq.exceptions import CalibrationWarning
+from skuq.fitted._calibrated import (
+    SMALLEST_STD,
+    Calibration,
+    ClassCalibration,
+    log_entropy,
+    regressor_distribution,
+)
+from skuq.fitted._grouping import Grouping
+from skuq.predictive import GroupedDistribution
+from skuq.predictive._calibration import (
+    effective_rows,
+    fit_levels,
+    fit_scale,
+    fit_spread,
+    fit_temperature,
+    fit_vector_scaling,
+    pool_variances,
+    weighted_quantile,
+)
+
+_PRIOR_ROWS = 20  # rows that the calibration of all rows counts for in that of a group
+_PRIOR_LEVELS = (np.arange(200) + 0.5) / 200
+
+
+@saved_as("fitted.CalibrationRows")
+@dataclass(frozen=True, eq=False)
+class CalibrationRows:
+    """Rows that a model has not seen, and what it predicts for them.
+
+    Attributes
+    ----------
+    X : array-like of shape (n, n_features)
+        In the order of the folds.
+    mixtures : tuple of distributions
+        Predictions, fold by fold.
+    y : ndarray of shape (n[, m])
+    weight : ndarray of shape (n,)
+        Positive.
+    """
+
+    X: Any
+    mixtures: tuple[Any, ...]
+    y: np.ndarray
+    weight: np.ndarray
+
+    __repr__ = record_repr
+
+    def weighted(self, factor: np.ndarray) -> CalibrationRows:
+        """Multiply the weights by (n,)."""
+        return replace(self, weight=self.weight * factor)
+
+    def fold_parts(self, values: np.ndarray) -> list[np.ndarray]:
+        """Split values (n, ..) by folds."""
+        ends = np.cumsum([len(mixture.mean) for mixture in self.mixtures])
+        return np.split(values, ends[:-1])
+
+    @property
+    def log_uncertainty(self) -> np.ndarray:
+        """Logarithm (n,) of the predicted standard deviation, averaged over outputs."""
+        return np.concatenate([log_std(mixture) for mixture in self.mixtures])
+
+
+def log_std(mixture: Any) -> np.ndarray:
+    """Logarithm (n,) of a distribution's standard deviation, averaged over outputs."""
+    std: np.ndarray = np.log(mixture.std)
+    return std.reshape(len(std), -1).mean(axis=1)
+
+
+@saved_as("fitted.GroupedCalibration")
+@dataclass(frozen=True, eq=False)
+class GroupedCalibration:
+    """A calibration for each group of rows.
+
+    Attributes
+    ----------
+    grouping : Grouping
+    parts : tuple of Calibration
+        One a group.
+    whole : Calibration
+        That of all rows, for rows of groups that were not seen.
+    """
+
+    grouping: Grouping
+    parts: tuple[Calibration, ...]
+    whole: Calibration
+
+    __repr__ = record_repr
+
+    @property
+    def method(self) -> str:
+        """How each group is calibrated."""
+        return self.whole.method
+
+    @property
+    def scale(self) -> Any:
+        """Factor of the standard deviations of all rows together."""
+        return self.whole.scale
+
+    def distribution(self, estimator: Any, X: Any) -> Any:
+        """Predict with the estimator, and calibrate."""
+        return self.apply(regressor_distribution(estimator, X, self.method), X)
+
+    def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
+        """Calibrate each row's prediction by its group; see `Calibration.apply`."""
+        codes = self._codes(mixture, X)
+        if self.method == "scale":  # stays the mixture that it is
+            scales = np.stack([part.scale for part in (*self.parts, self.whole)])
+            return mixture.scaled(scales[codes])
+        return self._by_group(
+            codes,
+            lambda part, rows: part.apply(
+                mixture.rows(rows), None, None if new_weight is None else new_weight[rows]
+            ),
+        )
+
+    def smooth(self, mixture: Any, X: Any) -> Any:
+        """Calibrate to distributions with a density; see `Calibration.smooth`."""
+        if self.method == "scale":
+            return self.apply(mixture, X)
+        codes = self._codes(mixture, X)
+        return self._by_group(codes, lambda part, rows: part.smooth(mixture.rows(rows), None))
+
+    def _codes(self, mixture: Any, X: Any) -> np.ndarray:
+        return self.grouping.codes(X, log_std(mixture))
+
+    def _by_group(self, codes: np.ndarray, calibrated: Any) -> GroupedDistribution:
+        every = (*self.parts, self.whole)
+        found = [code for code in range(-1, len(self.parts)) if (codes == code).any()]
+        rows = [np.flatnonzero(codes == code) for code in found]
+        distributions = [calibrated(every[code], own) for code, own in zip(found, rows)]
+        return GroupedDistribution(tuple(distributions), tuple(rows))
+
+
+def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) -> Any:
+    """Learn a `Calibration` from rows, or a `GroupedCalibration` if there are `groups`.
+
+    In a group the shape of the errors of all rows counts as much as 20 rows do, and the scale of
+    all rows as much as the differences between groups call for.
+    """
+    codes = np.zeros(len(rows.y), dtype=int)
+    labels: tuple[Any, ...] = ()
+    if groups is not None:
+        grouping, codes = Grouping.learn(groups, rows.X, rows.log_uncertainty)
+        labels = grouping.labels
+        _warn_of_small_groups(labels, codes, rows.weight)
+    single = rows.y.ndim == 1
+    outputs = [
+        _learn_output(
+            method,
+            [m if single else m.output(k) for m in rows.mixtures],
+            rows.fold_parts(rows.y if single else rows.y[:, k]),
+            rows.weight,
+            rows.fold_parts(codes),
+            len(labels),
+        )
+        for k in range(1 if single else rows.y.shape[1])
+    ]
+    whole, *parts = (_as_calibration(method, learnt, single) for learnt in zip(*outputs))
+    return whole if groups is None else GroupedCalibration(grouping, tuple(parts), whole)
+
+
+def _warn_of_small_groups(labels: Sequence[Any], codes: np.ndarray, weight: np.ndarray) -> None:
+    small = [
+        label for k, label in enumerate(labels) if effective_rows(weight[codes == k]) < _PRIOR_ROWS
+    ]
+    if small:
+        warn_user(
+            f"{len(small)} of {len(labels)} groups have fewer than {_PRIOR_ROWS} calibration rows "
+            f"and are calibrated by all rows mostly: {small[:5]}"
+            f"{' and others' if len(small) > 5 else ''}.",
+            CalibrationWarning,
+        )
+
+
+def _as_calibration(method: str, outputs: Sequence[tuple[Any, ...]], single: bool) -> Calibration:
+    """Make a record of what each output has learnt."""
+    scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
+    scale = float(scale) if single else scale
+    if method == "isotonic":
+        return Calibration(method, scale, levels=tuple(shape))
+    return Calibration(method, scale, None, *shape)
+
+
+def _learn_output(
+    method: str,
+    mixtures: Sequence[Any],
+    ys: Sequence[np.ndarray],
+    weight: np.ndarray,
+    codes: Sequence[np.ndarray],
+    n_groups: int,
+) -> list[tuple[Any, ...]]:
+    """Learn the scale of one output, and the levels or scores of the method.
+
+    Returns what all rows learn together, and then each group; `codes` are its rows' positions.
+    """
+    weights = np.split(weight, np.cumsum([len(y) for y in ys])[:-1])
+    scale = fit_scale(list(mixtures), list(ys), weights)
+    errors = np.concatenate([y - m.mean for m, y in zip(mixtures, ys)])
+    if not errors.any() and all((m.std == 1).all() for m in mixtures):
+        scale = SMALLEST_STD  # of a point estimator that makes no errors
+    whole = _errors(method, mixtures, ys, scale)
+    learnt = [(scale, *_fit_shape(method, whole, weight))]
+    if not n_groups:
+        return learnt
+    groups = [_select(group, mixtures, ys, weights, codes) for group in range(n_groups)]
+    n_rows = np.array([effective_rows(np.concatenate(w)) for _, _, w in groups])
+    own = np.array([fit_scale(*group) for group in groups])
+    # Squares of heavy-tailed errors tell less of a variance than those of normal ones.
+    kurtosis = _kurtosis(groups, own)
+    scales = np.sqrt(pool_variances(own**2, 2 * n_rows / (kurtosis - 1)))
+    common = weighted_quantile(whole, weight, _PRIOR_LEVELS) if len(whole) else whole
+    prior = np.full(len(common), _PRIOR_ROWS * weight.mean() / len(_PRIOR_LEVELS))
+    for (m, y, w), n, own_scale in zip(groups, n_rows, scales):
+        together = np.concatenate(w)
+        shape = _fit_shape(
+            method,
+            np.concatenate([_errors(method, m, y, own_scale), common]),
+            np.concatenate([together, prior]) if len(whole) else together,
+            n_rows=n + _PRIOR_ROWS,
+            new_weight=weight.mean(),
+        )
+        learnt.append((float(own_scale), *shape))
+    return learnt
+
+
+def _select(
+    group: int,
+    mixtures: Sequence[Any],
+    ys: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray],
+    codes: Sequence[np.ndarray],
+) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
+    """Predictions, y and weights of a group's rows, fold by fold."""
+    rows = [np.flatnonzero(code == group) for code in codes]
+    folds = [(k, own) for k, own in enumerate(rows) if len(own)]
+    return (
+        [mixtures[k].rows(own) for k, own in folds],
+        [ys[k][own] for k, own in folds],
+        [weights[k][own] for k, own in folds],
+    )
+
+
+def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> float:
+    """Kurtosis of the errors in units of each group's std; at least 3, that of a normal."""
+    squares = np.concatenate(
+        [((y - m.mean) / (c * m.std)) ** 2 for g, c in zip(groups, scales) for m, y, _ in zip(*g)]
+    )
+    weight = np.concatenate([w for _, _, ws in groups for w in ws])
+    largest = squares.max()
+    if largest == 0:
+        return 3.0
+    mean, fourth = (np.average((squares / largest) ** k, weights=weight) for k in (1, 2))
+    return float(np.clip(fourth / mean**2, 3.0, 50.0))
+
+
+def _errors(
+    method: str, mixtures: Sequence[Any], ys: Sequence[np.ndarray], scale: float
+) -> np.ndarray:
+    """Levels of y, or its absolute errors in calibrated stds, of which shapes are learnt."""
+    if method == "scale":
+        return np.empty(0)
+    scaled = [mixture.scaled(scale) for mixture in mixtures]
+    if method == "isotonic":
+        return np.concatenate([m.cdf(y) for m, y in zip(scaled, ys)])
+    return np.concatenate([abs(y - m.mean) / m.std for m, y in zip(scaled, ys)])
+
+
+def _fit_shape(
+    method: str,
+    errors: np.ndarray,
+    weight: np.ndarray,
+    *,
+    n_rows: float | None = None,
+    new_weight: float | None = None,
+) -> tuple[Any, ...]:
+    """Fit levels of "isotonic", or scores and their coverage of "conformal"."""
+    if method == "isotonic":
+        return fit_levels(errors, weight, n_rows)
+    if method == "conformal":
+        order = np.argsort(errors)
+        # One more row, of the mean weight, may lie anywhere: it counts as outside.
+        total = weight.sum() + (weight.mean() if new_weight is None else new_weight)
+        return errors[order], np.cumsum(weight[order]) / total
+    return ()
+
+
+def learn_class_calibration(
+    rows: CalibrationRows,
+    method: str,
+    classes: np.ndarray,
+    groups: Any = None,
+    *,
+    epistemic: bool = False,
+) -> ClassCalibration:
+    """Learn a temperature, or a slope and a bias of each class, from rows; of groups each its own.
+
+    In a group the calibration of all rows counts as much as 20 rows do.
+    """
+    codes = class_codes(rows.y, classes)
+    found = _learn_logits(rows, method, classes, codes, groups)
+    if not epistemic:
+        return found
+    # Of the calibrated probabilities, fold by fold.
+    ends = np.cumsum([len(mixture.mean) for mixture in rows.mixtures])[:-1]
+    calibrated = [
+        found.apply(mixture, safe_indexing(rows.X, own))
+        for mixture, own in zip(rows.mixtures, np.split(np.arange(len(codes)), ends))
+    ]
+    spread = fit_spread(calibrated, rows.fold_parts(codes), rows.fold_parts(rows.weight))
+    return replace(found, spread=spread)
+
+
+def _learn_logits(
+    rows: CalibrationRows, method: str, classes: np.ndarray, codes: np.ndarray, groups: Any
+) -> ClassCalibration:
+    """Learn slopes and biases of the logits."""
+    proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
+    slope = 1 / fit_temperature(proba, codes, rows.weight)
+    whole = np.full(len(classes), slope), np.zeros(len(classes))
+    if method == "vector":
+        whole = fit_vector_scaling(proba, codes, rows.weight, whole)
+    if groups is None:
+        return ClassCalibration(*whole, classes)
+    uncertainty = np.concatenate([log_entropy(mixture) for mixture in rows.mixtures])
+    grouping, group_of = Grouping.learn(groups, rows.X, uncertainty)
+    _warn_of_small_groups(grouping.labels, group_of, rows.weight)
+    found = []
+    for group in range(len(grouping.labels)):
+        own = group_of == group
+        part = proba[own], codes[own], rows.weight[own]
+        if method == "vector":
+            found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS * rows.weight.mean()))
+            continue
+        n_rows = effective_rows(rows.weight[own])
+        log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)
+        own_slope = np.exp(log_slope / (n_rows + _PRIOR_ROWS))
+        found.append((np.full(len(classes), own_slope), whole[1]))
+    slopes, biases = (np.stack(part) for part in zip(*found, whole))
+    return ClassCalibration(slopes, biases, classes, grouping)

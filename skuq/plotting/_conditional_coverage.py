@@ -1,0 +1,217 @@
+"""Display of the coverage of intervals in bins or groups of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import binom
+
+from skuq._nested import as_predicted, innermost
+from skuq.metrics import coverage_by_group, coverage_curve, neighbor_distance
+from skuq.plotting._axes import BLUE, GREY, Display, legend, style
+from skuq.plotting._predictions import normal_of
+
+
+class ConditionalCoverageDisplay(Display):
+    """Coverage of intervals in bins of a number, or in groups.
+
+    Intervals with the nominal coverage on average may have a much lower one where predictions are
+    uncertain, in a group, or far from the training rows. Bars show the range in which the nominal
+    coverage would be observed by chance.
+
+    Parameters
+    ----------
+    centers : array-like of shape (n_bins,)
+        Medians of the bins, or labels of the groups.
+    held : array-like of shape (n_bins,)
+        Share of the targets that are inside their intervals.
+    counts : array-like of int of shape (n_bins,)
+        Number of rows in each bin.
+    coverage : float, default=0.9
+        Nominal coverage of the intervals.
+    by : str, optional
+        Name of the number or group by which rows are put into bins, for the axis.
+    name : str, optional
+        Name of the estimator, for the legend.
+
+    Attributes
+    ----------
+    points_ : matplotlib Line2D
+        Observed coverages.
+    bars_ : matplotlib LineCollection
+        Ranges in which the nominal coverage is observed with probability `chance`.
+    line_ : matplotlib Line2D
+        Nominal coverage.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Notes
+    -----
+    Each bar is the binomial interval of a single bin. At 95 % one bin of twenty is expected to be
+    outside.
+
+    Examples
+    --------
+    >>> from skuq.plotting import ConditionalCoverageDisplay
+    >>> display = ConditionalCoverageDisplay.from_predictions(
+    ...     [0.0, 0.0, 5.0, 0.0], [-1.0] * 4, [1.0] * 4, bins_of=[1.0, 2.0, 9.0, 8.0], n_bins=2
+    ... )
+    >>> display.held
+    array([1. , 0.5])
+    """
+
+    def __init__(self, centers, held, counts, *, coverage=0.9, by=None, name=None):
+        self.centers = centers
+        self.held = held
+        self.counts = counts
+        self.coverage = coverage
+        self.by = by
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y,
+        lower,
+        upper,
+        *,
+        bins_of=None,
+        groups=None,
+        coverage=0.9,
+        n_bins=10,
+        by=None,
+        name=None,
+        ax=None,
+        **plot_options,
+    ):
+        """Create a display from intervals.
+
+        Parameters
+        ----------
+        y, lower, upper : array-like of shape (n_samples,)
+            Targets, and the ends of their intervals.
+        bins_of : array-like of shape (n_samples,), optional
+            Number by which rows are put into bins.
+        groups : array-like of shape (n_samples,), optional
+            Labels of groups, instead of `bins_of`.
+        coverage : float, default=0.9
+            Nominal coverage of the intervals.
+        n_bins : int, default=10
+            Number of bins with equal numbers of rows.
+        by, name : str, optional
+            Labels of the horizontal axis and of the legend.
+        ax : matplotlib Axes, optional
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        ConditionalCoverageDisplay
+        """
+        if (bins_of is None) == (groups is None):
+            raise ValueError("Give either `bins_of` or `groups`.")
+        if groups is None:
+            found = coverage_curve(y, lower, upper, bins_of, n_bins=n_bins)
+        else:
+            found = coverage_by_group(y, lower, upper, groups)
+        return cls(*found, coverage=coverage, by=by, name=name).plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        y,
+        *,
+        by="std",
+        X_reference=None,
+        coverage=0.9,
+        n_bins=10,
+        name=None,
+        ax=None,
+        **plot_options,
+    ):
+        """Predict, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor
+            It must have `predict_interval(X, coverage)`.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        by : {"std", "distance"} or array-like of shape (n_samples,), default="std"
+            Number by which rows are put into bins: the predicted standard deviation, the distance
+            to the nearest row of `X_reference`, or a given number for each row.
+        X_reference : array-like of shape (n_reference, n_features), optional
+            Reference rows for ``by="distance"``, for example the training rows.
+        coverage, n_bins, name, ax, **plot_options
+            The same as in `from_predictions`; `name` is the estimator's class by default.
+
+        Returns
+        -------
+        ConditionalCoverageDisplay
+        """
+        name = type(estimator).__name__ if name is None else name
+        model, inner = innermost(estimator, X)
+        lower, upper = np.moveaxis(model.predict_interval(inner, coverage), 1, 0)
+        label = None
+        if isinstance(by, str) and by == "std":
+            label, by = "predicted standard deviation", normal_of(estimator, X)[1]
+        elif isinstance(by, str) and by == "distance":
+            if X_reference is None:
+                raise ValueError('by="distance" needs `X_reference`, such as the training rows.')
+            label, by = "distance to the nearest reference row", neighbor_distance(X, X_reference)
+        elif isinstance(by, str):
+            raise ValueError(f'`by` must be "std", "distance" or a number of each row. Got {by!r}.')
+        return cls.from_predictions(
+            as_predicted(y, lower),
+            lower,
+            upper,
+            bins_of=by,
+            coverage=coverage,
+            n_bins=n_bins,
+            by=label,
+            name=name,
+            ax=ax,
+            **plot_options,
+        )
+
+    def plot(self, ax=None, *, chance=0.95, point_kwargs=None, bar_kwargs=None, line_kwargs=None):
+        """Draw the coverage of the bins.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New ones by default; several displays may share the same.
+        chance : float, default=0.95
+            Probability with which a bin with the nominal coverage is inside its bar.
+        point_kwargs, bar_kwargs, line_kwargs : dict, optional
+            Keywords of `Axes.plot`, `Axes.vlines` and `Axes.axhline`.
+
+        Returns
+        -------
+        ConditionalCoverageDisplay
+            Itself.
+        """
+        if not 0 < chance < 1:
+            raise ValueError(f"`chance` must lie strictly in (0, 1). Got {chance}.")
+        held, counts = np.asarray(self.held, dtype=float), np.asarray(self.counts)
+        low, high = np.array(binom.interval(chance, counts, self.coverage)) / counts
+        ax = self._open(ax)
+        # Bins are equally spaced on the axis, and their medians are the labels.
+        at = np.arange(len(held))
+        defaults = {
+            "color": GREY,
+            "linewidth": 5,
+            "alpha": 0.35,
+            "label": f"{chance:.0%} by chance",
+        }
+        self.bars_ = ax.vlines(at, low, high, **style("area", defaults, bar_kwargs))
+        defaults = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "nominal"}
+        self.line_ = ax.axhline(self.coverage, **style("line", defaults, line_kwargs))
+        defaults = {"color": BLUE, "marker": "o", "linestyle": "none", "label": self.name}
+        (self.points_,) = ax.plot(at, held, **style("line", defaults, point_kwargs))
+        labels = [f"{c:.3g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
+        ax.set_xticks(at, labels)
+        ax.set(xlabel=self.by or "bin", ylabel=f"coverage of {self.coverage:.0%} intervals")
+        ax.set_ylim(top=max(ax.get_ylim()[1], 1.0))
+        legend(ax, loc="lower left")
+        return self

@@ -1,0 +1,171 @@
+"""Track slope and biases of the logits of class probabilities online.
+
+Notation: T rows, C classes, k rates of forgetting, d = 1 + C parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from skuq._registry import saved_as
+
+# Rows after which the weight of a truth has fallen to 1 / e. The last rate does not move: it is the
+# calibration as it was.
+MEMORIES = np.array([10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0, np.inf])
+_MOVES = np.isfinite(MEMORIES)[:, None]
+# Precision of the prior, in rows: with few truths the slope stays near 1 and biases near 0.
+_SLOPE_PRECISION = 10.0
+_BIAS_PRECISION = 1.0
+_SHARE = 1e-3  # share of the weight that is redistributed with each call
+_REMEMBERED = 500  # last rows that `ClassDrift` describes
+_MOST_BLOCKS = 5000  # updates of one call; if there are more rows, an update takes several
+_SMALLEST_PROBABILITY = np.finfo(float).eps
+
+
+@dataclass(frozen=True)
+class ClassDrift:
+    """Deviation of a classifier's calibration from the rows that arrived after it.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows that have arrived since the calibration.
+    log_loss : float
+        Mean log loss of the last rows, at most 500, by the probabilities predicted at their
+        arrival.
+    log_loss_without : float
+        The same loss for the original calibration.
+    slope : float
+        Current factor of the logits: 1 while the calibration holds, below 1 if it has become
+        overconfident.
+    bias : ndarray of shape (n_classes,)
+        Current addition to the logits, with mean 0; positive for classes that have become more
+        frequent.
+    """
+
+    n_rows: int
+    log_loss: float
+    log_loss_without: float
+    slope: float
+    bias: np.ndarray
+
+
+@saved_as("predictive.LogitTracker")
+@dataclass(frozen=True, eq=False)
+class LogitTracker:
+    """Logistic regression of the class on the logits, with several rates of forgetting.
+
+    For each rate of forgetting, the slope of the logits and a bias of each class are updated by
+    online Newton steps on the log loss. The probabilities of the rates are averaged with weights by
+    Bayes' rule, so that there is nothing to tune.
+
+    Attributes
+    ----------
+    parameters : ndarray of shape (k, d)
+        Slope and biases.
+    curvature : ndarray of shape (k, d, d)
+        Discounted sums of the Hessians of the log loss.
+    weights : ndarray of shape (k,)
+        Weights of the rates of forgetting.
+    n_rows : int
+        Number of rows seen.
+    recent : ndarray of shape (r, 2)
+        Log losses of the last rows: without the tracker, and by the tracker at their arrival.
+
+    References
+    ----------
+    Vovk (1990), "Aggregating strategies"; Herbster and Warmuth (1998), "Tracking the best
+    expert" (redistributed weights).
+    """
+
+    parameters: np.ndarray
+    curvature: np.ndarray
+    weights: np.ndarray
+    n_rows: int
+    recent: np.ndarray
+
+    @classmethod
+    def start(cls, n_classes: int) -> LogitTracker:
+        """Make a tracker without rows, which does not change probabilities."""
+        k, d = len(MEMORIES), 1 + n_classes
+        parameters = np.tile(np.r_[1.0, np.zeros(n_classes)], (k, 1))
+        return cls(parameters, np.zeros((k, d, d)), np.full(k, 1 / k), 0, np.empty((0, 2)))
+
+    def probabilities(self, proba: np.ndarray) -> np.ndarray:
+        """Correct probabilities (T, C) according to the truths seen so far."""
+        return np.einsum("k,ktc->tc", self.weights, self._each(_logits(proba)))
+
+    def _each(self, logits: np.ndarray) -> np.ndarray:
+        """Compute the probabilities (k, T, C) for each rate of forgetting."""
+        z = self.parameters[:, :1, None] * logits + self.parameters[:, None, 1:]
+        powers = np.exp(z - z.max(axis=2, keepdims=True))
+        return powers / powers.sum(axis=2, keepdims=True)
+
+    def updated(self, proba: np.ndarray, codes: np.ndarray) -> LogitTracker:
+        """Learn from the classes (T,) of rows with these probabilities, in order of arrival.
+
+        They count as predicted together, before the first of them was known: rates are judged by
+        the probabilities that they gave then.
+        """
+        logits, n = _logits(proba), len(codes)
+        at = np.arange(n), codes
+        before = np.maximum(self._each(logits)[:, *at], _SMALLEST_PROBABILITY)  # (k, T)
+        gains = np.log(before).sum(axis=1)
+        weights = self.weights * np.exp(gains - gains.max())
+        weights = (1 - _SHARE) * weights / weights.sum() + _SHARE / len(MEMORIES)
+        tracker, size = self, -(-n // _MOST_BLOCKS)
+        for start in range(0, n, max(size, 1)):
+            block = slice(start, start + size)
+            tracker = tracker._step(logits[block], codes[block])
+        given = np.maximum(proba[at], _SMALLEST_PROBABILITY)
+        losses = -np.log(np.stack([given, self.weights @ before], axis=1))
+        return replace(
+            tracker,
+            weights=weights,
+            recent=np.concatenate([self.recent, losses])[-_REMEMBERED:],
+            n_rows=self.n_rows + n,
+        )
+
+    def _step(self, logits: np.ndarray, codes: np.ndarray) -> LogitTracker:
+        """Learn from several rows (b, C) in one Newton step."""
+        b, n_classes = logits.shape
+        proba = self._each(logits)  # (k, b, C)
+        # Derivatives of the logits: by the slope these logits, by the biases the identity.
+        jacobian = np.concatenate(
+            [logits[..., None], np.broadcast_to(np.eye(n_classes), (b, n_classes, n_classes))], 2
+        )
+        apart = proba.copy()
+        apart[:, np.arange(b), codes] -= 1
+        gradient = np.einsum("kbc,bcd->kd", apart, jacobian)
+        weighted = proba[..., None] * jacobian  # (k, b, C, d)
+        mean = weighted.sum(axis=2)
+        hessian = np.einsum("kbcd,bce->kde", weighted, jacobian) - np.einsum(
+            "kbd,kbe->kde", mean, mean
+        )
+        kept = (1 - 1 / MEMORIES) ** b
+        precision = np.r_[_SLOPE_PRECISION, np.full(n_classes, _BIAS_PRECISION)]
+        prior = np.r_[1.0, np.zeros(n_classes)]
+        curvature = kept[:, None, None] * self.curvature + hessian
+        gradient = gradient + (1 - kept)[:, None] * precision * (self.parameters - prior)
+        step = np.linalg.solve(curvature + np.diag(precision), gradient[..., None])[..., 0]
+        return replace(
+            self,
+            parameters=self.parameters - _MOVES * step,
+            curvature=curvature,
+        )
+
+    def drift(self) -> ClassDrift:
+        """Describe the deviation from the calibration."""
+        without, with_ = self.recent.mean(axis=0) if len(self.recent) else (np.nan, np.nan)
+        slope, *bias = self.weights @ self.parameters
+        return ClassDrift(
+            self.n_rows, float(with_), float(without), float(slope), np.array(bias) - np.mean(bias)
+        )
+
+
+def _logits(proba: np.ndarray) -> np.ndarray:
+    """Compute logarithms of probabilities (T, C), with mean 0 over classes."""
+    logs = np.log(np.maximum(proba, _SMALLEST_PROBABILITY))
+    return logs - logs.mean(axis=1, keepdims=True)

@@ -1,0 +1,174 @@
+"""Track quantiles of a stream of scores online, with several step sizes.
+
+Notation: T rows, m outputs, q levels, k step sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from skuq._registry import saved_as
+from skuq.predictive._adapted import increasing
+
+_TAIL = np.array([0.005, 0.01, 0.025, 0.05])
+LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
+NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
+_DENSITY = np.exp(-0.5 * NOMINAL**2) / np.sqrt(2 * np.pi)
+# Within about this many rows the error of a level is halved. The density is bounded from below, as
+# steps beyond the 5 % levels would otherwise be larger than the changes to follow.
+MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
+# Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
+_PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
+_STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
+_HORIZON = 500  # rows over which the weighted steps should be as good as the best step size
+_SHARE = 1 / (2 * _HORIZON)  # share of the weight that is redistributed at each row
+_REMEMBERED = 500  # last rows that `CalibrationDrift` describes
+_STEP_ROWS = 24  # largest number of rows in one step of the quantiles
+
+
+@dataclass(frozen=True)
+class CalibrationDrift:
+    """Deviation of a calibration from the rows that arrived after it.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows that have arrived since the calibration.
+    coverage : float
+        Share of the last rows, at most 500, inside the 90 % intervals predicted at their arrival.
+    coverage_without : float
+        The same share for the intervals of the original calibration.
+    shift : float or ndarray of shape (n_outputs,)
+        Current median error, in predicted standard deviations; 0 while the calibration holds.
+    spread : float or ndarray of shape (n_outputs,)
+        Current width of the 90 % interval, divided by its original width.
+    """
+
+    n_rows: int
+    coverage: float
+    coverage_without: float
+    shift: float | np.ndarray
+    spread: float | np.ndarray
+
+
+@saved_as("predictive.QuantileTracker")
+@dataclass(frozen=True, eq=False)
+class QuantileTracker:
+    """Quantiles of normal scores of truths, updated as truths arrive.
+
+    Each step size tracks every quantile by online gradient descent on its pinball loss: after a
+    truth the quantile of level p moves up by the step times p, or down by the step times 1 - p. In
+    the long run a share p of the truths is below it, for any sequence of truths. Step sizes are
+    weighted by their recent losses.
+
+    Attributes
+    ----------
+    positions : ndarray of shape (k, q, m)
+        Current quantiles of each step size.
+    weights : ndarray of shape (k, m)
+        Weights of the step sizes.
+    energy : ndarray of shape (m,)
+        Sum over recent rows of the variance of the losses among step sizes.
+    n_rows : int
+        Number of rows seen.
+    recent : ndarray of shape (r, 2, m)
+        Normal scores of the last rows: without the tracker, and by the tracker at their arrival.
+
+    References
+    ----------
+    Gibbs and Candès (2021), "Adaptive conformal inference under distribution shift"; Gibbs and
+    Candès (2024), "Conformal inference for online prediction with arbitrary distribution
+    shifts", Algorithm 1 (weights of step sizes). Angelopoulos, Candès and Tibshirani (2023),
+    "Conformal PID control for time series prediction" (steps of scores instead of levels).
+    """
+
+    positions: np.ndarray
+    weights: np.ndarray
+    energy: np.ndarray
+    n_rows: int
+    recent: np.ndarray
+
+    @classmethod
+    def start(cls, n_outputs: int = 1) -> QuantileTracker:
+        """Make a tracker without rows: all quantiles are those of the calibration."""
+        k = len(MEMORIES)
+        positions = np.tile(NOMINAL[:, None], (k, 1, n_outputs))
+        weights = np.tile(_PRIOR, (1, n_outputs))
+        return cls(positions, weights, np.zeros(n_outputs), 0, np.empty((0, 2, n_outputs)))
+
+    @property
+    def quantiles(self) -> np.ndarray:
+        """Scores (q, m) of the levels `LEVELS`, increasing."""
+        return increasing(NOMINAL, np.einsum("km,kqm->qm", self.weights, self.positions))
+
+    def updated(self, scores: np.ndarray) -> QuantileTracker:
+        """Learn from the normal scores (T, m) of truths, in the order of their arrival.
+
+        All rows count as predicted before the first of their truths was known: step sizes are
+        judged by their quantiles before the update.
+        """
+        losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
+        losses -= (self.weights * losses).sum(axis=0)
+        k, n = len(MEMORIES), len(scores)
+        energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
+        rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
+        weights = self.weights * np.exp(-rate * (losses - losses.min(axis=0)))
+        weights /= weights.sum(axis=0)
+        share = 1 - (1 - _SHARE) ** n
+        positions = self.positions
+        for start in range(0, n, _STEP_ROWS):
+            block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
+            push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)
+            positions = positions + _STEPS[..., None] * push
+        last = scores[-_REMEMBERED:]
+        seen = np.stack([last, self._levelled(last)], axis=1)
+        return QuantileTracker(
+            positions,
+            (1 - share) * weights + share * _PRIOR,
+            energy,
+            self.n_rows + n,
+            np.concatenate([self.recent, seen])[-_REMEMBERED:],
+        )
+
+    def _losses(self, scores: np.ndarray, output: int) -> np.ndarray:
+        """Sum the pinball losses of scores (T,), averaged over levels, for each step size (k,).
+
+        The loss of each level is divided by its value while the calibration holds, so that all
+        levels have about equal weights.
+        """
+        r = self.positions[..., output]
+        ordered = np.sort(scores)
+        below = np.searchsorted(ordered, r)
+        sums = np.concatenate([[0.0], np.cumsum(ordered)])
+        # Pinball loss of v at r: p (v - r) for all v, plus r - v for those below r.
+        losses = LEVELS * (sums[-1] - len(scores) * r) + below * r - sums[below]
+        mean: np.ndarray = (losses / _DENSITY).mean(axis=1)
+        return mean
+
+    def _levelled(self, scores: np.ndarray) -> np.ndarray:
+        """Compute normal scores (T, m) of truths under the tracked quantiles."""
+        columns = [
+            np.interp(own, knots, NOMINAL, left=-np.inf, right=np.inf)
+            for own, knots in zip(scores.T, self.quantiles.T)
+        ]
+        return np.stack(columns, axis=1)
+
+    def drift(self, shape: tuple[int, ...]) -> CalibrationDrift:
+        """Describe the deviation from the calibration; `shape` is () or (m,)."""
+        without, with_ = np.moveaxis(abs(self.recent) <= special.ndtri(0.95), 1, 0)
+        found = self.quantiles
+        low, middle, high = (
+            found[np.searchsorted(LEVELS, p - 1e-9)].reshape(shape) for p in (0.05, 0.5, 0.95)
+        )
+        return CalibrationDrift(
+            self.n_rows,
+            float(np.mean(with_)) if len(with_) else np.nan,
+            float(np.mean(without)) if len(without) else np.nan,
+            middle if shape else float(middle),
+            (high - low) / (2 * special.ndtri(0.95))
+            if shape
+            else float((high - low) / (2 * special.ndtri(0.95))),
+        )

@@ -1,0 +1,56 @@
+"""The problems of benchmarks/bo_suite.py: known minima, and fields from few cells."""
+
+import numpy as np
+from _bo_suite_problems import (
+    TASKS,
+    ackley,
+    branin,
+    design,
+    hartmann6,
+    on_few_cells,
+    pest_control,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skuq.datasets import make_operator_problem
+
+
+def test_known_minima():
+    assert_allclose(branin(np.array([np.pi, 2.275])), TASKS["branin"](None).best_value)
+    x = np.array([0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573])
+    assert_allclose(hartmann6(x), TASKS["hartmann6"](None).best_value, atol=1e-6)
+    assert_allclose(ackley(np.zeros(10)), 0.0, atol=1e-14)
+
+
+def test_pests_cost_their_pesticides():
+    never, always = pest_control(np.zeros(25)), pest_control(np.full(25, 4))
+    assert 0 < never <= 25
+    # The last pesticide costs 0.5 a stage without a discount; pests above the threshold cost more.
+    assert always >= 12.5
+    assert pest_control(np.zeros(25)) == never  # its random numbers are fixed
+    # The first of five stages of pesticide 1 costs 1 - 0.2 * 5 / 25.
+    few = np.zeros(25)
+    few[:5] = 1
+    assert pest_control(few) < never + 5 * (1 - 0.2 * 5 / 25)
+
+
+def test_few_cells_stand_for_their_blocks():
+    problem = make_operator_problem("cell_towers")
+    rows, objective = on_few_cells("cell_towers", 2)
+    assert len(rows) == 625
+    blocks = np.random.default_rng(0).uniform(-90, -70, (25, 25, 2))
+    field = np.repeat(np.repeat(blocks, 2, axis=0), 2, axis=1).reshape(2500, 2)
+    assert_allclose(objective(field[rows]), problem.objective(field), rtol=1e-12)
+    assert objective is on_few_cells("cell_towers", 2)[1]
+
+
+def test_designs_lie_in_the_domain():
+    for name in ("branin", "pest", "cells"):
+        task = TASKS[name](None)
+        x = design(task, 3)
+        low, high = task.bounds.T
+        assert x.shape == (task.n_initial, len(low))
+        assert ((low <= x) & (x <= high)).all()
+        assert_array_equal(x[:, list(task.categories)] % 1, 0)
+    outputs, value = TASKS["cells"](None).evaluate(x[0])
+    assert outputs.shape == (625, 2) and np.isfinite(value)

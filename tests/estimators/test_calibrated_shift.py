@@ -1,0 +1,491 @@
+"""Calibration in groups, under covariate shift and in time."""
+
+import time
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.linear_model import BayesianRidge, LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from small_models import TooSure
+
+from skuq import (
+    CalibratedUncertaintyClassifier,
+    CalibratedUncertaintyRegressor,
+    DeepEnsembleClassifier,
+)
+from skuq.exceptions import CalibrationWarning
+from skuq.persistence import dumps, loads
+
+METHODS = ["scale", "isotonic", "conformal"]
+TRUSTED = ["small_models.TooSure"]
+
+
+def two_groups(n, seed=0):
+    """A line with noise 1 where the second column is 0, and 4 where it is 1."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.normal(size=n), rng.random(n) < 0.3])
+    return X, X[:, 0] + np.where(X[:, 1] > 0, 4.0, 1.0) * rng.normal(size=n)
+
+
+def held(model, X, y, coverage=0.9):
+    low, high = model.predict_interval(X, coverage).T
+    return (low <= y) & (y <= high)
+
+
+@pytest.fixture(scope="module")
+def line():
+    return TooSure().fit(*two_groups(500, seed=9))
+
+
+# Groups
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_group_holds_its_share(method, line):
+    X, y = two_groups(4000, seed=1)
+    model = CalibratedUncertaintyRegressor(line, method, groups=1, cv="prefit")
+    model.fit(*two_groups(2000))
+    plain = clone(model).set_params(groups=None, estimator=line).fit(*two_groups(2000))
+    for group in (0, 1):
+        own = X[:, 1] == group
+        # three standard errors of the rows of a group
+        assert abs(held(model, X, y)[own].mean() - 0.9) < 3 * np.sqrt(0.09 / 600)
+        assert abs(held(plain, X, y)[own].mean() - 0.9) > 0.04
+    assert model.scale_ == plain.scale_
+    mean, std = model.predict(X, return_std=True)
+    assert_array_equal(mean, line.predict(X))
+    assert_allclose(std[X[:, 1] == 1].mean() / std[X[:, 1] == 0].mean(), 4, rtol=0.1)
+    assert model.log_prob(X, y).mean() > plain.log_prob(X, y).mean() + 0.1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_names_functions_and_two_outputs(method, line):
+    X, y = two_groups(400)
+    column = CalibratedUncertaintyRegressor(line, method, groups=1, cv="prefit").fit(X, y)
+    function = clone(column).set_params(estimator=line, groups=lambda X: X[:, 1] > 0)
+    function.fit(X, y)
+    assert_allclose(function.predict_interval(X), column.predict_interval(X))
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(b=np.where(X[:, 1] > 0, "wet", "dry"))
+    encoded = make_pipeline(Encoder(), TooSure())
+    named = CalibratedUncertaintyRegressor(encoded, method, groups="b", cv=2).fit(frame, y)
+    by_position = CalibratedUncertaintyRegressor(encoded, method, groups=1, cv=2).fit(frame, y)
+    assert_allclose(named.predict_interval(frame), by_position.predict_interval(frame))
+    Y = np.column_stack([y, -3 * y])
+    both = CalibratedUncertaintyRegressor(TooSure(), method, groups=1, cv=2).fit(X, Y)
+    one = CalibratedUncertaintyRegressor(TooSure(), method, groups=1, cv=2).fit(X, y)
+    assert_allclose(both.predict_interval(X)[..., 0], one.predict_interval(X))
+    assert both.sample_y(X, 3, random_state=0).shape == (400, 2, 3)
+
+
+class Encoder(StandardScaler):
+    def fit(self, X, y=None, sample_weight=None):
+        return super().fit(self._numbers(X))
+
+    def transform(self, X, copy=None):
+        return super().transform(self._numbers(X))
+
+    def _numbers(self, X):
+        return np.column_stack([X["a"], X["b"] == "wet"])
+
+
+def test_scale_of_a_group_by_hand(line):
+    X, y = two_groups(200)
+    X[0, 1] = 7  # a group of one row
+    with pytest.warns(CalibrationWarning, match=r"1 of 3 groups have fewer than 20 .*\[7.0\]"):
+        model = CalibratedUncertaintyRegressor(line, groups=1, cv="prefit").fit(X, y)
+    z = (y - line.predict(X)) / line.std_
+    _, std = model.predict(X, return_std=True)
+    own = [X[:, 1] == group for group in (0, 1, 7)]
+    found = [(std[rows][0] / line.std_) ** 2 for rows in own]
+    sample = [np.mean(z[rows] ** 2) for rows in own]
+    # Averages of a common variance and the own one, with the same weights a row.
+    within = np.concatenate([z[rows] ** 2 / s for rows, s in zip(own, sample)])
+    degrees = [2 * rows.sum() / (max(np.mean(within**2), 3) - 1) for rows in own]
+    (prior, weighted), *_ = np.linalg.lstsq(
+        np.array([[f, -1] for f in found]), [d * (s - f) for d, s, f in zip(degrees, sample, found)]
+    )
+    assert_allclose(
+        found, [(weighted + d * s) / (prior + d) for d, s in zip(degrees, sample)], rtol=1e-6
+    )
+    assert 0.5 < prior < 10 and found[0] < found[1]
+    with pytest.warns(CalibrationWarning, match="1 of 2 rows are of groups without"):
+        _, std = model.predict([[0.0, 5.0], [0.0, 0.0]], return_std=True)
+    assert_allclose(std[0], line.std_ * np.sqrt(np.mean(z**2)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bins_of_the_uncertainty(method):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(1, 5, (3000, 1))
+    # The noise grows with the square of what is predicted.
+    y = X[:, 0] ** 2 * rng.normal(size=3000)
+    model = CalibratedUncertaintyRegressor(Growing(), method, groups="uncertainty", cv="prefit")
+    model.set_params(estimator=Growing().fit(X, y)).fit(X[:1500], y[:1500])
+    inside = held(model, X[1500:], y[1500:])
+    for part in np.array_split(np.argsort(X[1500:, 0]), 5):
+        assert abs(inside[part].mean() - 0.9) < 0.06
+
+
+class Growing(TooSure):
+    """Predicts 0, and the first column for a standard deviation."""
+
+    def fit(self, X, y, sample_weight=None):
+        self.n_features_in_ = np.shape(X)[1]
+        return self
+
+    def predict(self, X, return_std=False):
+        return (np.zeros(len(X)), np.asarray(X)[:, 0]) if return_std else np.zeros(len(X))
+
+
+def test_bad_groups(line):
+    X, y = two_groups(100)
+    model = CalibratedUncertaintyRegressor(line, cv="prefit")
+    for groups, message in (
+        (5, "which has 2. Got 5"),
+        ("b", "must be a column of X, a ndarray. Got 'b'"),
+        (0, "must give labels that rows share. Got 100 labels"),
+        (lambda X: [1, 2], "one label a row, 100. Got 2"),
+        (lambda X: [None] * len(X), "All of 100 rows have none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.set_params(groups=groups).fit(X, y)
+
+
+def test_rows_without_a_label_get_the_calibration_of_all(line):
+    X, y = two_groups(300)
+    X_gap = X.copy()
+    X_gap[:30, 1] = np.nan
+    model = CalibratedUncertaintyRegressor(line, groups=lambda X: np.nan_to_num(X, nan=9)[:, 1])
+    by_column = CalibratedUncertaintyRegressor(Growing(), groups=1, cv=2).fit(abs(X_gap) + 1, y)
+    with pytest.warns(CalibrationWarning, match="30 of 300 rows"):
+        std = by_column.predict(abs(X_gap) + 1, return_std=True)[1]
+    assert_allclose(std[:30], by_column.scale_ * (abs(X_gap[:30, 0]) + 1))
+    assert model.groups is not None
+
+
+@pytest.mark.parametrize("method", ["temperature", "vector"])
+def test_classes_in_groups(method):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=6000), rng.random(6000) < 0.5])
+    # In the second group the label is mostly noise, of which the classifier knows nothing.
+    slope = np.where(X[:, 1] > 0, 0.3, 3.0)
+    y = rng.random(6000) < 1 / (1 + np.exp(-slope * X[:, 0]))
+    fitted = LogisticRegression().fit(X[:1000, :1], y[:1000])
+    fitted = First(fitted).fit(X, y)
+    model = CalibratedUncertaintyClassifier(fitted, method, groups=1, cv="prefit")
+    model.fit(X[1000:3000], y[1000:3000])
+    plain = clone(model).set_params(groups=None, estimator=fitted).fit(X[1000:3000], y[1000:3000])
+    true = 1 / (1 + np.exp(-slope * X[:, 0]))
+    assert abs(model.predict_proba(X)[:, 1] - true).mean() < 0.03
+    assert abs(plain.predict_proba(X)[:, 1] - true).mean() > 0.1
+    by_doubt = clone(model).set_params(groups="uncertainty", estimator=fitted)
+    assert by_doubt.fit(X[1000:3000], y[1000:3000]).predict_proba(X).shape == (6000, 2)
+
+
+class First(LogisticRegression):
+    """A classifier that sees the first column only."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        self.inner = inner
+
+    def fit(self, X, y):
+        self.classes_ = self.inner.classes_
+        self.coef_ = np.c_[self.inner.coef_, 0.0]
+        self.intercept_ = self.inner.intercept_
+        return self
+
+
+def test_vector_scaling_mends_a_class_that_is_predicted_too_often():
+    rng = np.random.default_rng(0)
+    X, y = load_iris(return_X_y=True)
+    X = np.repeat(X, 6, axis=0) + rng.normal(scale=0.5, size=(900, 4))
+    y = np.repeat(y, 6)
+    rare = rng.random(900) < np.where(y == 2, 0.15, 1.0)
+    fitted = GaussianNB(priors=[1 / 3] * 3).fit(X, y)
+    losses = {}
+    half = np.arange(900) % 2 == 0
+    for method in ("temperature", "vector"):
+        model = CalibratedUncertaintyClassifier(fitted, method, cv="prefit")
+        model.fit(X[rare & half], y[rare & half])
+        losses[method] = -model.log_prob(X[rare & ~half], y[rare & ~half]).mean()
+        assert_array_equal(model.predict(X), fitted.predict(X))
+    assert losses["vector"] < losses["temperature"] - 0.02
+
+
+# Time
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("groups", [None, 1])
+def test_truths_mend_a_change(method, groups, line):
+    model = CalibratedUncertaintyRegressor(line, method, groups=groups, cv="prefit")
+    model.fit(*two_groups(1000))
+    X, y = two_groups(2000, seed=1)
+    noise = y - X[:, 0]
+    y = X[:, 0] + 2.5 * noise + np.where(X[:, 1] > 0, 4.0, 1.0)  # a bias and more noise
+    plain = held(model, X, y).mean()
+    inside = []
+    for start in range(0, 2000, 20):
+        rows = slice(start, start + 20)
+        inside.append(held(model, X[rows], y[rows]))
+        model.partial_calibrate(X[rows], y[rows])
+    inside = np.concatenate(inside)
+    assert plain < 0.7
+    assert 0.86 < inside.mean() < 0.93 and 0.87 < inside[1000:].mean() < 0.93
+    drift = model.drift_
+    assert drift.n_rows == 2000 and abs(drift.coverage - 0.9) < 0.04
+    assert abs(drift.coverage_without - plain) < 0.06
+    assert 1.8 < drift.spread < 3.2 and drift.shift > 0.2
+    assert_array_equal(model.predict(X), line.predict(X))
+    # The whole distribution has followed.
+    _, std = model.predict(X, return_std=True)
+    assert_allclose(np.mean((y - line.predict(X)) ** 2) / np.mean(std**2), 1, rtol=0.4)
+    levels = model.predict_quantiles(X, [0.1, 0.5, 0.9])
+    assert_allclose((y[:, None] <= levels).mean(axis=0), [0.1, 0.5, 0.9], atol=0.1)
+    draws = model.sample_y(X[:40], 400, random_state=0)
+    assert_allclose(
+        np.quantile(draws, [0.1, 0.9], axis=1).T, model.predict_interval(X[:40], 0.8), atol=1.5
+    )
+    parts = model.predict_uncertainty(X)
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    copy = loads(dumps(model.partial_calibrate(X[:3], y[:3])), trusted=TRUSTED)
+    assert_array_equal(copy.predict_interval(X[:5]), model.predict_interval(X[:5]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_before_a_change_nothing_changes_much(method, line):
+    model = CalibratedUncertaintyRegressor(line, method, cv="prefit").fit(*two_groups(2000))
+    X, y = two_groups(2000, seed=1)
+    before, score = model.predict_interval(X, 0.9), model.log_prob(X, y).mean()
+    model.partial_calibrate(X[:1], y[:1])
+    assert_allclose(model.predict_interval(X, 0.9), before, rtol=0.02, atol=0.2)
+    model.partial_calibrate(X, y)
+    width = np.diff(model.predict_interval(X, 0.9)).mean()
+    assert_allclose(width, np.diff(before).mean(), rtol=0.15)
+    if method != "conformal":  # whose density was that of the scale
+        assert model.log_prob(X, y).mean() > score - 0.03
+
+
+def test_truths_of_two_outputs():
+    X, y = two_groups(600)
+    Y = np.column_stack([y, y + 1])
+    model = CalibratedUncertaintyRegressor(TooSure(), cv=2).fit(X, Y)
+    later = Y * [1, 3]
+    for start in range(0, 600, 50):
+        model.partial_calibrate(X[start : start + 50], later[start : start + 50])
+    assert model.drift_.spread.shape == (2,)
+    assert model.drift_.spread[1] > 2 * model.drift_.spread[0]
+    assert model.predict_interval(X).shape == (600, 2, 2)
+    assert model.log_prob(X, Y).shape == (600,)
+    assert model.predict_quantiles(X[:3], [0.1, 0.9]).shape == (3, 2, 2)
+
+
+def test_truths_out_of_order_and_missing(line):
+    X, y = two_groups(50)
+    model = CalibratedUncertaintyRegressor(line, cv="prefit").fit(X, y)
+    with pytest.raises(ValueError, match="Row 3 is nan, one of 1 that are missing"):
+        model.partial_calibrate(X, np.where(np.arange(50) == 3, np.nan, y))
+    with pytest.raises(ValueError, match="Row 2 is of 1, the row before of 5"):
+        model.partial_calibrate(X[:3], y[:3], time=[4, 5, 1])
+    with pytest.raises(ValueError, match="must have 3 rows"):
+        model.partial_calibrate(X[:3], y[:3], time=[4, 5])
+    with pytest.raises(ValueError, match="must be known"):
+        model.partial_calibrate(X[:3], y[:3], time=[4, 5, np.nan])
+    assert not hasattr(model, "drift_")
+    days = pd.to_datetime(["2020-01-02", "2020-01-03", "2020-01-03"])
+    model.partial_calibrate(X[:3], y[:3], time=days)
+    with pytest.raises(ValueError, match="have been learnt already"):
+        model.partial_calibrate(X[:1], y[:1], time=days[:1])
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        model.partial_calibrate(X[:3], y[:2])
+    assert model.drift_.n_rows == 3
+    classes = CalibratedUncertaintyClassifier(GaussianNB(), cv=2).fit(X[:, :1], y > 0)
+    with pytest.raises(ValueError, match="not seen in fit"):
+        classes.partial_calibrate(X[:2, :1], [True, "new"])
+    model.fit(X, y)
+    assert not hasattr(model, "drift_") and not hasattr(model, "last_time_")
+
+
+def test_labels_mend_a_change():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 2))
+    y = X[:, 0] + 0.5 * rng.logistic(size=4000) > 0
+    model = CalibratedUncertaintyClassifier(LogisticRegression(), cv=3)
+    model.fit(X[:1000], y[:1000])
+    # Then three in four of the second class are called otherwise.
+    late = X[1000:], y[1000:] & (rng.random(3000) < 0.25)
+    plain, followed = -model.log_prob(*late), []
+    labels = model.predict(late[0])
+    for start in range(0, 3000, 50):
+        rows = slice(start, start + 50)
+        followed.append(-model.log_prob(late[0][rows], late[1][rows]))
+        model.partial_calibrate(late[0][rows], late[1][rows])
+    followed = np.concatenate(followed)
+    assert followed.mean() < 0.55 * plain.mean()
+    drift = model.drift_
+    assert drift.n_rows == 3000 and drift.bias[1] < -0.5
+    assert_allclose(drift.log_loss, followed[-500:].mean())
+    assert_allclose(drift.log_loss_without, plain[-500:].mean(), rtol=1e-6)
+    assert_array_equal(model.predict(late[0]), labels)
+    total, aleatoric, epistemic = model.predict_uncertainty(late[0])
+    assert_allclose(total, aleatoric + epistemic)
+    copy = loads(dumps(model))
+    assert_array_equal(copy.predict_proba(late[0]), model.predict_proba(late[0]))
+
+
+# Covariate shift
+
+
+def growing_noise(n, seed, shift=0.0):
+    """Noise that grows with the first column, which the target has more of."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2)) + [shift, 0]
+    return X, X @ [1.0, 1.0] + np.exp(0.7 * X[:, 0]) * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_hold_the_share_of_the_target(method):
+    line = TooSure().fit(*growing_noise(500, 9))
+    X, y = growing_noise(4000, 1, shift=1.0)
+    model = CalibratedUncertaintyRegressor(line, method, cv="prefit").fit(*growing_noise(3000, 0))
+    plain = held(model, X, y).mean()
+    model.recalibrate(X[:2000])
+    assert plain < 0.8
+    assert abs(held(model, X[2000:], y[2000:]).mean() - 0.9) < 0.04
+    ratio = model.density_ratio_
+    # The true weights are exp(x - 1/2): n / n_effective is E[w**2] = e.
+    assert_allclose(3000 / ratio.n_effective, np.e, rtol=0.25)
+    assert ratio.unsupported < 0.02
+    assert_allclose(ratio.auc, 0.76, atol=0.02)  # P(N(1, 2) > 0)
+    new = np.array([[0.5, 0.0], [1.5, 0.0]])
+    assert_allclose(ratio.weights(new), np.exp([0.0, 1.0]), rtol=0.15)
+    copy = loads(dumps(model), trusted=TRUSTED)
+    assert_array_equal(copy.predict_interval(X[:5]), model.predict_interval(X[:5]))
+    model.partial_calibrate(X[:5], y[:5])
+    assert model.recalibrate(X) and not hasattr(model, "drift_")
+
+
+def test_weighted_conformal_by_hand():
+    from skuq.fitted import CalibrationRows
+    from skuq.fitted._learning import learn_calibration
+    from skuq.predictive import GaussianMixture
+
+    # Errors 1, 2, 3, 4 of normals with std 1 and weights 4, 3, 2, 1; a new row of weight 2.
+    normal = GaussianMixture(np.zeros((1, 4)), np.ones((1, 4)))
+    rows = CalibrationRows(
+        np.zeros((4, 1)), (normal,), np.array([1.0, -2, 3, -4]), np.array([4.0, 3, 2, 1])
+    )
+    calibration = learn_calibration(rows, "conformal")
+    scale = np.sqrt((4 * 1 + 3 * 4 + 2 * 9 + 1 * 16) / 10)
+    assert_allclose(calibration.scale, scale)
+    assert_allclose(calibration.scores * scale, [1, 2, 3, 4])
+    assert_allclose(calibration.coverage, np.array([4, 7, 9, 10]) / 12.5)  # mean weight 2.5
+    row = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
+    found = calibration.apply(row, None, np.array([2 / 2.5]))
+    # Of 10 + 2: 4, 7, 9, 10 twelfths.
+    assert_allclose(found.interval(0.5), [[-2, 2]])
+    assert_allclose(found.interval(7 / 12), [[-2, 2]])
+    assert_allclose(found.interval(0.6), [[-3, 3]])
+    assert_allclose(found.cdf([3.5]), 0.5 + 0.5 * 9 / 12)
+    with pytest.raises(ValueError, match="reach a coverage of 0.8333"):
+        found.interval(0.84)
+
+
+def test_a_target_without_overlap_warns():
+    line = TooSure().fit(*growing_noise(500, 9))
+    model = CalibratedUncertaintyRegressor(line, "conformal", cv="prefit")
+    model.fit(*growing_noise(1000, 0))
+    X, _ = growing_noise(500, 1, shift=30.0)
+    before = model.predict_interval(X)
+    with pytest.warns(CalibrationWarning, match="100% of its rows lie where") as caught:
+        model.recalibrate(X)
+    assert caught[0].filename == __file__
+    assert model.density_ratio_.auc == 1
+    # No row tells more of it than others: nothing becomes wide or narrow.
+    assert_allclose(model.predict_interval(X), before, rtol=0.02)
+    with pytest.raises(ValueError, match="needs 10 calibration rows and as many"):
+        model.recalibrate(X[:9])
+    model.calibration_rows_ = None
+    with pytest.raises(ValueError, match="fit again"):
+        model.recalibrate(X)
+
+
+def test_the_same_distribution_leaves_the_calibration():
+    line = TooSure().fit(*growing_noise(500, 9))
+    model = CalibratedUncertaintyRegressor(line, cv="prefit").fit(*growing_noise(2000, 0))
+    before = model.scale_
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.recalibrate(growing_noise(2000, 1)[0])
+    assert_allclose(model.scale_, before, rtol=0.02)
+    assert model.density_ratio_.n_effective > 1900
+
+
+def test_frames_and_classes_are_weighted():
+    rng = np.random.default_rng(0)
+    n = 3000
+    frame = pd.DataFrame({"a": rng.normal(size=n), "town": rng.choice(["x", "y"], n, p=[0.8, 0.2])})
+    # In the town y labels are noise.
+    slope = np.where(frame["town"] == "y", 0.0, 3.0)
+    y = rng.random(n) < 1 / (1 + np.exp(-slope * frame["a"]))
+    forget = make_pipeline(Column(), LogisticRegression())
+    model = CalibratedUncertaintyClassifier(forget, cv=3).fit(frame, y)
+    before = model.temperature_
+    target = frame[frame["town"] == "y"].reset_index(drop=True)
+    model.recalibrate(target)
+    assert model.temperature_ > 3 * before
+    assert_allclose(model.predict_proba(target), 0.5, atol=0.15)
+
+
+class Column(StandardScaler):
+    def fit(self, X, y=None, sample_weight=None):
+        return super().fit(X[["a"]].to_numpy())
+
+    def transform(self, X, copy=None):
+        return super().transform(X[["a"]].to_numpy())
+
+
+# Speed
+
+
+@pytest.mark.slow
+def test_calibration_of_100_000_rows_takes_less_than_a_second():
+    X, y = two_groups(100_000)
+    fitted = BayesianRidge().fit(X, y)
+    for method in METHODS:
+        model = CalibratedUncertaintyRegressor(fitted, method, groups=1, cv="prefit")
+        start = time.perf_counter()
+        model.fit(X, y)
+        fit = time.perf_counter() - start
+        start = time.perf_counter()
+        model.recalibrate(X[:50_000])
+        shift = time.perf_counter() - start
+        start = time.perf_counter()
+        model.partial_calibrate(X, y)
+        stream = time.perf_counter() - start
+        print(method, round(fit, 2), round(shift, 2), round(stream, 2))
+        assert max(fit, shift, stream) < 2  # one on an idle machine
+
+
+@pytest.mark.slow
+def test_the_epistemic_part_is_scaled():
+    X, y = load_iris(return_X_y=True)
+    network = DeepEnsembleClassifier(3, hidden_units=(8,), epochs=10, random_state=0)
+    fitted = network.fit(X, y)
+    plain = CalibratedUncertaintyClassifier(fitted, cv="prefit").fit(X, y)
+    model = CalibratedUncertaintyClassifier(fitted, epistemic=True, cv="prefit").fit(X, y)
+    assert plain.spread_ == 1 and model.spread_ != 1
+    assert_allclose(model.predict_proba(X), plain.predict_proba(X))
+    ratio = model.predict_uncertainty(X).epistemic / plain.predict_uncertainty(X).epistemic
+    # Not where a probability would be negative.
+    assert ((ratio - 1) * (model.spread_ - 1) > -1e-9).all() and abs(ratio - 1).max() > 0.01
+    total = model.predict_uncertainty(X).total
+    assert_allclose(total, plain.predict_uncertainty(X).total)

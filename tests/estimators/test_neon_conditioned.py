@@ -1,0 +1,214 @@
+"""NEON's prior conditioned in closed form: it closes at the data and is a Gaussian process."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from operators import (
+    FAR,
+    INPUTS,
+    NEAR,
+    QUERIES,
+    SMALL,
+    VALUES,
+    WAVE_SETTINGS,
+    assert_exact_gradients,
+    inputs,
+    single,
+    std_of,
+    waves,
+)
+from sklearn.linear_model import LinearRegression
+
+from skuq import NEONRegressor
+from skuq.backend import keras, ops
+from skuq.estimators import _neon_conditioned
+from skuq.estimators._neon_conditioned import _conditioned_directions, _left_out
+from skuq.networks._operator import OperatorNetwork
+from skuq.networks._plan import ARRAYS
+
+layers = keras.layers
+
+
+def tanh_base(d_u, d_y, n_raw):
+    u, y = keras.Input((d_u,)), keras.Input((d_y,))
+    value = layers.Dense(8, activation="tanh")(layers.Concatenate()([u, y]))
+    return keras.Model([u, y], layers.Dense(n_raw)(value))
+
+
+def small(**changes):
+    return NEONRegressor(**{**SMALL, "query_points": QUERIES, "n_draws": 16, **changes})
+
+
+def wave_model(**changes):
+    return NEONRegressor(**{**WAVE_SETTINGS, "noise": 0.0, "steps": 500, **changes})
+
+
+@pytest.fixture(scope="module")
+def wave():
+    u = inputs(10)
+    return wave_model().fit(u, waves(u))
+
+
+def test_the_prior_closes_at_the_data(wave):
+    at_data, new = std_of(wave, inputs(10)).mean(), std_of(wave, NEAR).mean()
+    assert at_data < 0.05 * new
+    assert std_of(wave, FAR).mean() > 4 * new
+
+
+def test_training_rows_are_met(wave):
+    u = inputs(10)
+    error = wave.predict(u) - waves(u)
+    assert np.sqrt(np.mean(error**2)) < 1e-3 * waves(u).std()
+
+
+def test_new_functions_are_predicted_between_query_points(wave):
+    between = np.linspace(0.05, 1.9, 9)
+    error = wave.predict(NEAR, query_points=between) - waves(NEAR, between)
+    assert np.sqrt(np.mean(error**2)) < 0.1 * waves(NEAR, between).std()
+
+
+def test_draws_are_joint_and_smooth(wave):
+    y = np.linspace(0, 2, 101)
+    draws = wave.sample_y(FAR[:1], 200, 0, query_points=y)[0]  # (101, 200)
+    around = draws - draws.mean(axis=1, keepdims=True)
+    assert np.abs(np.diff(around, axis=0)).max() < 0.5 * draws.std(axis=1).mean()
+
+
+def test_with_noise_draws_meet_the_data_up_to_noise():
+    u = inputs(40)
+    stds = [std_of(wave_model(noise=noise).fit(u, waves(u)), u).mean() for noise in (0.0, 0.3)]
+    assert stds[1] > 3 * stds[0]
+
+
+# The algebra ------------------------------------------------------------------------------
+
+NETWORKS = {
+    "split": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9)),
+    "concat": OperatorNetwork(3, 2, 2, (7,), 6, "concat", (8, 9)),
+    "deep": OperatorNetwork(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
+    "fourier": OperatorNetwork(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
+    "fourier concat": OperatorNetwork(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
+    "plain": OperatorNetwork(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+def test_derivatives_by_the_weights_are_those_of_differences(network):
+    rng = np.random.default_rng(0)
+    weights = [v + 0.1 * rng.normal(size=v.shape) for v in network.draw(rng)]
+    x = rng.normal(size=(5, network.n_inputs + network.n_queries))
+    directions = [rng.normal(size=(3, *v.shape)) for v in weights]
+    raw, tangents = network.tangents(ARRAYS, weights, directions, x)
+    assert_allclose(raw, network(ARRAYS, weights, x)[0], atol=1e-12)
+    flat = np.concatenate([v.reshape(3, -1) for v in directions], axis=1)
+    by_jacobian = (network.jacobian(weights, x) @ flat.T).T.reshape(tangents.shape)
+    for s in range(3):
+        up, down = (
+            network(ARRAYS, [v + h * d[s] for v, d in zip(weights, directions)], x)[0]
+            for h in (1e-6, -1e-6)
+        )
+        assert_allclose(tangents[s], (up - down) / 2e-6, atol=1e-6)
+        assert_allclose(by_jacobian[s], tangents[s], atol=1e-8)
+
+
+class Process:
+    """A Gaussian process of 40 values of which 30 are known, as `_Tangents` has it."""
+
+    def __init__(self, rng):
+        self.jacobian = rng.normal(size=(40, 200))
+        gram = self.jacobian @ self.jacobian.T
+        self.unit = np.trace(gram) / 40
+        self.gram = gram / self.unit
+        self.values = rng.normal(size=40)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_directions_are_draws_of_a_gaussian_process(noise):
+    rng = np.random.default_rng(0)
+    process, y = Process(rng), rng.normal(size=40)
+    known = Process(rng)
+    for name in ("jacobian", "values"):
+        setattr(known, name, getattr(process, name)[:30])
+    known.unit, known.gram = process.unit, process.gram[:30, :30]
+    found = _conditioned_directions(known, y[:30], noise, 20_000, 0.5, rng) @ process.jacobian.T
+    inverse = np.linalg.inv(known.gram + (noise + 1e-7) * np.eye(30))
+    cross = process.gram[:, :30]
+    mean = process.values + cross @ inverse @ (y - process.values)[:30]
+    assert_allclose(process.values + found[0], mean, atol=1e-6)
+    covariance = 0.25 * (process.gram - cross @ inverse @ cross.T)
+    assert_allclose(found[1:].T @ found[1:] / 20_000, covariance, atol=0.02)
+    own = np.arange(40) >= 30
+    error, variance = _left_out(process, y, own, noise)
+    assert_allclose(error, (y - mean)[30:] ** 2, rtol=1e-6)
+    assert_allclose(variance, np.diag(covariance)[30:] / 0.25 + noise, atol=1e-6)
+
+
+def test_of_many_values_some_are_conditioned_on(monkeypatch):
+    monkeypatch.setattr(_neon_conditioned, "MAX_VALUES", 100)
+    u = inputs(40)
+    model = wave_model(steps=200).fit(u, waves(u))
+    assert std_of(model, FAR).mean() > 2 * std_of(model, u).mean() > 0
+
+
+# Posteriors --------------------------------------------------------------------------------
+
+
+CHANGES = {
+    "functions": ({}, VALUES),
+    "components": ({}, np.stack([VALUES, 2 - VALUES], axis=-1)),
+    "numbers": ({"query_points": None}, VALUES[:, 3]),
+    "fourier": ({"fourier_scale": 2.0, "decoder": "concat"}, VALUES),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_posterior_draws_are_those_of_predictions_and_of_tensors(name):
+    changes, Y = CHANGES[name]
+    model, X = small(**changes).fit(INPUTS, Y), np.array([[0.7], [1.5], [3.0]])
+    draws, parts = model.fitted_.posterior_of(model.index_)(X), model.predict_uncertainty(X)
+    assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9)
+    assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-9)
+    first, other = model.posterior_fn(8, 0), small(**changes).fit(INPUTS, Y**2).posterior_fn(8, 0)
+    assert first.joint and first.key == other.key and hash(first.key) == hash(other.key)
+    x = ops.convert_to_tensor(X.astype("float32"))
+    on_tensors = ops.convert_to_numpy(first.function(ops, single(other), x))
+    assert on_tensors.dtype == "float32"
+    assert_allclose(on_tensors, other(X), atol=1e-3 * np.abs(other(X)).max())
+
+
+def test_posterior_has_exact_gradients(wave):
+    assert_exact_gradients(wave.posterior_fn(8, random_state=0), NEAR[:5])
+
+
+def test_rows_do_not_depend_on_those_beside_them(wave):
+    alone = np.concatenate([wave.predict(row[None], True)[1] for row in NEAR])
+    assert_allclose(std_of(wave, NEAR), alone, atol=1e-9)
+
+
+def test_programs_of_posteriors_serve_further_functions():
+    keys = {small().fit(INPUTS[:n], VALUES[:n]).posterior_fn(8).key for n in (5, 6)}
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"loss": "nll"}, "loss='nll'"),
+        ({"output_map": "decaying"}, "`output_map`"),
+        ({"build_base": tanh_base}, "`build_base`"),
+        ({"pretrained": LinearRegression().fit(INPUTS, VALUES)}, "`pretrained`"),
+    ],
+)
+def test_what_cannot_be_conditioned_trains_an_epinet(changes, reason):
+    model = small(**changes).fit(INPUTS, VALUES)
+    assert hasattr(model.fitted_.draws, "member")
+    with pytest.raises(ValueError, match=f"epistemic='conditioned' is not possible with {reason}"):
+        small(epistemic="conditioned", **changes).fit(INPUTS, VALUES)
+
+
+@pytest.mark.parametrize("Y", [np.full((6, 4), 7.0), np.zeros((6, 4))], ids=["constant", "zero"])
+def test_poor_data_give_finite_predictions(Y):
+    for X in (INPUTS, np.ones((6, 1))):
+        for part in small(steps=2).fit(X, Y).predict(X, return_std=True):
+            assert np.isfinite(part).all()
+    assert np.isfinite(std_of(small(steps=2).fit(INPUTS[:1], Y[:1]), INPUTS)).all()

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skuq.metrics import (
+    coverage_by_group,
+    coverage_curve,
+    epistemic_score,
+    exchangeability_martingale,
+    neighbor_distance,
+    ood_auroc_score,
+    worst_slab_coverage,
+)
+from skuq.metrics._conditional import _worst_run
+from skuq.predictive import CategoricalMixture, GaussianMixture
+
+
+def test_coverage_by_group_by_hand():
+    y, low, high = np.array([0.0, 1, 5, 0, 9]), -np.ones(5), np.ones(5)
+    labels, coverage, counts = coverage_by_group(y, low, high, ["b", "b", "a", "a", "b"])
+    assert labels.tolist() == ["b", "a"]
+    assert_allclose(coverage, [2 / 3, 1 / 2])
+    assert_array_equal(counts, [3, 2])
+    with pytest.raises(ValueError, match="Row 1 has a missing label"):
+        coverage_by_group(y[:2], low[:2], high[:2], ["b", None])
+    with pytest.raises(ValueError, match="inconsistent"):
+        coverage_by_group(y, low, high, ["b"])
+    with pytest.raises(ValueError, match="must not exceed"):
+        coverage_by_group(y, high, low, list("aabbc"))
+
+
+def test_coverage_curve_by_hand():
+    y = np.array([0.0, 5, 0, 0, 5, 5])
+    by = np.array([6.0, 5, 1, 2, 3, 4])
+    centers, coverage, counts = coverage_curve(y, y * 0 - 1, y * 0 + 1, by, n_bins=3)
+    assert_allclose(centers, [1.5, 3.5, 5.5])
+    assert_allclose(coverage, [1, 0, 0.5])
+    assert_array_equal(counts, [2, 2, 2])
+    # Rows of the same number stay together.
+    _, coverage, counts = coverage_curve(y, y * 0 - 1, y * 0 + 1, [1, 1, 1, 2, 2, 2], n_bins=3)
+    assert_array_equal(counts, [3, 3])
+    with pytest.raises(ValueError, match="n_bins"):
+        coverage_curve(y, y, y, by, n_bins=0)
+
+
+def test_worst_run_is_the_worst_of_all_runs():
+    rng = np.random.default_rng(0)
+    for share in (0.1, 0.3, 1.0):
+        inside = rng.random(40) < 0.8
+        shortest = int(np.ceil(share * 40))
+        every = [inside[i:j].mean() for i in range(40) for j in range(i + shortest, 41)]
+        worst, first, last = _worst_run(inside, share)
+        assert_allclose(worst, min(every))
+        assert_allclose(inside[first : last + 1].mean(), worst)
+
+
+def test_worst_slab_finds_what_is_not_covered_and_nothing_else():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 3))
+    y = rng.normal(size=2000)
+    off = X @ [1.0, 1.0, 0.0] > 1.5  # one row in seven
+    high = np.full(2000, 1.2816)
+    fair = worst_slab_coverage(y, -np.full(2000, np.inf), high, X, random_state=0)
+    assert 0.8 < fair < 0.95
+    skewed = worst_slab_coverage(y, -np.full(2000, np.inf), high - 2 * off, X, random_state=0)
+    assert skewed < 0.4
+    with pytest.raises(ValueError, match="min_share"):
+        worst_slab_coverage(y, y, y, X, min_share=0)
+    with pytest.raises(ValueError, match="at least 20 rows"):
+        worst_slab_coverage(y[:9], y[:9], y[:9], X[:9])
+    with pytest.raises(ValueError, match="NaN"):
+        worst_slab_coverage(y, y, y, np.where(X > 3, np.nan, X))
+
+
+def test_neighbor_distance_by_hand():
+    reference = [[0.0, 5.0], [2.0, 5.0]]  # stds 1 and 0
+    assert_allclose(neighbor_distance([[3.0, 5.0], [0.0, 9.0]], reference), [1, 4])
+    assert_allclose(neighbor_distance([[3.0, 5.0]], reference, n_neighbors=2), [3])
+    with pytest.raises(ValueError, match="2 columns"):
+        neighbor_distance([[1.0]], reference)
+    with pytest.raises(ValueError, match="between 1 and the 2"):
+        neighbor_distance(reference, reference, n_neighbors=3)
+
+
+def test_martingale_by_hand():
+    # Each new row is the largest so far: p = u / 4 and u / 5. A third of the wealth is on each bet,
+    # so that the first row wins nothing, but moves wealth to the bet that was right.
+    path = exchangeability_martingale([9.0, 9.5], [1.0, 2.0, 3.0], random_state=0)
+    first, second = np.random.RandomState(0).uniform(size=2) / [4, 5]
+    wealth = (1 + np.array([-1, 0, 1]) * (first - 0.5)) / 3
+    wealth = 0.99 * wealth + 0.01 / 3
+    expected = np.log(wealth @ (1 + np.array([-1, 0, 1]) * (second - 0.5)))
+    assert expected > 0
+    assert_allclose(path, [0, expected], atol=1e-12)
+
+
+def test_martingale_grows_by_chance_as_rarely_as_it_says():
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for seed in range(100):
+        scores = rng.normal(size=300)
+        path = exchangeability_martingale(scores[100:], scores[:100], random_state=seed)
+        alarms += path.max() > np.log(20)
+    assert alarms <= 5 + 2 * np.sqrt(5)
+    late = np.r_[rng.normal(size=300), 1.0 + rng.normal(size=200)]
+    path = exchangeability_martingale(late, rng.normal(size=300), random_state=0)
+    assert path[:300].max() < 3 < path[-1]
+    with pytest.raises(ValueError, match="at least one row"):
+        exchangeability_martingale([], [1.0])
+
+
+def test_epistemic_score_tells_rows_apart():
+    loc = np.array([[0.0, 0.0, -1.0], [0.1, 0.1, 1.0]])
+    score = epistemic_score(GaussianMixture(loc, np.ones((2, 3))))
+    assert_allclose(score, np.log([0.05, 0.05, 1.0]))
+    assert ood_auroc_score(score[:2], score[2:]) == 1
+    certain = CategoricalMixture(np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
+    assert_allclose(epistemic_score(certain), np.log(2))
+    with pytest.raises(TypeError, match="Got a int"):
+        epistemic_score(3)

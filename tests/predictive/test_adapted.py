@@ -1,0 +1,198 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import special, stats
+
+from skuq.predictive import (
+    AdaptedDistribution,
+    EpistemicNormal,
+    GaussianMixture,
+    GroupedDistribution,
+    LogitTracker,
+    QuantileTracker,
+    RecalibratedMixture,
+)
+from skuq.predictive._adapted import at_scores, normal_scores
+from skuq.predictive._tracking import LEVELS, NOMINAL
+
+Z = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+
+
+def normal(mean, std):
+    mean = np.asarray(mean, dtype=float)
+    return EpistemicNormal(mean, 0.8 * std * np.ones_like(mean), 0.6 * std * np.ones_like(mean))
+
+
+def mixture(n=4, *outputs, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = (3, n, *outputs)
+    return GaussianMixture(rng.normal(size=shape), rng.uniform(0.5, 2, shape))
+
+
+def test_adapted_normal_is_the_shifted_and_stretched_normal():
+    base = normal([3.0, 5.0], 2.0)
+    adapted = AdaptedDistribution(base, Z, 0.5 + 3 * Z)
+    true = stats.norm([4.0, 6.0], 6.0)  # mean + 0.5 * 2, 3 * 2
+    levels = np.array([1e-12, 0.05, 0.5, 0.99, 1 - 1e-12])
+    assert_allclose(adapted.quantile(levels), true.ppf(levels[:, None]).T, rtol=1e-6)
+    for y in ([2.0, 30.0], [-90.0, 200.0]):  # the second is 17 and more stds away
+        assert_allclose(adapted.log_prob(y), true.logpdf(y), rtol=1e-9)
+    assert_allclose(adapted.cdf([2.0, 30.0]), true.cdf([2.0, 30.0]), atol=1e-9)
+    # About the point prediction: (0.5**2 + 3**2) * 2**2.
+    assert_allclose(adapted.variance, 37.0)
+    assert_allclose(adapted.aleatoric_variance, 0.64 * 37)
+    assert_array_equal(adapted.mean, base.mean)
+    parts = adapted.uncertainty()
+    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
+    draws = adapted.sample(4000, 0)
+    assert_allclose(draws.mean(axis=1), [4, 6], atol=0.4)
+    assert_allclose(draws.std(axis=1), 6, rtol=0.05)
+
+
+@pytest.mark.parametrize("outputs", [(), (2,)])
+def test_identity_changes_nothing(outputs):
+    base = mixture(4, *outputs)
+    knots = Z if not outputs else np.stack([Z, Z], axis=1)
+    adapted = AdaptedDistribution(base, Z, knots)
+    y = base.mean + 0.7
+    assert_allclose(adapted.cdf(y), base.cdf(y), atol=1e-9)
+    assert_allclose(adapted.quantile([0.1, 0.9]), base.quantile([0.1, 0.9]), rtol=1e-6)
+    assert_allclose(adapted.variance, base.variance)
+    if not outputs:
+        assert_allclose(adapted.log_prob(y), base.log_prob(y), rtol=1e-9)
+    # Mapped draws are those of the base.
+    assert_allclose(adapted.sample(5, 0), base.sample(5, 0), rtol=1e-6)
+
+
+def test_density_is_the_derivative_of_the_cdf():
+    recalibrated = RecalibratedMixture(
+        mixture(1), np.array([0, 0.3, 0.6, 1]), np.array([0, 0.1, 0.8, 1])
+    )
+    for base in (mixture(1), recalibrated):
+        adapted = AdaptedDistribution(base, Z, np.array([-2.5, -1.2, 0.3, 0.8, 4.0]))
+        for y in (-1.0, 0.2, 1.7):
+            low, high = adapted.cdf(np.array([[y - 1e-5], [y + 1e-5]]))[:, 0]
+            assert_allclose(np.exp(adapted.log_prob([y])), (high - low) / 2e-5, rtol=1e-3)
+        grid = np.linspace(-60, 60, 20_001)
+        many = AdaptedDistribution(mixture_of_rows(base, 20_001), Z, adapted.tracked)
+        assert_allclose(np.exp(many.log_prob(grid)).sum() * (grid[1] - grid[0]), 1, atol=0.01)
+
+
+def mixture_of_rows(base, n):
+    """The same distribution in every row."""
+    if isinstance(base, RecalibratedMixture):
+        return RecalibratedMixture(mixture_of_rows(base.base, n), base.predicted, base.observed)
+    return GaussianMixture(np.repeat(base.loc, n, axis=1), np.repeat(base.scale, n, axis=1))
+
+
+def test_scores_are_inverted_also_far_out():
+    base = mixture(5)
+    for distance in (-40.0, -1.0, 0.0, 3.0, 40.0):
+        y = base.mean + distance * base.std
+        scores = normal_scores(base, y)
+        assert_allclose(at_scores(base, scores[None])[0], y, rtol=1e-5, atol=1e-5)
+    assert (
+        np.diff([normal_scores(base, base.mean + d) for d in np.arange(-40, 40)], axis=0) > 0
+    ).all()
+
+
+def test_groups_are_put_in_order():
+    parts = normal([0.0, 1.0], 1.0), normal([10.0], 3.0)
+    grouped = GroupedDistribution(parts, (np.array([2, 0]), np.array([1])))
+    assert_array_equal(grouped.mean, [1.0, 10.0, 0.0])
+    assert_array_equal(grouped.std, [1.0, 3.0, 1.0])
+    y = np.array([1.5, 12.0, -1.0])
+    true = stats.norm([1.0, 10.0, 0.0], [1.0, 3.0, 1.0])
+    assert_allclose(grouped.cdf(y), true.cdf(y))
+    assert_allclose(grouped.cdf(np.stack([y, y])), true.cdf([y, y]))
+    assert_allclose(grouped.log_prob(y), true.logpdf(y))
+    assert_allclose(grouped.interval(0.9), np.stack(true.interval(0.9), axis=1))
+    # One level for all rows of a draw: standardised, the noise and the model's part agree.
+    draws = grouped.sample(7, 0)
+    assert_allclose((draws[0] - 1), (draws[1] - 10) / 3)
+    assert_allclose((draws[0] - 1), draws[2])
+    with pytest.raises(ValueError, match="each row from 0"):
+        GroupedDistribution(parts, (np.array([0, 1]), np.array([1])))
+
+
+def test_tracker_by_hand():
+    tracker = QuantileTracker.start()
+    scores = np.array([[3.0]])
+    after = tracker.updated(scores)
+    # Every quantile is below 3: up by p times the step, 1 / (memory * max(density, 0.1)).
+    k, q = 2, np.searchsorted(LEVELS, 0.95 - 1e-9)
+    step = 1 / (100 * stats.norm.pdf(special.ndtri(0.95)))
+    assert_allclose(after.positions[k, q, 0], NOMINAL[q] + 0.95 * step)
+    down = tracker.updated(-scores)
+    assert_allclose(down.positions[k, q, 0], NOMINAL[q] - 0.05 * step)
+    assert after.n_rows == 1
+    assert_allclose(after.recent[0, :, 0], [3.0, np.inf])  # beyond the last level
+    assert_allclose(tracker.drift(()).spread, 1) and tracker.drift(()).shift == 0
+
+
+@pytest.mark.parametrize("change", ["none", "shift", "wide", "slow"])
+def test_tracker_follows(change):
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=3000)
+    if change == "shift":
+        scores = scores + 3
+    elif change == "wide":
+        scores = 4 * scores
+    elif change == "slow":
+        scores = scores * np.linspace(1, 4, 3000)
+    tracker, held = QuantileTracker.start(), []
+    for start in range(0, 3000, 10):
+        block = scores[start : start + 10]
+        low, high = tracker.quantiles[[3, -4], 0]
+        held.append((low <= block) & (block <= high))
+        tracker = tracker.updated(block[:, None])
+    held = np.concatenate(held)
+    assert 0.87 < held[500:].mean() < 0.92
+    assert held[:500].mean() > 0.8
+    drift = tracker.drift(())
+    true = {"none": (0, 1), "shift": (3, 1), "wide": (0, 4), "slow": (0, 4)}[change]
+    assert_allclose([drift.shift, drift.spread], true, atol=0.25 * true[1], rtol=0.15)
+    assert abs(drift.coverage - 0.9) < 0.04
+    assert drift.n_rows == 3000
+    assert (np.diff(tracker.quantiles[:, 0]) > 0).all()
+
+
+def test_logit_tracker_follows_labels():
+    rng = np.random.default_rng(0)
+    true = rng.dirichlet([1, 1, 1], 4000)
+    codes = (true.cumsum(axis=1) < rng.random((4000, 1))).sum(axis=1)
+    # What is predicted is too sure, and has the first class too rarely.
+    predicted = true**2 * [0.3, 1, 1]
+    predicted /= predicted.sum(axis=1, keepdims=True)
+    tracker = LogitTracker.start(3)
+    assert_allclose(tracker.probabilities(predicted), predicted, rtol=1e-12)
+    tracker = tracker.updated(predicted[:3000], codes[:3000])
+    tracker = tracker.updated(predicted[3000:], codes[3000:])
+    drift = tracker.drift()
+    assert_allclose(drift.slope, 0.5, rtol=0.1)
+    # log(0.3) halved by the slope, taken back, with mean 0 over classes.
+    expected = -0.5 * np.log(0.3) * np.array([2, -1, -1]) / 3
+    assert_allclose(drift.bias, expected, atol=0.12)
+    assert_allclose(tracker.probabilities(predicted), true, atol=0.06)
+    assert drift.log_loss < drift.log_loss_without - 0.1
+    assert_allclose(tracker.weights.sum(), 1)
+
+
+def test_labels_that_arrive_together_judge_what_was_known_before():
+    rng = np.random.default_rng(0)
+    # A class' share changes from one call of 300 rows to the next, by chance: following it is
+    # of no use for the next call.
+    shift = np.repeat(rng.normal(size=20), 300)
+    logits = rng.normal(size=6000)
+    codes = (rng.random(6000) < special.expit(logits + shift)).astype(int)
+    p = special.expit(0.8 * logits)  # averaged over calls
+    proba = np.column_stack([1 - p, p])
+    tracker = LogitTracker.start(2)
+    losses = []
+    for start in range(0, 6000, 300):
+        rows = slice(start, start + 300)
+        predicted = tracker.probabilities(proba[rows])
+        losses.append(-np.log(predicted[np.arange(300), codes[rows]]).mean())
+        tracker = tracker.updated(proba[rows], codes[rows])
+    static = -np.log(proba[np.arange(6000), codes]).mean()
+    assert np.mean(losses) < static + 0.03

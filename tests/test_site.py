@@ -1,0 +1,44 @@
+"""The pages for newcomers: links lead somewhere, figures are measured, pictures are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from results_tables import BLOCK, PAGE
+
+ROOT = Path(__file__).parents[1]
+ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+PICTURE = r'^# sphinx_gallery_thumbnail_path = "(.+)"$'
+
+
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_local_links_lead_to_files(name):
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / name).read_text())
+    local = [link for link in links if not link.startswith("http")]
+    assert local or name == "CHANGELOG.md"
+    assert not [link for link in local if not (ROOT / link).exists()]
+
+
+def test_decimals_of_the_readme_are_in_the_tables_of_results():
+    section = (ROOT / "README.md").read_text().split("## How good is it?")[1].split("\n## ")[0]
+    figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", section)
+    tables = "\n".join(found[0] for found in BLOCK.finditer(PAGE.read_text()))
+    assert figures
+    assert not [figure for figure in figures if not re.search(rf"(?<![\d.]){figure}(?!\d)", tables)]
+
+
+def test_stored_pictures_of_examples_exist():
+    scripts = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+    found = [re.search(PICTURE, script, re.MULTILINE) for script in scripts]
+    named = [match[1] for match in found if match]
+    assert len(named) >= 15
+    assert not [name for name in named if not (ROOT / "docs" / name).exists()]
+
+
+def test_public_names_are_in_the_api_page():
+    listed = set(re.findall(r"^   ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    for package in ("", "metrics", "plotting", "predictive"):
+        stub = (ROOT / "skuq" / package / "__init__.pyi").read_text()
+        names = re.findall(r"^from \.\S+ import (\w+) as", stub, re.MULTILINE)
+        prefix = f"{package}." if package else ""
+        assert {f"{prefix}{name}" for name in names} <= listed
