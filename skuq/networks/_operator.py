@@ -197,9 +197,9 @@ class OperatorNetwork:
         return apply(decoder[-1], value), features
 
     def tangents(self, space: Namespace, weights, directions, x):
-        """Raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions of weights.
+        """Compute raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions.
 
-        Without a member axis. `directions` are S changes of each variable, (S, *shape).
+        Without a member axis. `directions` are S changes of each variable, ``(S, *shape)``.
         """
         xp, weights, directions = space.xp, iter(weights), iter(directions)
         u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
@@ -241,7 +241,7 @@ class OperatorNetwork:
         return apply(decoder[-1], value, tangent)
 
     def jacobian(self, weights, x) -> np.ndarray:
-        """Derivatives (N * n_raw, n_weights) of raw outputs by all weights, in NumPy.
+        """Compute derivatives (N n_raw, n_weights) of raw outputs by all weights, in NumPy.
 
         Without a member axis; the outputs of a row stand below each other.
         """
