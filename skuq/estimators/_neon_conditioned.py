@@ -27,7 +27,9 @@ from skuq.training._draws import variables_of
 MAX_VALUES = 1500  # conditioned on; of more so many are drawn
 _N_FOLDS = 5  # networks where noise is learnt, each of which leaves out one
 _JITTER = 1e-7  # variance that is added to the prior's of 1
-_NOISES = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)  # variances, in units of the prior's
+# Variances of the noise to choose among, in units of the prior's. With less, conditioning asks for
+# more than the single precision of predictions can meet: intervals are then far too narrow.
+_NOISES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 _OWN_SHARE = 0.5  # of a network's squared errors that other networks do not share
 _PRIOR_VALUES = 2  # with the scale of all, that are added to those of each column
 

@@ -212,3 +212,15 @@ def test_poor_data_give_finite_predictions(Y):
         for part in small(steps=2).fit(X, Y).predict(X, return_std=True):
             assert np.isfinite(part).all()
     assert np.isfinite(std_of(small(steps=2).fit(INPUTS[:1], Y[:1]), INPUTS)).all()
+
+
+def test_learnt_noise_is_not_below_single_precision():
+    """A table that a network meets almost exactly: rows it was trained on lie in its intervals."""
+    grid = np.linspace(-1, 1, 10)
+    X = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    y = np.exp(3 * X[:, 0]) + X[:, 1]
+    settings = {**SMALL, **WAVE_SETTINGS, "query_points": None, "steps": 500}
+    model = NEONRegressor(**settings, epistemic="conditioned", noise="auto").fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert model.noise_std_ > 0
+    assert np.quantile(np.abs(y - mean) / std, 0.9) < 2
