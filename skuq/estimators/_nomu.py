@@ -162,8 +162,7 @@ class NOMURegressor(UncertaintyRegressor):
         Minimum and maximum standard deviation of the model before the factor c, in units of the
         standardised y. "nll" chooses them from a grid, for the likelihood of held-out rows. So
         does "auto" if there are 30 of these; with fewer, and with ``noise=0.0``, l_max is 2 and
-        l_min the root mean square by which f misses the rows it was trained on, at least 0.005
-        (0.001 with ``noise=0.0``).
+        l_min the root mean square by which f misses the rows it was trained on, at least 0.005.
     c : float, "auto" or "nll", default="auto"
         Factor of the model's standard deviation. "nll" chooses the one that maximises the
         likelihood of held-out rows. "auto" does not trust few of them with a narrow band: to the

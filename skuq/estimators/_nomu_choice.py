@@ -20,7 +20,7 @@ _L_MINS = np.geomspace(0.005, 0.8, 100)
 _L_MAXS = np.geomspace(0.8, 10.0, 80)
 _CHOICES = ("auto", "nll")
 _FEW_ROWS = 30  # held out: below, the likelihood chooses neither end
-_L_MIN, _L_MIN_NOISELESS, _L_MAX = 0.005, 0.001, 2.0  # ends that are not chosen
+_L_MIN, _L_MAX = 0.005, 2.0  # ends that are not chosen
 _PRIOR_ROWS = 4  # held out: with so many, c is at least what makes the band as wide as y varies
 
 
@@ -114,7 +114,7 @@ def choose_readout(model, evidence: Evidence, inputs, targets) -> Readout:
     missed = _missed(*_errors(evidence.network, evidence.rows, inputs, targets))
     l_maxs = _candidates(model.l_max, _L_MAX if few else None, _L_MAXS)
     highest_floor = min(_L_MINS[-1], 0.5 * l_maxs[0])
-    floor = min(max(missed, _L_MIN_NOISELESS if is_noiseless(model) else _L_MIN), highest_floor)
+    floor = min(max(missed, _L_MIN), highest_floor)
     l_mins = _candidates(model.l_min, floor if few else None, _L_MINS)
     l_min, l_max = l_mins[0], l_maxs[0]
     if len(l_mins) > 1 or len(l_maxs) > 1:

@@ -278,7 +278,7 @@ def test_few_rows_choose_no_end_of_the_readout(table):
     assert (given.l_min_, given.l_max_) == (0.1, 0.7)
 
 
-@pytest.mark.parametrize(("noise", "least"), [(None, 0.005), (0.0, 0.001)])
+@pytest.mark.parametrize(("noise", "least"), [(None, 0.005), (0.0, 0.005)])
 def test_the_floor_of_the_band_has_a_least_value(noise, least, table):
     X, _ = table
     model = steady(noise=noise, epochs=1, pretrained=LinearRegression().fit(X, X[:, 0]))
