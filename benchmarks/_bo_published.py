@@ -124,7 +124,7 @@ BY_DESIGN = {
 
 
 def medians(part, designs):
-    """Of others' searches: ``{title: (number of searches, {further points: median})}``.
+    """Return the published medians: ``{title: (number of searches, {further points: median})}``.
 
     Those of the pollutants begin with `designs`, as ours do.
     """

@@ -1,4 +1,4 @@
-"""What a grid search over quick fits costs: processor seconds of all processes, by backend.
+"""Measure the cost of a grid search over quick fits: processor seconds of all processes.
 
     python benchmarks/grid_search.py --backend loky --n-jobs 2 --grids 1
 

@@ -243,9 +243,10 @@ class Search:
             for record in records
         ]
         finished, reason = self._train_again(make_repeater, records, asked, options)
-        if failures := [record.message for record in finished if record.failed] or [reason] * bool(
-            reason
-        ):
+        failures = [record.message for record in finished if record.failed]
+        if not finished and reason:
+            failures = [reason]  # none was recorded
+        if failures:
             warn_user(
                 f"{len(failures)} of {len(asked)} repeats of the chosen trials failed; the others "
                 f"and the networks of the search predict ({failures[0]}).",
