@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from results_tables import BLOCK, PAGE
+from results_tables import BLOCK, PAGES
 
 ROOT = Path(__file__).parents[1]
 ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
@@ -22,7 +22,8 @@ def test_local_links_lead_to_files(name):
 def test_decimals_of_the_readme_are_in_the_tables_of_results():
     section = (ROOT / "README.md").read_text().split("## How good is it?")[1].split("\n## ")[0]
     figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", section)
-    tables = "\n".join(found[0] for found in BLOCK.finditer(PAGE.read_text()))
+    pages = "\n".join(page.read_text() for page in PAGES)
+    tables = "\n".join(found[0] for found in BLOCK.finditer(pages))
     assert figures
     assert not [figure for figure in figures if not re.search(rf"(?<![\d.]){figure}(?!\d)", tables)]
 
