@@ -1,13 +1,18 @@
 """The pages for newcomers: links lead somewhere, figures are measured, pictures are there."""
 
 import re
+from inspect import cleandoc
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from results_tables import BLOCK, PAGES
 
+import skuq
+
 ROOT = Path(__file__).parents[1]
 ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+LISTED = set(re.findall(r"^   ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
 PICTURE = r'^# sphinx_gallery_thumbnail_path = "(.+)"$'
 
 
@@ -37,9 +42,13 @@ def test_stored_pictures_of_examples_exist():
 
 
 def test_public_names_are_in_the_api_page():
-    listed = set(re.findall(r"^   ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
     for package in ("", "metrics", "plotting", "predictive"):
         stub = (ROOT / "skuq" / package / "__init__.pyi").read_text()
         names = re.findall(r"^from \.\S+ import (\w+) as", stub, re.MULTILINE)
         prefix = f"{package}." if package else ""
-        assert {f"{prefix}{name}" for name in names} <= listed
+        assert {f"{prefix}{name}" for name in names} <= LISTED
+
+
+def test_everything_on_the_api_page_has_an_example():
+    found = {name: attrgetter(name)(skuq).__doc__ or "" for name in LISTED}
+    assert not [name for name, docstring in found.items() if "\n>>> " not in cleandoc(docstring)]
