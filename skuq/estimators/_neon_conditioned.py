@@ -65,7 +65,13 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     directions = np.stack(
         [
             _conditioned_directions(
-                _Tangents(member, job.data.x[rows]), y, noise, n_functions, amplitude, rng
+                _Tangents(member, job.data.x[rows]),
+                y,
+                noise,
+                n_functions,
+                amplitude,
+                len(member.weights),
+                rng,
             )
             for member in members
         ]
@@ -96,7 +102,7 @@ def _train_bases(job, report):
 
 
 class _Tangents:
-    """A network at rows (N, d): its values (n,), their derivatives (n, P) and tangent kernel.
+    """A network at rows (N, d): its values (n,), their derivatives and tangent kernel.
 
     The kernel `gram` (n, n) is divided by `unit`, such that it is 1 on average for a value with
     itself.
@@ -104,30 +110,29 @@ class _Tangents:
 
     def __init__(self, member, x):
         network, variables = variables_of(member)
-        base = network.network.base
-        self.values = base(ARRAYS, variables, x)[0].ravel()
-        self.jacobian = base.jacobian(variables, x)
-        gram = self.jacobian @ self.jacobian.T
+        self.derivatives = network.network.base.derivatives(variables, x)
+        self.values = self.derivatives.raw.ravel()
+        gram = self.derivatives.gram()
         self.unit = np.trace(gram) / len(gram) or 1.0
         self.gram = gram / self.unit
 
 
-def _conditioned_directions(tangents, y, noise, n_functions, amplitude, rng):
+def _conditioned_directions(tangents, y, noise, n_functions, amplitude, n_weights, rng):
     """Compute a change of the weights that meets the data, and random ones that the data allow.
 
     The first, of (1 + n_functions, P), interpolates what the network leaves of the data. The others
     are random, less the changes that interpolate their own values at the data: a posterior's draws
     around 0 (Matheron's rule).
     """
-    jacobian, unit = tangents.jacobian, tangents.unit
-    random = rng.standard_normal((n_functions, jacobian.shape[1])) * amplitude / np.sqrt(unit)
-    functions = random @ jacobian.T
+    derivatives, unit = tangents.derivatives, tangents.unit
+    random = rng.standard_normal((n_functions, n_weights)) * amplitude / np.sqrt(unit)
+    functions = derivatives.along(random)
     # Draws meet the data up to noise of their own.
     functions += rng.standard_normal(functions.shape) * amplitude * np.sqrt(noise)
     targets = np.concatenate([(y - tangents.values)[None], -functions])
     noisy = tangents.gram + np.diag(np.broadcast_to(noise + _JITTER, len(y)))
     solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), targets.T)
-    directions = solution.T @ jacobian / unit
+    directions = derivatives.back(solution.T) / unit
     directions[1:] += random
     return directions
 
