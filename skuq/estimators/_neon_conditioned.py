@@ -10,17 +10,13 @@ Notation: K networks of P weights, n values (of pairs and outputs) that are cond
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from scipy import linalg
 
-from skuq import training
-from skuq._seeds import generator, trial_seed
+from skuq._seeds import generator
 from skuq.estimators._network_estimator import completed
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.networks._plan import ARRAYS
 from skuq.predictive._posterior import normal_indices
 from skuq.training._draws import variables_of
 
@@ -87,16 +83,8 @@ def _train_bases(job, report):
     """Train the base networks; return those that have not diverged, and what they leave out."""
     learns, n_members = job.learns_noise, _N_FOLDS if job.learns_noise else 1
     left_out = job.folds(n_members, n_members) if learns else None
-    members = training.train_stack(
-        EpistemicNetwork(job.base, job.head.n_raw),
-        job.head,
-        replace(job.recipe, keep="best") if learns else job.recipe,
-        job.data,
-        [trial_seed(job.entropy, k) for k in range(n_members)],
-        splits=job.splits(left_out) if learns else None,
-        permutations=[job.row_order(k) for k in range(n_members)] if job.by_function else None,
-        report=report,
-    )
+    network = EpistemicNetwork(job.base, job.head.n_raw)
+    members = job.train(network, n_members, report, left_out=left_out, validate=learns)
     kept = completed(members)
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 

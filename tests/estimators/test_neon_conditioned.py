@@ -128,8 +128,8 @@ class Process:
     """A Gaussian process of n values with the given derivatives (n, 200), as `_Tangents` has it."""
 
     def __init__(self, jacobian, values, unit=None):
-        n, ones = len(values), np.ones((len(values), 1))
-        self.derivatives = Derivatives(values[:, None], ((ones, jacobian[None]),))
+        n = len(values)
+        self.derivatives = Derivatives(values[:, None], ((jacobian, np.ones((1, n, 1))),))
         self.values = values
         gram = self.derivatives.gram()
         self.unit = np.trace(gram) / n if unit is None else unit
