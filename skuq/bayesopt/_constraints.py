@@ -15,6 +15,7 @@ Notation: n rows, J constraints.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,13 +29,14 @@ from skuq.predictive import Posterior
 # Width of the smooth step of a draw's feasibility, in standard deviations of the known values of
 # a constraint. It gives gradients; BoTorch has 1e-3 in the user's units.
 _STEP = 1e-3
+_COLUMN = re.compile(r"x\d+|value|feasible|status|message")  # of `ResultLog.to_frame`
 
 
 class Constraints:
     """Named constraints, in the user's order.
 
     `given` maps names to functions of the outputs or to regressors; see `BayesianOptimizer`.
-    Raise TypeError if it holds anything else.
+    Raise TypeError if it holds anything else, ValueError if `to_frame` has a column of a name.
     """
 
     def __init__(self, given: Mapping[str, Any] | None):
@@ -45,6 +47,10 @@ class Constraints:
         for name, constraint in (given or {}).items():
             if not isinstance(name, str):
                 raise TypeError(f"Names of `constraints` must be strings. Got {name!r}.")
+            if _COLUMN.fullmatch(name):
+                raise ValueError(
+                    f"`constraints` must not be named as a column of `to_frame()`. Got {name!r}."
+                )
             if hasattr(constraint, "fit") and not isinstance(constraint, type):
                 check_surrogate(constraint)
                 self.estimators[name] = constraint

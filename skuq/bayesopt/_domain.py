@@ -26,7 +26,7 @@ class Domain:
     """
 
     def __init__(self, bounds, integer=None, categories=None):
-        self.bounds = _check_bounds(bounds)
+        self.bounds = check_bounds(bounds)
         d = len(self.bounds)
         self.integer = _check_columns("integer", integer, d)
         self.categories = _check_columns("categories", categories, d)
@@ -205,7 +205,8 @@ class Domain:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _check_bounds(bounds):
+def check_bounds(bounds) -> np.ndarray:
+    """Validate bounds as an array (d, 2) of finite numbers, each low below its high."""
     try:
         bounds = np.asarray(bounds, dtype="float64")
     except (TypeError, ValueError):
@@ -215,8 +216,10 @@ def _check_bounds(bounds):
             "`bounds` must be pairs of numbers (low, high), one for each column of x: shape "
             f"(d, 2). Got shape {bounds.shape}."
         )
-    if not np.isfinite(bounds).all():
-        raise ValueError(f"`bounds` must be finite. Got {bounds.tolist()}.")
+    with np.errstate(over="ignore", invalid="ignore"):
+        widths = np.diff(bounds, axis=1)
+    if not np.isfinite(bounds).all() or not np.isfinite(widths).all():
+        raise ValueError(f"`bounds` must be finite, and so must high - low. Got {bounds.tolist()}.")
     wrong = np.flatnonzero(bounds[:, 0] >= bounds[:, 1])
     if len(wrong):
         low, high = bounds[wrong[0]]

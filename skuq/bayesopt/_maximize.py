@@ -11,6 +11,7 @@ from scipy.stats import qmc
 from skuq._checks import check_count
 from skuq._warnings import warn_user
 from skuq.bayesopt._batch_lbfgs import minimize_batch
+from skuq.bayesopt._domain import check_bounds
 from skuq.bayesopt._program import (
     AcquisitionTask,
     CompiledAcquisition,
@@ -121,7 +122,7 @@ def maximize_acquisition(
     outputs are far from 0 for how much they vary, it computes in double precision, at about twice
     the time. Maxima near a given start climb on in double precision.
     """
-    bounds = _check_bounds(bounds)
+    bounds = check_bounds(bounds)
     _check_numbers(posterior, q, method, n_restarts, min_distance)
     starts = _check_points("starts", starts, bounds)
     exclude = _check_points("exclude", exclude, bounds)
@@ -182,6 +183,8 @@ def _batched(task, u, n_restarts, given):
         for number, share in _SURVIVORS.items()
     }
     starts = u[_ranked(values)[:n_restarts]]
+    if not len(starts):  # nothing is finite, which `_best_allowed` reports
+        return u, values
     x, found = _climbed(compiled, starts, scale, _MAX_ROUNDS, _FTOL, survivors)
     top = _ranked(found)[:_CLIMBED_ON]
     if len(top) and _is_near(x[top], given, len(task.bounds)):
@@ -354,17 +357,6 @@ def _best_allowed(u, values, bounds, exclude, min_distance):
 def _to_box(u, bounds):
     lower, upper = bounds.T
     return np.clip(lower + (upper - lower) * u, lower, upper)  # rounding may step outside
-
-
-def _check_bounds(bounds):
-    bounds = np.asarray(bounds, dtype="float64")
-    if bounds.ndim != 2 or bounds.shape[1] != 2 or not len(bounds):
-        raise ValueError(f"bounds must have shape (d, 2). Got {bounds.shape}.")
-    if not np.isfinite(bounds).all() or (bounds[:, 0] >= bounds[:, 1]).any():
-        raise ValueError(
-            f"bounds must be finite, each lower end below its upper end. Got {bounds.tolist()}."
-        )
-    return bounds
 
 
 def _check_numbers(posterior, q, method, n_restarts, min_distance):

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from skuq import _archive
 from skuq._checks import check_count
-from skuq._seeds import draw_entropy, generator
+from skuq._seeds import draw_entropy
 from skuq._warnings import warn_user
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._constraints import Constraints
+from skuq.bayesopt._design import initial_points
 from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits, SearchSettings
 from skuq.bayesopt._loop import run_loop
 from skuq.bayesopt._records import OptimizationResult, StepRecord
 from skuq.bayesopt._results import ResultLog
 from skuq.bayesopt._settings import check_changes, check_same_domain, check_settings
-from skuq.bayesopt._step import (
-    SignedObjective,
-    Step,
-    Surrogates,
-    distance_threshold,
-    fit_surrogates,
-)
+from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 
 _N_STEPS = 64  # steps of NOMU's protocol if the number of evaluations is not known
 _LARGE_BATCH = 20
-_ATTEMPTS = 2  # seeds that are tried if a fit fails
-_GRID = 4096  # points of a domain that is small enough to list
 
 
 class BayesianOptimizer:
@@ -211,7 +206,7 @@ class BayesianOptimizer:
         self.acquisition = Acquisition(
             acquisition, delta, 1.0 if callable(beta) else beta, deviation
         )
-        self.beta, self.mean_width, self.dynamic_c = beta, mean_width, bool(dynamic_c)
+        self.beta, self.mean_width, self.dynamic_c = beta, mean_width, dynamic_c
         self.maximizer, self.n_restarts, self.n_draws = maximizer, n_restarts, n_draws
         self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
         self.constraints, self.noisy, self.reseed = Constraints(constraints), noisy, reseed
@@ -221,7 +216,7 @@ class BayesianOptimizer:
             acquisition=self.acquisition,
             objective=objective,
             mean_width=mean_width,
-            dynamic_c=self.dynamic_c,
+            dynamic_c=dynamic_c,
             maximizer=maximizer,
             n_restarts=n_restarts,
             n_draws=n_draws,
@@ -233,8 +228,8 @@ class BayesianOptimizer:
         )
         self._entropy = draw_entropy(random_state)
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
-        self._history: dict[tuple[int, int], StepRecord] = {}  # by numbers of results and pending
-        self._fitted: tuple[tuple, Surrogates] | None = None  # surrogates of these results
+        self._history: list[StepRecord] = []
+        self._fits = Fits()
         self._n_steps = _N_STEPS
         self.beta_: float | None = None
         self.model_: Any = None
@@ -260,7 +255,7 @@ class BayesianOptimizer:
 
     @property
     def history_(self):
-        return tuple(self._history.values())
+        return tuple(self._history)
 
     @property
     def constraints_(self):
@@ -285,10 +280,11 @@ class BayesianOptimizer:
         best, sign = self._log.best(self._objective.sign), self._objective.sign
         if best is None:
             return None, float("nan")
-        if not self.noisy or self._fitted is None:
+        if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
         results = self._log.results(sign)
-        step = self._step_of(self._fitted[1], results, self._log.pending[:0], self._entropy)
+        none_pending = self._log.pending[:0]
+        step = Step(self._fits.last, self._settings(), self._objective, results, none_pending)
         best = int(np.argmax(step.expected_values(results.X)))
         value = step.expected_values(results.X[[best]], merits=False)[0]
         return results.X[best].copy(), sign * float(value)
@@ -331,38 +327,40 @@ class BayesianOptimizer:
                 f"All but {left} points of the domain are known or pending. `q` must not be "
                 f"larger. Got {q}."
             )
-        step = None
+        x = None
         if self._log.usable.sum() >= self.n_initial:
-            step = self._fitted_step()
-        x = self._initial(q) if step is None else self._proposed(q, step)
+            try:
+                x = self._proposed(q)
+            except FIT_ERRORS as error:
+                warn_user(
+                    f"The surrogate could not be fitted to {int(self._log.usable.sum())} results, "
+                    f"with {N_ATTEMPTS} seeds ({error}): the next points are random ones.",
+                )
+        if x is None:
+            x = initial_points(q, self._log, self.n_initial, self._entropy)
         self._log.expect(x)
         return x.copy()
 
-    def _proposed(self, q, step):
-        """Propose points by a fitted step."""
+    def _proposed(self, q):
+        """Propose points by a surrogate of the results, and record how they were found."""
+        step = self._step()
         self._check_batch(q, step)
-        n, n_pending = len(self._log), len(self._log.pending)
-        start, fitted = time.perf_counter(), step.seconds_fit
+        start = time.perf_counter()
         if self.mean_width is not None and self.beta_ is None:
             self.beta_ = step.beta_of_width(self.mean_width)
-        beta, threshold = self._current_beta(), self._threshold()
-        if step.takes_batches:
-            proposal = step.propose(q, beta, threshold)
-        else:
-            first = step.believing(step.pending, self._step) if n_pending else step
-            proposal = first.propose_one_by_one(q, self._step, beta, threshold)
-            if first is not step:
-                step.seconds_fit += first.seconds_fit
-        seconds = time.perf_counter() - start - (step.seconds_fit - fitted)
-        self.model_ = step.model
-        self._history[n, n_pending] = StepRecord(
-            n,
-            proposal.value,
-            proposal.beta,
-            proposal.n_doublings,
-            step.seconds_fit,
-            seconds,
-            n_pending,
+        proposal = step.propose(q, self._current_beta(), self._threshold(), self._fits)
+        seconds = time.perf_counter() - start - proposal.seconds_fit
+        self.model_ = step.surrogates.model
+        self._history.append(
+            StepRecord(
+                len(self._log),
+                proposal.value,
+                proposal.beta,
+                proposal.n_doublings,
+                step.surrogates.seconds + proposal.seconds_fit,
+                seconds,
+                len(self._log.pending),
+            )
         )
         return proposal.x
 
@@ -436,71 +434,24 @@ class BayesianOptimizer:
 
     # Steps
 
-    def _initial(self, q):
-        """Propose the remaining points of the initial design, then uniform ones."""
-        n = len(self._log) + len(self._log.pending)
-        design = self.domain.design(self.n_initial, generator(self._entropy, "initial"))
-        rng = generator(self._entropy, "uniform", n)
-        points = [design[n:], self.domain.sample(2 * q, rng)]
-        if self.domain.n_points <= _GRID:
-            points.append(rng.permutation(self.domain.grid()))
-        taken, chosen = self._log.taken, []
-        for x in np.concatenate(points).tolist():
-            if tuple(x) not in taken:
-                taken.add(tuple(x))
-                chosen.append(x)
-        rest = self.domain.sample(max(0, q - len(chosen)), rng)  # noisy ones may repeat
-        return np.vstack([np.array(chosen[:q]).reshape(-1, self.domain.n_columns), rest])
+    def _step(self):
+        """Make a step from a surrogate that is fitted to all results."""
+        settings, results = self._settings(), self._log.results(self._objective.sign)
+        surrogates = self._fits.surrogates(settings, results)
+        return Step(surrogates, settings, self._objective, results, self._log.pending)
 
-    def _fitted_step(self):
-        """Fit the surrogate, with another seed if it fails numerically; None if it fails again."""
-        results = self._log.results(self._objective.sign)
-        for attempt in range(_ATTEMPTS):
-            try:
-                return self._step(results, self._log.pending, attempt)
-            except (FloatingPointError, np.linalg.LinAlgError) as error:
-                failure = error
-        warn_user(
-            f"The surrogate could not be fitted to {len(results.X)} results, with "
-            f"{_ATTEMPTS} seeds ({failure}): the next points are random ones.",
-        )
-        return None
-
-    def _step(self, results, pending=None, attempt=0):
-        """Fit surrogates to results, or find those that are fitted to them."""
-        number = len(results.X) + len(results.failed)
-        pending = results.X[:0] if pending is None else pending
-        entropy = _derived(self._entropy, "step", number, attempt)
-        key = (number, len(results.X), self._objective.sign, id(self.estimator), self.n_draws)
-        if self._fitted is not None and self._fitted[0] == (*key, attempt):
-            surrogates = replace(self._fitted[1], seconds=0.0)
-        else:
-            surrogates = fit_surrogates(
-                self.estimator,
-                self.constraints,
-                self.domain,
-                results,
-                self.n_draws,
-                entropy if self.reseed else _derived(self._entropy, "search", attempt),
-                None if self.reseed or self._fitted is None else self._fitted[1],
-            )
-            if number == len(self._log):  # not with predictions as results
-                self._fitted = (*key, attempt), surrogates
-        return self._step_of(surrogates, results, pending, entropy)
-
-    def _step_of(self, surrogates, results, pending, entropy):
-        return Step(
-            surrogates,
+    def _settings(self):
+        return SearchSettings(
+            self.estimator,
             self.domain,
-            results,
-            pending,
-            self.acquisition,
-            self._objective,
             self.constraints,
-            maximizer=self.maximizer,
-            n_restarts=self.n_restarts,
-            is_noisy=bool(self.noisy),
-            entropy=entropy,
+            self.acquisition,
+            self.maximizer,
+            self.n_restarts,
+            self.n_draws,
+            bool(self.noisy),
+            bool(self.reseed),
+            self._entropy,
         )
 
     def _current_beta(self):
@@ -617,7 +568,8 @@ class BayesianOptimizer:
                 "violates them least.",
             )
         if self.noisy and self._log.usable.sum() >= self.n_initial:
-            self._fitted_step()  # the best point is chosen by a model of all results
+            with suppress(*FIT_ERRORS):  # the best point is chosen by a model of all results
+                self._step()
         best_x, best_value = self._best()
         return OptimizationResult(
             best_x,
@@ -701,8 +653,7 @@ class BayesianOptimizer:
         self._entropy, self._n_steps, self.beta_ = own["entropy"], own["n_steps"], own["beta_"]
         self._set_sign(own["sign"])
         self._log.restore(state, own["messages"])
-        history = [StepRecord(**record) for record in own["history"]]
-        self._history = {(record.n_results, record.n_pending): record for record in history}
+        self._history = [StepRecord(**record) for record in own["history"]]
         return self
 
     def save(self, path):
@@ -740,7 +691,3 @@ _PLAIN = (
     *("noisy", "reseed"),
 )
 _OF_A_RUN = ("has_objective", "entropy", "sign", "n_steps", "beta_", "messages", "history")
-
-
-def _derived(entropy, *purpose):
-    return int(generator(entropy, *purpose).integers(1, 2**31 - 1))

@@ -41,6 +41,11 @@ class Results:
     failed: np.ndarray
     constraints: np.ndarray
 
+    @property
+    def n_told(self) -> int:
+        """Number of results, failed ones included."""
+        return len(self.X) + len(self.failed)
+
     def with_results(self, X, outputs, values, constraints) -> Results:
         """Copy the results, with further ones."""
         return replace(
@@ -146,8 +151,11 @@ class ResultLog:
         """Add points (d,) or (k, d) and their outputs; see `BayesianOptimizer.tell`."""
         points = self.domain.check(x)
         outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
-        measured = self._rules.measured(constraints, len(points))
         usable = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
+        if constraints is None and not usable.any():  # there was nothing to measure
+            self.add_failures(x, "NaN or inf")
+            return
+        measured = self._rules.measured(constraints, len(points))
         values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
         limits = np.full((len(points), len(self._rules)), np.nan)
         for k in np.flatnonzero(usable):
@@ -166,11 +174,13 @@ class ResultLog:
         self.pending = np.vstack([self.pending, points])
 
     def forget(self, points=None) -> None:
-        """Expect no results of points (k, d) any more; of none at all if they are not given."""
+        """Drop points (k, d) from the pending ones, each once; by default drop all."""
         if points is None:
             self.pending = self.pending[:0]
-        elif len(self.pending):
-            self.pending = self.pending[self.domain.distance(self.pending, points) > _EQUAL]
+            return
+        for x in points if len(self.pending) else ():
+            equal = np.flatnonzero(self.domain.distance(self.pending, x[None]) <= _EQUAL)
+            self.pending = np.delete(self.pending, equal[:1], axis=0)
 
     def to_arrays(self) -> dict:
         """Get all but the messages as arrays."""
@@ -257,6 +267,8 @@ class ResultLog:
         except (TypeError, ValueError) as error:
             raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
         if single:
+            if y.ndim == 0 and not np.isfinite(y):  # a failure, whatever the outputs' shape
+                y = np.full(self.output_shape or (), y)
             y = y.reshape(1) if self.objective is None and y.size == 1 else y[None]
         if self.objective is None:
             expected = (n,)

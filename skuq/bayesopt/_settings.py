@@ -24,7 +24,7 @@ def check_settings(
     acquisition: Acquisition,
     objective: Callable[..., Any] | None,
     mean_width: Any,
-    dynamic_c: bool,
+    dynamic_c: Any,
     maximizer: str,
     n_restarts: Any,
     n_draws: Any,
@@ -42,7 +42,7 @@ def check_settings(
     ):
         check_count(parameter, value)
     check_surrogate(estimator)
-    for parameter, value in (("noisy", noisy), ("reseed", reseed)):
+    for parameter, value in (("noisy", noisy), ("reseed", reseed), ("dynamic_c", dynamic_c)):
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"`{parameter}` must be True or False. Got {value!r}.")
     if callback is not None and not callable(callback):

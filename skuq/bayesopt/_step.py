@@ -6,32 +6,19 @@ makes more better; with constraints they are merits (see `_constraints`).
 
 from __future__ import annotations
 
-import copy
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
-from skuq._seeds import generator, trial_seed
+from skuq._seeds import generator
 from skuq._warnings import warn_user
-from skuq.bayesopt._acquisition import Acquisition
-from skuq.bayesopt._constraints import (
-    Constraints,
-    MeritObjective,
-    joined,
-    merit_units,
-    merits,
-)
-from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._constraints import MeritObjective, joined, merit_units, merits
+from skuq.bayesopt._fit import Fits, SearchSettings, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
 from skuq.bayesopt._results import Results
-from skuq.bayesopt._surrogate import posterior_of
-from skuq.predictive import Posterior
 
 # Distances in unit coordinates, times the root of their number. Below the first, points count as
 # the same. Points of a batch, and pending ones, keep the second from each other: single precision
@@ -64,28 +51,17 @@ class SignedObjective:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Proposed points (q, d), their acquisition, and the beta that found them."""
+    """Proposed points (q, d) and how they were found.
+
+    `value` is their acquisition, of the first point if they were found one by one; `beta` is the
+    weight of the deviation after `n_doublings`; `seconds_fit` went into fits to predictions.
+    """
 
     x: np.ndarray
     value: float
     beta: float
     n_doublings: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Surrogates:
-    """Fitted surrogates of the outputs and of the measured constraints, and their posteriors."""
-
-    model: Any
-    posterior: Posterior
-    constraint_models: dict[str, Any]
-    constraint_posteriors: dict[str, Posterior]
-    seconds: float
-
-    @property
-    def posteriors(self) -> list[Posterior]:
-        """All posteriors, that of the outputs first."""
-        return [self.posterior, *self.constraint_posteriors.values()]
+    seconds_fit: float = 0.0
 
 
 def distance_threshold(t: float) -> float:
@@ -96,85 +72,40 @@ def distance_threshold(t: float) -> float:
     return 0.0625 * (0.01 / 0.0625) ** min(t, 1.0)
 
 
-def fit_surrogates(
-    estimator: Any,
-    constraints: Constraints,
-    domain: Domain,
-    results: Results,
-    n_draws: int,
-    entropy: int,
-    previous: Surrogates | None = None,
-) -> Surrogates:
-    """Fit seeded clones to the results; `entropy` is their seed.
-
-    Estimators with ``warm_start=True`` go on from a copy of their `previous` fit.
-    """
-    start = time.perf_counter()
-    X = domain.encode(results.X)
-
-    def fitted(estimator, y, before, seed):
-        model = before
-        if before is None or not estimator.get_params().get("warm_start", False):
-            model = seeded(estimator, seed)
-        else:  # what was fitted before stays as it is
-            model = copy.deepcopy(before)
-        return model.fit(X, y)
-
-    before = None if previous is None else previous.model
-    model = fitted(estimator, results.outputs, before, trial_seed(entropy, 0))
-    posterior = posterior_of(model, n_draws, _seed_of(entropy, "posterior", 0))
-    models, posteriors = {}, {}
-    for j, (name, own) in enumerate(constraints.estimators.items(), start=1):
-        column = results.constraints[:, constraints.names.index(name)]
-        before = None if previous is None else previous.constraint_models[name]
-        models[name] = fitted(own, column, before, trial_seed(entropy, j))
-        posteriors[name] = posterior_of(models[name], n_draws, _seed_of(entropy, "posterior", j))
-    return Surrogates(model, posterior, models, posteriors, time.perf_counter() - start)
-
-
 class Step:
     """Fitted surrogates of results, and the proposals that follow.
 
     `pending` (p, d) are points whose results are expected: proposals keep away from them, and
-    each draw has its own values there. `entropy` is the seed of all random numbers. With
-    `is_noisy`, new points must exceed what the draws have at known ones, not the largest result.
+    each draw has its own values there.
     """
 
     def __init__(
         self,
         surrogates: Surrogates,
-        domain: Domain,
+        settings: SearchSettings,
+        objective: SignedObjective,
         results: Results,
         pending: np.ndarray,
-        acquisition: Acquisition,
-        objective: SignedObjective,
-        constraints: Constraints,
-        *,
-        maximizer: str,
-        n_restarts: int,
-        is_noisy: bool,
-        entropy: int,
     ):
-        self.surrogates, self.domain, self.results = surrogates, domain, results
-        self.pending, self.acquisition, self.constraints = pending, acquisition, constraints
-        self.maximizer, self.n_restarts = maximizer, n_restarts
-        self.is_noisy, self._entropy = is_noisy, entropy
-        self.model, self.seconds_fit = surrogates.model, surrogates.seconds
-        self.posterior = surrogates.posterior
+        self.surrogates, self.results, self.pending = surrogates, results, pending
+        self._settings, self.domain = settings, settings.domain
+        self.acquisition, self.maximizer = settings.acquisition, settings.maximizer
+        self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
+        self.posterior, self._values = surrogates.posterior, results.values
         self.objective: SignedObjective | MeritObjective = objective
-        self._signed, self._values = objective, results.values
-        if len(constraints):
+        self._signed = objective
+        if len(settings.constraints):
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
             self.posterior = joined(surrogates.posteriors, units)
-            self.objective = MeritObjective(
-                objective, surrogates.posterior.output_shape, tuple(constraints.functions.values())
-            )
+            functions = tuple(settings.constraints.functions.values())
+            shape = surrogates.posterior.output_shape
+            self.objective = MeritObjective(objective, shape, functions)
         self._best = self._best_known()
 
     def _best_known(self):
         """Find the best value: that of the results, or of each draw at known points."""
-        if not self.is_noisy:
+        if not self._settings.noisy:
             return float(self._values.max())
         draws = self._draw(self.results.X)
         # Draws that are not joint say nothing about the largest of several points.
@@ -200,12 +131,32 @@ class Step:
             )
         return mean_width / (2 * std)
 
-    def propose(self, q: int, beta: float, threshold: float | None = None) -> Proposal:
-        """Propose the q points that maximise the acquisition.
+    def propose(self, q: int, beta: float, threshold: float | None, fits: Fits) -> Proposal:
+        """Propose q points that maximise the acquisition.
 
         While a proposal is nearer than `threshold`, NOMU's dynamic c, to a known or pending point
         in unit coordinates, beta is doubled for this proposal, up to 15 times.
+
+        Joint draws allow for several points at once. Otherwise points are found one after the
+        other, by surrogates that `fits` fits to their own predictions at the points before.
         """
+        if self.takes_batches:
+            return self._propose_jointly(q, beta, threshold)
+        step = self.believing(self.pending, fits) if len(self.pending) else self
+        proposals = []
+        for k in range(q):
+            if k:
+                step = step.believing(proposals[-1].x, fits)
+            proposals.append(step._propose_jointly(1, beta, threshold))
+            seconds = 0.0 if step is self else step.surrogates.seconds
+            proposals[-1] = replace(proposals[-1], seconds_fit=seconds)
+        return replace(
+            proposals[0],
+            x=np.vstack([proposal.x for proposal in proposals]),
+            seconds_fit=sum(proposal.seconds_fit for proposal in proposals),
+        )
+
+    def _propose_jointly(self, q, beta, threshold) -> Proposal:
         known = np.vstack([self._known(), self.pending])
         for n_doublings in range(_MOST_DOUBLINGS + 1):
             raised = beta * 2**n_doublings
@@ -215,30 +166,17 @@ class Step:
         x = self._repair(x, raised)
         return Proposal(x, float(self._value(x, raised)), raised, n_doublings)
 
-    def propose_one_by_one(self, q: int, make_step, beta, threshold=None) -> Proposal:
-        """Propose q points one after the other, for surrogates without joint draws, or for "milp".
-
-        ``make_step(results, pending)`` fits a step to further results: before each point, those
-        before it get the surrogate's mean predictions as results.
-        """
-        proposal = self.propose(1, beta, threshold)
-        if q == 1:
-            return proposal
-        step = self.believing(proposal.x, make_step)
-        rest = step.propose_one_by_one(q - 1, make_step, beta, threshold)
-        self.seconds_fit += step.seconds_fit
-        return replace(proposal, x=np.vstack([proposal.x, rest.x]))
-
-    def believing(self, X, make_step) -> Step:
+    def believing(self, X, fits: Fits) -> Step:
         """Make a step that takes the mean predictions at points (k, d) for their results."""
         encoded, own = self.domain.encode(X), self.surrogates.constraint_posteriors
         outputs = self.surrogates.posterior(encoded).mean(axis=0)
         measured = {name: posterior(encoded).mean(axis=0) for name, posterior in own.items()}
         values = np.asarray(self._signed(outputs), dtype="float64")
-        constraints = self.constraints.of_outputs(outputs, measured)
-        believed = self.results.with_results(X, outputs, values, constraints)
-        pending = np.vstack([self.pending, X])
-        return make_step(believed, np.unique(pending, axis=0))
+        constraints = self._settings.constraints.of_outputs(outputs, measured)
+        results = self.results.with_results(X, outputs, values, constraints)
+        surrogates = fits.surrogates(self._settings, results, keep=False)
+        pending = np.unique(np.vstack([self.pending, X]), axis=0)
+        return Step(surrogates, self._settings, self._signed, results, pending)
 
     @property
     def takes_batches(self) -> bool:
@@ -254,7 +192,7 @@ class Step:
             return self._choose_greedily(q, beta, given)
         best = np.argsort(-self._values, kind="stable")[:_N_STARTS]
         signed = self._signed
-        plain = signed.function is None and signed.sign > 0 and not len(self.constraints)
+        plain = signed.function is None and signed.sign > 0 and self.objective is signed
         x, _ = maximize_acquisition(
             self.posterior,
             self.acquisition,
@@ -263,12 +201,12 @@ class Step:
             self._best,
             q=q,
             method=self.maximizer,
-            n_restarts=self.n_restarts,
+            n_restarts=self._settings.n_restarts,
             starts=self.domain.encode(self.results.X[best]),
             pending=self.domain.encode(given),
             min_distance=self._apart / 2,  # of the box scaled to [0, 1]
             beta=beta,
-            random_state=self._seed("maximize"),
+            random_state=derived_seed(self._entropy, "maximize"),
         )
         x = self.domain.decode(x)
         for j in range(q if self.domain.is_discrete else 0):
@@ -283,12 +221,13 @@ class Step:
 
     def _maximize_exactly(self, beta):
         """Maximise by a mixed integer programme."""
-        if not hasattr(self.model, "readout_weights"):
+        model = self.surrogates.model
+        if not hasattr(model, "readout_weights"):
             raise ValueError(
                 f'maximizer="milp" needs an estimator with `readout_weights`, as NOMURegressor has '
-                f"it. Got {type(self.model).__name__}."
+                f"it. Got {type(model).__name__}."
             )
-        readout = self.model.readout_weights()
+        readout = model.readout_weights()
         x, _, optimal = maximize_readout(
             readout if self._signed.sign > 0 else readout.negated(),
             self.domain.encoded_bounds,
@@ -311,8 +250,8 @@ class Step:
         chosen = np.empty((0, self.domain.n_columns))
         for _ in range(q):
             left = points[self._free(points, np.vstack([given, chosen]))]
-            if not len(left):  # failures everywhere: `_repair` finds the farthest point
-                return np.vstack([chosen, points[: q - len(chosen)]])
+            if not len(left):  # only a noisy function is asked for more than the domain has
+                left = points
             values = self._values_with(np.vstack([given, chosen]), left, beta)
             chosen = np.vstack([chosen, left[np.argmax(values)]])
         return chosen
@@ -361,7 +300,7 @@ class Step:
             free = candidates[self._free(candidates, others)]
             if len(free):
                 x[j] = free[np.argmax(self._values_with(self._fantasies(others), free, beta))]
-            else:  # failures everywhere: take the point farthest from them
+            elif math.isinf(self.domain.n_points):  # failures everywhere: stay away from them
                 taken = np.vstack([self._known(), self.pending, others])
                 x[j] = candidates[np.argmax(self.domain.distance(candidates, taken))]
         return x
@@ -377,7 +316,7 @@ class Step:
     def _free(self, X, others):
         """Which points may be proposed beside others: (n,)."""
         # A noisy function may be evaluated again where it is known.
-        known = self.results.failed if self.is_noisy else self._known()
+        known = self.results.failed if self._settings.noisy else self._known()
         free = self.domain.distance(X, known) > _SAME * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._apart
         if math.isinf(self.domain.n_points):  # points near a failure are likely to fail too
@@ -436,23 +375,3 @@ class Step:
 
     def _rng(self, purpose):
         return generator(self._entropy, purpose)
-
-    def _seed(self, purpose):
-        return _seed_of(self._entropy, purpose)
-
-
-def _seed_of(entropy, *purpose):
-    return int(generator(entropy, *purpose).integers(1, 2**31 - 1))
-
-
-def seeded(estimator, seed):
-    """Clone an estimator and seed its `random_state` and those of all its parts."""
-    model = clone(estimator)
-    # A clone copies functions, but compiled programs are found by the same function object.
-    own = estimator.get_params(deep=True)
-    kept = {n: v for n, v in own.items() if callable(v) and not hasattr(v, "get_params")}
-    model.set_params(**kept)
-    names = sorted(model.get_params(deep=True))
-    own = [name for name in names if name == "random_state" or name.endswith("__random_state")]
-    seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(own))
-    return model.set_params(**{name: int(value) for name, value in zip(own, seeds)})
