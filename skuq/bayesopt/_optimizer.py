@@ -32,8 +32,8 @@ class BayesianOptimizer:
     """Find the best input of an expensive function by Bayesian optimisation.
 
     Each step fits a clone of a regressor to all results and proposes the points that maximise an
-    acquisition function of the regressor's draws. `maximize` and `minimize` run the loop; with
-    `ask` and `tell` you run it yourself.
+    acquisition function of draws from the regressor. `maximize` and `minimize` run the whole
+    search; with `ask` and `tell` you evaluate the function yourself.
 
     Parameters
     ----------
@@ -75,9 +75,9 @@ class BayesianOptimizer:
         Number of usable results before a model is used. By default 2 d + 1, the number of
         coefficients of a quadratic without mixed terms.
     integer : sequence of int, optional
-        Numbers of the columns that hold whole numbers.
+        Indices of the columns that hold whole numbers.
     categories : sequence of int, optional
-        Numbers of the columns that hold unordered codes 0, 1, .., K - 1, with bounds (0, K - 1).
+        Indices of the columns that hold unordered codes 0, 1, .., K - 1, with bounds (0, K - 1).
         The surrogate gets them one-hot encoded.
     constraints : dict of str to callable or regressor, optional
         Named constraints; a point is feasible where each is at most 0. A function computes the
@@ -85,14 +85,14 @@ class BayesianOptimizer:
         regressor learns a constraint that is measured: `tell` takes its values, and the function
         of `maximize` returns ``(y, {name: value})``.
     noisy : bool, default=False
-        Whether results carry noise. New points must then exceed what the surrogate's draws have
-        at known points (Letham et al. 2019) instead of the luckiest result, the best point is the
-        one of the best mean prediction, and a point may be proposed again. The surrogate must
-        know of noise, too: give a Gaussian process a noise term.
+        Whether results carry noise. The incumbent is then, in each draw, the draw's best value at
+        known points (Letham et al. 2019), not the luckiest result; the best point is the one of
+        the best mean prediction; and a point may be proposed again. The surrogate must model
+        noise, too: give a Gaussian process a noise term.
     reseed : bool, default=True
-        Whether the fit of each step gets a new seed. With False all steps have the same one: the
-        same network learns from ever more results, and less changes from step to step. Then an
-        estimator with ``warm_start=True`` goes on from its last fit.
+        Whether the fit of each step gets a new seed. With False all steps have the same seed, so
+        that predictions change less from step to step, and an estimator with ``warm_start=True``
+        continues from its last fit.
     random_state : int, RandomState instance or None, default=None
         Seed. Together with the results and the pending points it determines every proposal.
     verbose : int or None, default=None
@@ -120,10 +120,11 @@ class BayesianOptimizer:
         Best point that satisfies the constraints, or the one that violates them least; None
         before the first usable result.
     best_value_ : float
-        Value of the best point, with `noisy` the mean that the last model predicts; NaN before
-        the first usable result.
+        Value of the best point; NaN before the first usable result. With `noisy` it is the mean
+        that the last model predicts, or the result itself before there is a model, as after
+        `load`.
     beta_ : float or None
-        Value of beta that `mean_width` led to.
+        Value of beta that `mean_width` led to; None before the first step with a model.
     history_ : tuple of StepRecord
         Record of each proposal by a model.
     model_ : regressor or None
@@ -140,24 +141,26 @@ class BayesianOptimizer:
 
     Notes
     -----
-    Points that were asked for are *pending* until they are told. Later proposals keep away from
-    them, and each draw of the surrogate takes its own values there for known ("fantasies"). So
-    several workers may ask, each when it is free; they share the fit until there is a new
-    result. `forget` drops points of a worker that is lost. `ask` depends only on the results, the
-    pending points and `random_state`, also after `save` and `load`, bit by bit (but for
-    estimators with ``warm_start=True``).
+    Points that were asked for are *pending* until their results are told. Later proposals keep
+    away from them, and each draw of the surrogate takes its own values there for known
+    ("fantasies"). So several workers may ask, each when it is free; they share the fit until there
+    is a new result. `forget` drops points of a worker that is lost.
 
-    Failed evaluations (an exception, NaN, inf) are recorded, not fitted, and not proposed again:
-    in domains with continuous columns, proposals keep a distance of 0.05 sqrt(D) from them, in a
-    box scaled to [-1, 1]^D. A proposal that is already known is replaced by the best of 2000
-    points, half of them near it and half anywhere in the domain.
+    A proposal depends only on the results, the pending points and `random_state`. After `save`
+    and `load`, or pickling, it is the same bit by bit, except for estimators with
+    ``warm_start=True``, whose first fit is then cold.
 
-    Points of a batch and pending ones are at least 0.001 sqrt(D) apart, in a box scaled to
-    [-1, 1]^D, if any column is continuous.
+    Failed evaluations (an exception, NaN, inf) are recorded, but not fitted. Distances below are
+    those in the box scaled to [-1, 1]^D, where a category has one column for each code. If any
+    column is continuous, proposals keep a distance of 0.05 sqrt(D) from failed points, and points
+    of a batch and pending ones keep 0.001 sqrt(D) from each other. A proposal that is already
+    known is replaced by the best of 2000 points, half of them near it and half anywhere in the
+    domain.
 
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
     the points of a batch are found one after the other. Before each, the surrogate is fitted with
-    its own mean predictions at the points before it, and at pending ones, as results.
+    its own mean predictions at the points before it, and at pending ones, as results. If a fit
+    fails numerically with two seeds, the next points are uniform ones, with a warning.
 
     References
     ----------
@@ -276,7 +279,7 @@ class BayesianOptimizer:
         return self._best()[1]
 
     def _best(self):
-        """Find the best point and its value."""
+        """Find the best point and its value, in the user's sign."""
         best, sign = self._log.best(self._objective.sign), self._objective.sign
         if best is None:
             return None, float("nan")
@@ -318,7 +321,7 @@ class BayesianOptimizer:
         -----
         UserWarning
             If `q` > 20 with a model: large batches are hard to optimise jointly. If the model
-            cannot be fitted in two attempts: the points are uniform ones then.
+            cannot be fitted with two seeds: the points are uniform ones then.
         """
         check_count("q", q)
         left = self._log.n_left
@@ -365,7 +368,7 @@ class BayesianOptimizer:
         return proposal.x
 
     def tell(self, x, y, constraints=None):
-        """Add the results of evaluations.
+        """Add the results of evaluations. Each of them settles its point, if that is pending.
 
         Parameters
         ----------
@@ -373,7 +376,8 @@ class BayesianOptimizer:
             Points within the bounds, proposed by `ask` or not.
         y : array-like of shape () or (k,), or None
             One number for each point. With an `objective` the function's outputs (q,) or
-            (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed.
+            (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed;
+            for a single point one NaN is enough, whatever the shape of the outputs.
         constraints : dict of str to array-like of shape () or (k,), optional
             Values of the measured constraints, those that have a regressor.
 
@@ -396,6 +400,8 @@ class BayesianOptimizer:
 
     def forget(self, x=None):
         """Drop pending points whose results will not come; they may be proposed again.
+
+        A point that is pending twice is dropped once.
 
         Parameters
         ----------
@@ -568,7 +574,7 @@ class BayesianOptimizer:
                 "violates them least.",
             )
         if self.noisy and self._log.usable.sum() >= self.n_initial:
-            with suppress(*FIT_ERRORS):  # the best point is chosen by a model of all results
+            with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
                 self._step()
         best_x, best_value = self._best()
         return OptimizationResult(
@@ -588,7 +594,7 @@ class BayesianOptimizer:
     # Saving
 
     def to_state(self):
-        """Collect all that the next proposal depends on, except estimator and functions.
+        """Collect everything that decides the next proposal, except estimator and functions.
 
         Returns
         -------
@@ -627,7 +633,7 @@ class BayesianOptimizer:
             The surrogate.
         **changes
             Parameters that a state does not hold (`objective`, `constraints`, a callable `beta`,
-            `callback`, `verbose`), and new values of others.
+            `callback`, `verbose`), and new values of other parameters.
 
         Returns
         -------

@@ -257,6 +257,6 @@ def test_categories_are_climbed_from_the_best_known_points(q):
         own = step._values_with(others, x[[j]], 1.0)[0]
         for point in (x[j], optimizer.best_x_):
             near = optimizer.domain.neighbours(point, 0, None)
-            near = near[step._free(near, others)]
+            near = near[step._is_available(near, others)]
             # In a batch the others moved after the first did: it may have lost a little.
             assert own > (1 - 1e-9 if q == 1 else 0.7) * step._values_with(others, near, 1.0).max()
