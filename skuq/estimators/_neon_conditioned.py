@@ -10,17 +10,13 @@ Notation: K networks of P weights, n values (of pairs and outputs) that are cond
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from scipy import linalg
 
-from skuq import training
-from skuq._seeds import generator, trial_seed
+from skuq._seeds import generator
 from skuq.estimators._network_estimator import completed
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.networks._plan import ARRAYS
 from skuq.predictive._posterior import normal_indices
 from skuq.training._draws import variables_of
 
@@ -65,7 +61,13 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     directions = np.stack(
         [
             _conditioned_directions(
-                _Tangents(member, job.data.x[rows]), y, noise, n_functions, amplitude, rng
+                _Tangents(member, job.data.x[rows]),
+                y,
+                noise,
+                n_functions,
+                amplitude,
+                len(member.weights),
+                rng,
             )
             for member in members
         ]
@@ -81,22 +83,14 @@ def _train_bases(job, report):
     """Train the base networks; return those that have not diverged, and what they leave out."""
     learns, n_members = job.learns_noise, _N_FOLDS if job.learns_noise else 1
     left_out = job.folds(n_members, n_members) if learns else None
-    members = training.train_stack(
-        EpistemicNetwork(job.base, job.head.n_raw),
-        job.head,
-        replace(job.recipe, keep="best") if learns else job.recipe,
-        job.data,
-        [trial_seed(job.entropy, k) for k in range(n_members)],
-        splits=job.splits(left_out) if learns else None,
-        permutations=[job.row_order(k) for k in range(n_members)] if job.by_function else None,
-        report=report,
-    )
+    network = EpistemicNetwork(job.base, job.head.n_raw)
+    members = job.train(network, n_members, report, left_out=left_out, validate=learns)
     kept = completed(members)
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 
 
 class _Tangents:
-    """A network at rows (N, d): its values (n,), their derivatives (n, P) and tangent kernel.
+    """A network at rows (N, d): its values (n,), their derivatives and tangent kernel.
 
     The kernel `gram` (n, n) is divided by `unit`, such that it is 1 on average for a value with
     itself.
@@ -104,30 +98,29 @@ class _Tangents:
 
     def __init__(self, member, x):
         network, variables = variables_of(member)
-        base = network.network.base
-        self.values = base(ARRAYS, variables, x)[0].ravel()
-        self.jacobian = base.jacobian(variables, x)
-        gram = self.jacobian @ self.jacobian.T
+        self.derivatives = network.network.base.derivatives(variables, x)
+        self.values = self.derivatives.raw.ravel()
+        gram = self.derivatives.gram()
         self.unit = np.trace(gram) / len(gram) or 1.0
         self.gram = gram / self.unit
 
 
-def _conditioned_directions(tangents, y, noise, n_functions, amplitude, rng):
+def _conditioned_directions(tangents, y, noise, n_functions, amplitude, n_weights, rng):
     """Compute a change of the weights that meets the data, and random ones that the data allow.
 
     The first, of (1 + n_functions, P), interpolates what the network leaves of the data. The others
     are random, less the changes that interpolate their own values at the data: a posterior's draws
     around 0 (Matheron's rule).
     """
-    jacobian, unit = tangents.jacobian, tangents.unit
-    random = rng.standard_normal((n_functions, jacobian.shape[1])) * amplitude / np.sqrt(unit)
-    functions = random @ jacobian.T
+    derivatives, unit = tangents.derivatives, tangents.unit
+    random = rng.standard_normal((n_functions, n_weights)) * amplitude / np.sqrt(unit)
+    functions = derivatives.along(random)
     # Draws meet the data up to noise of their own.
     functions += rng.standard_normal(functions.shape) * amplitude * np.sqrt(noise)
     targets = np.concatenate([(y - tangents.values)[None], -functions])
     noisy = tangents.gram + np.diag(np.broadcast_to(noise + _JITTER, len(y)))
     solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), targets.T)
-    directions = solution.T @ jacobian / unit
+    directions = derivatives.back(solution.T) / unit
     directions[1:] += random
     return directions
 

@@ -5,7 +5,8 @@ Notation: n functions, q query points, m components.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,8 +14,10 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
+from skuq import training
 from skuq._params import Interval, StrOptions, fit_context
-from skuq._seeds import draw_entropy, generator
+from skuq._seeds import draw_entropy, generator, trial_seed
+from skuq.catalog import Member
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import check_units, training_progress
@@ -23,12 +26,14 @@ from skuq.fitted._operator import Spread
 from skuq.networks import OPTIMIZERS, OperatorHead, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._builders import refuse_model
+from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
 from skuq.predictive._out_of_bag import fit_scale
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
+from skuq.training._draws import read_network
 
 _FEWEST_FUNCTIONS = 30  # some of which are left out to learn the noise
 #: Folds of which a network leaves out one to learn the noise.
@@ -59,6 +64,8 @@ OPERATOR_CONSTRAINTS: dict = {
     "warmup": [Interval(Real, 0, 1, closed="both")],
     "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
     "standardize": ["boolean", StrOptions({"columns"})],
+    "refine": ["boolean"],
+    "warm_start": ["boolean"],
     "random_state": ["random_state"],
     "verbose": ["verbose", None],
 }
@@ -88,6 +95,10 @@ class OperatorTraining:
         Whether functions are left out to learn the noise and the scale of the epistemic part.
     noise : ndarray of shape (1, m) or (q, m)
         Known standard deviation of the noise of standardised values; 0 where it is learnt.
+    refine : bool, default=False
+        Whether to `skuq.training.refine` the members.
+    previous : tuple of Member
+        Members of the previous fit, whose weights training starts from; none by default.
     """
 
     base: Any
@@ -100,6 +111,73 @@ class OperatorTraining:
     weight: np.ndarray
     learns_noise: bool
     noise: np.ndarray
+    refine: bool = False
+    previous: tuple[Member, ...] = ()
+
+    def train(
+        self,
+        network: EpistemicNetwork,
+        n_members: int,
+        report: Callable[[int, int], Any] | None,
+        *,
+        left_out: np.ndarray | None = None,
+        validate: bool = False,
+        recipe: Recipe | None = None,
+    ) -> list[Member | FloatingPointError]:
+        """Train members of one network, from the previous fit's weights if there are any.
+
+        Parameters
+        ----------
+        network : EpistemicNetwork
+        n_members : int
+        report : callable or None
+        left_out : ndarray of shape (n_members, n_functions), optional
+            Functions that each member does not see.
+        validate : bool, default=False
+            Whether members keep the epoch that is best on the functions they do not see.
+        recipe : Recipe, optional
+            By default the job's.
+        """
+        recipe, splits = recipe or self.recipe, None
+        if left_out is not None:
+            splits = self.splits(left_out)
+            if not validate:
+                splits = [(train, None) for train, _ in splits]
+        fields: dict = {} if splits is None else {"splits": splits}
+        if self.by_function:
+            fields["permutations"] = [self.row_order(k) for k in range(n_members)]
+        if self.previous:
+            fields["start"] = self._start(network, n_members)
+        members = training.train_stack(
+            network,
+            self.head,
+            replace(recipe, keep="best") if validate else recipe,
+            self.data,
+            [trial_seed(self.entropy, k) for k in range(n_members)],
+            report=report,
+            **fields,
+        )
+        if not self.refine:
+            return members
+        rows = [slice(None)] * n_members if splits is None else [train for train, _ in splits]
+        data = self.data
+        return [
+            member
+            if isinstance(member, FloatingPointError)
+            else training.refine(member, data.x[own], data.y[own], data.weight[own])
+            for member, own in zip(members, rows)
+        ]
+
+    def _start(self, network, n_members):
+        """Weights and state of the previous fit's members, in turn if there were fewer."""
+        known = read_network(self.previous[0].network)
+        if known.without_names() != network.without_names():
+            raise ValueError(
+                "`warm_start=True` goes on with the networks of the previous fit, but parameters "
+                "or query points have changed their architecture. Set warm_start=False."
+            )
+        members = (self.previous[k % len(self.previous)] for k in range(n_members))
+        return [(member.weights, list(member.state)) for member in members]
 
     @property
     def n_functions(self) -> int:
@@ -167,6 +245,7 @@ class OperatorRegressor(UncertaintyRegressor):
         -------
         self
         """
+        previous = getattr(self, "fitted_", None) if self.warm_start else None
         forget_fit(self)
         by_column = self.standardize == "columns"
         inputs = FunctionInputs(
@@ -181,9 +260,13 @@ class OperatorRegressor(UncertaintyRegressor):
         rows = read_rows(self, inputs, targets, X, Y, sample_weight)
         rows = rows.take(rows.used)
         self.entropy_ = draw_entropy(self.random_state)
-        inputs.fit(rows.X)
-        targets.fit(rows.y)
-        given = self._fit_given(rows.X, inputs, targets)
+        if previous is None:
+            inputs.fit(rows.X)
+            targets.fit(rows.y)
+        else:  # its weights belong to its scales
+            inputs.take_scales(previous.inputs, rows.X)
+            targets.take_scales(previous.targets, rows.y)
+        given = previous.given if previous else self._fit_given(rows.X, inputs, targets)
         if given is None:
             x, y = inputs.transform(rows.X), targets.transform(rows.y)
         else:  # only what the given model leaves is learnt
@@ -199,7 +282,10 @@ class OperatorRegressor(UncertaintyRegressor):
             weight=rows.weight,
             learns_noise=self._learns_noise(len(rows.y), given),
             noise=self._known_noise(targets),
+            refine=self.refine,
+            previous=() if previous is None else tuple(previous.draws.members),
         )
+        self._check_refine(job)
         with training_progress(self.verbose) as progress:
             draws, widths = self._train(job, progress.epochs)
         if widths is None and job.noise.any():
@@ -207,6 +293,23 @@ class OperatorRegressor(UncertaintyRegressor):
         spread = None if widths is None else Spread(widths[0], widths[1] * targets.scale_)
         self.fitted_ = FittedOperator(inputs, targets, draws, given, spread)
         return self
+
+    def _check_refine(self, job):
+        """Raise ValueError if `refine` is asked for where it cannot be done."""
+        if not self.refine:
+            return
+        reasons = {
+            f"loss={self.loss!r}": self.loss in ("huber", "nll"),
+            "`output_map`": self.output_map is not None,
+            "`build_base`": not isinstance(job.base, OperatorNetwork),
+            f"noise={self.noise!r}": job.learns_noise or job.noise.any(),
+        }
+        reason = next((name for name, holds in reasons.items() if holds), None)
+        if reason is not None:
+            raise ValueError(
+                f"`refine=True` fits the squared error of data without noise, and is not possible "
+                f"with {reason}. Set noise=0.0 and leave out what changes the loss."
+            )
 
     def _fit_given(self, X, inputs, targets):
         """Fit the `GivenBase` of a model whose predictions are kept; None if there is none."""

@@ -66,11 +66,16 @@ class ConditionedDraws:
         return np.concatenate(parts, axis=1)
 
 
-def linearised(space: Namespace, networks: Sequence[Any], rows: Any, index: Any) -> Any:
-    """Compute draws (S, N, m) of networks, each (base, variables, directions), at rows (N, d)."""
+def linearised(
+    space: Namespace, networks: Sequence[Any], rows: Any, index: Any, n_queries: int = 1
+) -> Any:
+    """Compute draws (S, N, m) of networks, each (base, variables, directions), at rows (N, d).
+
+    Every `n_queries` rows that follow each other are pairs of one input and the query points.
+    """
     xp, mean, functions = space.xp, 0.0, []
     for base, variables, directions in networks:
-        raw, tangents = base.tangents(space, variables, directions, rows)
+        raw, tangents = base.tangents(space, variables, directions, rows, n_queries)
         mean = mean + (raw + tangents[0]) / len(networks)
         functions.append(tangents[1:])
     joined = xp.concatenate(functions, axis=0)  # (n_index, N, m)

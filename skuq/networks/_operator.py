@@ -203,13 +203,14 @@ class OperatorNetwork:
         features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
         return apply(decoder[-1], value), features
 
-    def tangents(self, space: Namespace, weights, directions, x):
+    def tangents(self, space: Namespace, weights, directions, x, n_queries: int = 1):
         """Compute raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions.
 
-        Without a member axis. `directions` are S changes of each variable, ``(S, *shape)``.
+        Without a member axis. `directions` are S changes of each variable, ``(S, *shape)``. Every
+        `n_queries` rows that follow each other have the same u, which is encoded once.
         """
         xp, weights, directions = space.xp, iter(weights), iter(directions)
-        u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
+        u, y = x[::n_queries, : self.n_inputs], x[:, self.n_inputs :]
         encoder, decoder = self._layers
 
         def apply(layer, value, tangent):
@@ -231,6 +232,8 @@ class OperatorNetwork:
         d_beta: Any = None
         for layer in encoder:
             beta, d_beta = apply(layer, beta, d_beta)
+        if n_queries > 1:
+            beta, d_beta = (xp.repeat(part, n_queries, axis=-2) for part in (beta, d_beta))
         if self._has_frequencies:
             phase, d_phase = xp.matmul(y, next(weights)), xp.matmul(y, next(directions))
             cos, sin = xp.cos(phase), xp.sin(phase)
@@ -247,10 +250,10 @@ class OperatorNetwork:
             value, tangent = apply(layer, value, tangent)
         return apply(decoder[-1], value, tangent)
 
-    def jacobian(self, weights, x) -> np.ndarray:
-        """Compute derivatives (N n_raw, n_weights) of raw outputs by all weights, in NumPy.
+    def derivatives(self, weights, x) -> Derivatives:
+        """Compute raw outputs and their derivatives by all weights, in NumPy.
 
-        Without a member axis; the outputs of a row stand below each other.
+        Without a member axis.
         """
         encoder, decoder = self._layers
         weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
@@ -263,6 +266,7 @@ class OperatorNetwork:
             trace.append((layer, own, value, before))
             return ARRAYS.activation(layer.activation)(before)
 
+        # Forwards, as in `__call__`.
         beta = u
         for layer in encoder:
             beta = apply(layer, beta)
@@ -276,31 +280,77 @@ class OperatorNetwork:
                 own = beta[:, k * self._chunk : (k + 1) * self._chunk]
                 value = np.concatenate([value, own], axis=1)
             value = apply(layer, value)
-        apply(decoder[-1], value)
+        raw = apply(decoder[-1], value)
 
-        rows = []
-        for c in range(self.n_raw):
-            # Backwards: `d` is the derivative by what comes out of a layer.
-            d = np.zeros((len(x), self.n_raw))
-            d[:, c] = 1
-            d_beta, blocks = np.zeros_like(beta), []
-            for k in reversed(range(len(decoder))):
-                d, block = _backward(trace[len(encoder) + k], d)
-                blocks.append(block)
-                if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
-                    width = d.shape[1] - self._chunk
-                    d_beta[:, k * self._chunk : (k + 1) * self._chunk] += d[:, width:]
-                    d = d[:, :width]
-            if self._has_frequencies:
-                half = first_width // 2
-                d_phase = -np.sin(phase) * d[:, :half] + np.cos(phase) * d[:, half:]
-                blocks.append((y[:, :, None] * d_phase[:, None, :]).reshape(len(x), -1))
-            d = d_beta
-            for k in reversed(range(len(encoder))):
-                d, block = _backward(trace[k], d)
-                blocks.append(block)
-            rows.append(np.concatenate(blocks[::-1], axis=1))
-        return np.stack(rows, axis=1).reshape(len(x) * self.n_raw, -1)
+        # Backwards: `d` (n_raw, N, width) is the derivative by what comes out of a layer.
+        d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
+        d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
+        for k in reversed(range(len(decoder))):
+            d, own_blocks = _backward(trace[len(encoder) + k], d)
+            blocks += own_blocks
+            if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
+                width = d.shape[-1] - self._chunk
+                d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
+                d = d[..., :width]
+        if self._has_frequencies:
+            half = first_width // 2
+            blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
+        d = d_beta
+        for k in reversed(range(len(encoder))):
+            d, own_blocks = _backward(trace[k], d)
+            blocks += own_blocks
+        return Derivatives(raw, tuple(blocks[::-1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """Raw outputs of N rows, and their derivatives J (N n_raw, P) by all P weights.
+
+    J is kept in factors, which are far smaller. Its rows are in the order of ``raw.ravel()``.
+
+    Attributes
+    ----------
+    raw : ndarray of shape (N, n_raw)
+    blocks : tuple of (ndarray of shape (N, a), ndarray of shape (n_raw, N, b))
+        For each variable, in the network's order, two factors: row (n, c) of its columns of J is
+        the outer product of ``left[n]`` and ``right[c, n]``.
+    """
+
+    raw: np.ndarray
+    blocks: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+    def gram(self) -> np.ndarray:
+        """Compute J J^T (N n_raw, N n_raw), the tangent kernel."""
+        n, n_raw = self.raw.shape
+        total = np.zeros((n_raw, n, n_raw, n))
+        for left, right in self.blocks:
+            # The inner product of two outer products is the product of two inner products.
+            flat = right.reshape(n_raw * n, -1)
+            inner = (flat @ flat.T).reshape(total.shape)
+            inner *= (left @ left.T)[:, None, :]
+            total += inner
+        return total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
+
+    def along(self, directions: np.ndarray) -> np.ndarray:
+        """Compute directions (S, P) times J^T: changes (S, N n_raw) of the raw outputs."""
+        changes, start = 0.0, 0
+        for left, right in self.blocks:
+            a, b = left.shape[1], right.shape[2]
+            own = directions[:, start : start + a * b].reshape(-1, a, b)
+            start += a * b
+            changes = changes + np.einsum("snb,cnb->snc", left @ own, right, optimize=True)
+        return np.asarray(changes).reshape(len(directions), -1)
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """Compute values (S, N n_raw) times J: gradients (S, P)."""
+        weights = values.reshape(len(values), *self.raw.shape)
+        parts = [
+            (left.T @ np.einsum("snc,cnb->snb", weights, right, optimize=True)).reshape(
+                len(values), -1
+            )
+            for left, right in self.blocks
+        ]
+        return np.concatenate(parts, axis=1)
 
 
 def slope(space: Namespace, activation: str, x):
@@ -314,15 +364,18 @@ def slope(space: Namespace, activation: str, x):
 
 
 def _backward(traced, d):
-    """Derivatives by a layer's input and by its variables (N, n), from those by its output."""
+    """Derivatives by a layer's input, and blocks of `Derivatives` for its variables, last first.
+
+    `d` (n_raw, N, n_units) are the derivatives by its output.
+    """
     layer, weights, value, before = traced
     if layer.activation != "linear":
         d = d * slope(ARRAYS, layer.activation, before)
-    by_kernel = d * weights[2] if layer.factorized else d
-    parts = [(value[:, :, None] * by_kernel[:, None, :]).reshape(len(value), -1), d]
+    ones = np.ones((len(value), 1))
+    blocks = [(ones, d), (value, d * weights[2] if layer.factorized else d)]
     if layer.factorized:
-        parts.append((value @ weights[0]) * d)
-    return d @ layer.kernel(np, weights).T, np.concatenate(parts, axis=1)
+        blocks.insert(0, (ones, (value @ weights[0]) * d))
+    return d @ layer.kernel(np, weights).T, blocks
 
 
 def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
