@@ -153,7 +153,7 @@ class Search:
                     for k, seed, result in zip(numbers, seeds, results)
                 )
                 log.store_finished()
-        return SearchResult(Catalog(log.history, self.held_out))
+        return SearchResult(Catalog(log.history, self.held_out), interrupted=log.interrupted)
 
     def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
         """Propose the configuration of the first missing trial, and take a free slot for it."""

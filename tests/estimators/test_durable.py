@@ -9,13 +9,16 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.preprocessing import OneHotEncoder
 from tiers import slow_after
 
 import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq._space import Space
 from skuq.catalog import Catalog, CatalogFolder
+from skuq.estimators._durable import _plain
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
 from skuq.networks import GaussianHead
 from skuq.training import MemberTrainer
@@ -134,6 +137,37 @@ def test_other_data_or_settings_are_another_search(search, trained, tmp_path):
     assert len(trained) == 18
 
 
+def test_long_transformers_are_told_apart_by_their_parameters():
+    def transformer(rare):
+        steps = [(OneHotEncoder(min_frequency=9), [f"column {k}"]) for k in range(20)]
+        steps[9][0].set_params(min_frequency=rare)
+        return make_column_transformer(*steps)
+
+    one, same, other = transformer(1), transformer(1), transformer(3)
+    assert repr(one) == repr(other)  # scikit-learn leaves the middle out
+    assert _plain(one) == _plain(same) != _plain(other)
+
+
+def test_a_catalog_to_start_from_is_known_by_its_trials(search, trained, tmp_path):
+    X, y = table()
+
+    def start(units):
+        configuration = {"units": units, "activation": "relu"}
+        result = search(1, initial_trials=[configuration], catalog_dir=None).fit(X, y)
+        return result.catalog_
+
+    catalogs = [start(units) for units in (8, 10)]
+    assert repr(catalogs[0]) == repr(catalogs[1])
+    for catalog in [*catalogs, catalogs[0]]:
+        model = search(1, initial_trials=catalog).fit(X, y)
+        assert model.catalog_[0].configuration == catalog[0].configuration
+    assert len(trained) == 4 and len(folders(tmp_path)) == 2
+    # A stored search is known by its trials too, wherever it is.
+    for path in folders(tmp_path):
+        search(1, initial_trials=path).fit(X, y)
+    assert len(trained) == 4
+
+
 def test_the_folder_of_one_search_is_for_it_alone(search, tmp_path):
     X, y = table()
     path = search(2).fit(X, y).catalog_path_
@@ -196,6 +230,16 @@ def test_from_catalog_is_what_fit_gave(search, trained, tiny_space):
     loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_, search_space=tiny_space)
     assert len(clone(loaded).set_params(n_trials=7).fit(X, y).catalog_) == 7
     assert len(trained) == 7
+
+
+def test_from_catalog_takes_the_first_trials_as_fit_does(search):
+    X, y = table()
+    path = search(4).fit(X, y).catalog_path_
+    fewer = search(2).fit(X, y)
+    loaded = AutoDEUQRegressor.from_catalog(path)
+    assert [r.trial_number for r in loaded.catalog_] == [0, 1]
+    assert_array_equal(loaded.predict(X), fewer.predict(X))
+    assert len(AutoDEUQRegressor.from_catalog(path, n_trials=4).catalog_) == 4
 
 
 def test_from_catalog_takes_a_search_that_goes_on(search, monkeypatch):
