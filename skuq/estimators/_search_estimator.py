@@ -24,6 +24,7 @@ from skuq._seeds import draw_entropy
 from skuq._warnings import warn_user
 from skuq.catalog import HeldOut
 from skuq.catalog._catalog import with_decisions
+from skuq.catalog._search_files import read_retrained
 from skuq.ensembles import Selection
 from skuq.estimators._api import forget_fit, to_keras
 from skuq.estimators._callbacks import tells_callbacks
@@ -38,6 +39,7 @@ from skuq.fitted import FittedEnsemble
 from skuq.networks import TabularSpace
 from skuq.predictive._out_of_bag import fit_scale
 from skuq.search import CandidatePredictions, Limits, RunOptions, Search, SearchResult
+from skuq.search._retraining import Retraining
 from skuq.tables import (
     ClassTargets,
     NumberTargets,
@@ -299,39 +301,52 @@ class SearchEstimator:
             if store is not None:
                 begin_search(store, self, search.held_out)
             result = search.run()
-        self._select(result)
-        if self.refit:
-            options = self._options(
-                "refit", trial_timeout=self.trial_timeout, raise_on_failures=False
-            )
-            result = search.refit(result, self._trials_to_keep(), MemberRefitter, options)
-            self.refitted_ = result.refitted
-        elif method.n_repeats and not result.interrupted:
-            self._repeat(method, search, result, given, splits, started)
+            self._select(result)
+            self._retrain(method, search, result, given, splits, store, started)
         self._warn_of_few_members()
         return self
 
-    def _repeat(self, method, search, result, given, splits, started):
-        """Train the selected trials again on other folds, and calibrate with their predictions."""
-        folds = None
-        if splits.parts is not None:
-            rounds = range(1, 1 + method.n_repeats)
-            folds = [given.splits(self, repeat).parts for repeat in rounds]
-        if self.max_time is not None and time.monotonic() - started >= self.max_time:
+    def _retrain(self, method, search, result, given, splits, store, started):
+        """Refit or repeat the selected trials, if that is asked for and there is time."""
+        retraining = self._retraining(method, result)
+        if retraining is None or (result.interrupted and retraining.kind == "repeat"):
             return
-        options = self._options(
-            "repeats",
-            self._time_left(started),
-            self.trial_timeout,
-            raise_on_failures=False,
-            needs_success=False,
-        )
+        timeout = self.trial_timeout
+        if retraining.kind == "refit":
+            make_evaluation = MemberRefitter
+            options = self._options("refit", trial_timeout=timeout, raise_on_failures=False)
+        else:
+            if self.max_time is not None and time.monotonic() - started >= self.max_time:
+                return
+            folds = None
+            if splits.parts is not None:
+                rounds = range(1, 1 + method.n_repeats)
+                folds = [given.splits(self, repeat).parts for repeat in rounds]
+            make_evaluation = functools.partial(MemberRepeater, folds=folds)
+            options = self._options(
+                "repeats",
+                self._time_left(started),
+                timeout,
+                raise_on_failures=False,
+                needs_success=False,
+            )
+        result = retraining.train(search, make_evaluation, options, store)
+        self._take_retrained(method, result)
+
+    def _retraining(self, method, result):
+        """Describe the training after the search; None if there is none."""
+        if self.refit:
+            return Retraining("refit", result, self._trials_to_keep())
+        if not method.n_repeats:
+            return None
         heaviest_first = np.argsort(-self.selection_.weights, kind="stable")
         chosen = self.selection_.indices[heaviest_first].tolist()
-        make_repeater = functools.partial(MemberRepeater, folds=folds)
-        result = search.repeat(result, chosen, make_repeater, method.n_repeats, options)
-        self.repeated_ = result.repeated
-        if len(result.sets) == 1:
+        return Retraining("repeat", result, chosen, method.n_repeats, method.head)
+
+    def _take_retrained(self, method, result):
+        """Predict with the networks trained after the search; calibrate with those of repeats."""
+        self.refitted_, self.repeated_ = result.refitted, result.repeated
+        if result.repeated and len(result.sets) == 1:
             chosen = self.selection_.indices
             candidates = result.candidate_predictions(indices=chosen)
             own = replace(self.selection_, indices=np.arange(len(chosen)))
@@ -666,8 +681,8 @@ class SearchEstimator:
             Trusted types in a scikit-learn transformer given as `preprocess`, see `skuq.load`.
         **params : dict
             Parameters that do not change trials: those of the selection, such as `n_members`, and
-            of the run, such as `n_trials`, of which the first are taken. Also your own functions and objects, such as a
-            `search_space`, which are not stored and are needed to fit again.
+            of the run, such as `n_trials` to take the first trials only. Also your own functions
+            and objects, such as a `search_space`, which are not stored and are needed to fit again.
 
         Returns
         -------
@@ -688,14 +703,21 @@ class SearchEstimator:
             If a file is broken.
         """
         estimator, catalog = load_search(cls, path, trusted, params)
-        estimator._select(SearchResult(catalog))
-        if estimator.refit or estimator._method.n_repeats:
-            trained = "`refit=True` `fit` trains them again on all rows"
-            if not estimator.refit:
-                trained = f"repeats={estimator.repeats!r} `fit` trains more of them"
-            warn_user(
-                f"Members are the networks of the search: with {trained}, which needs the rows.",
-            )
+        method, result = estimator._method, SearchResult(catalog)
+        estimator._select(result)
+        retraining = estimator._retraining(method, result)
+        if retraining is not None:
+            read = functools.partial(read_retrained, estimator.catalog_path_)
+            stored = retraining.stored(read)
+            estimator._take_retrained(method, retraining.joined(stored))
+            # How many repeats a limit of time allows is not known.
+            n_asked = len(retraining.asked)
+            if len(stored) < (n_asked if estimator.max_time is None else 1):
+                warn_user(
+                    f"{n_asked - len(stored)} of {n_asked} {retraining.kind}s of the chosen trials "
+                    "are not stored, and the other networks predict. `fit` with the same rows "
+                    "trains them.",
+                )
         return estimator
 
     def _trials_to_keep(self):

@@ -20,7 +20,7 @@ from skuq.metrics import crps_loss
 from skuq.networks import TabularSpace
 from skuq.persistence import dumps, loads
 from skuq.search import StartingWith, SuccessiveHalving
-from skuq.training import MemberRepeater, predict_members
+from skuq.training import MemberRepeater, MemberTrainer, predict_members
 
 # One small architecture, so that few programs are compiled.
 SMALL = {"fixed_architecture": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}}
@@ -444,11 +444,16 @@ def test_an_interrupted_search_has_no_repeats(tiny_space, wave):
     assert len(model.fitted_.members) == 1 and model.repeated_ == {}
 
 
-def test_a_stored_search_says_that_it_has_no_repeats(wave, tmp_path):
-    model = AutoDEUQRegressor(**{**FAST, "repeats": 1}, catalog_dir=tmp_path).fit(*wave)
-    with pytest.warns(UserWarning, match="with repeats=1 `fit` trains more of them"):
-        again = AutoDEUQRegressor.from_catalog(model.catalog_path_)
-    assert len(again.fitted_.members) < len(model.fitted_.members)
+def test_repeats_of_folds_are_stored(wave, tmp_path, monkeypatch):
+    settings = {**FAST, "repeats": 1, "catalog_dir": tmp_path}
+    model = AutoDEUQRegressor(**settings).fit(*wave)
+    monkeypatch.setattr(MemberTrainer, "__call__", None)  # nothing is trained
+    again = AutoDEUQRegressor(**settings).fit(*wave)
+    loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
+    expected = model.predict(wave[0], return_std=True)
+    for other in (again, loaded):
+        assert other.calibration_ == model.calibration_
+        assert_array_equal(other.predict(wave[0], return_std=True), expected)
 
 
 def test_a_gap_in_a_stored_search_is_filled_by_the_recipe_that_is_missing(wave, tmp_path):

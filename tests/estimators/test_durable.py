@@ -21,7 +21,7 @@ from skuq.catalog import Catalog, CatalogFolder
 from skuq.estimators._durable import _plain
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
 from skuq.networks import GaussianHead
-from skuq.training import MemberTrainer
+from skuq.training import MemberRepeater, MemberTrainer
 
 
 @pytest.fixture
@@ -358,6 +358,86 @@ def test_a_folder_says_what_the_last_fit_said(search, tmp_path):
     size = (model.catalog_path_ / "estimator.skuq").stat().st_size
     model.set_params(n_trials=6).fit(X, y)  # fitted before: nothing of that goes into the file
     assert (model.catalog_path_ / "estimator.skuq").stat().st_size < 1.1 * size
+
+
+def test_repeats_that_are_there_are_not_trained_again(search, trained):
+    X, y = table()
+    model = search(repeats=2).fit(X, y)
+    n_chosen = len(model.selection_)
+    assert len(trained) == 4 + 2 * n_chosen
+    again = search(repeats=2).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
+    assert len(trained) == 4 + 2 * n_chosen
+    for other in (again, loaded):
+        assert_array_equal(other.predict(X, return_std=True), model.predict(X, return_std=True))
+        # They are no trials of the search.
+        assert other.catalog_.to_frame().equals(model.catalog_.to_frame())
+        assert other.leaderboard().equals(model.leaderboard())
+    fewer = AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=1)
+    assert len(fewer.fitted_.members) == 2 * n_chosen
+    assert_array_equal(fewer.predict(X), search(repeats=1).fit(X, y).predict(X))
+    plain = search(repeats=0).fit(X, y)
+    assert len(plain.fitted_.members) == n_chosen and len(trained) == 4 + 2 * n_chosen
+
+
+def test_more_repeats_or_members_train_the_missing_ones(search, trained):
+    X, y = table()
+    first = search(repeats=1, n_members=2).fit(X, y)
+    del trained[:]
+    more = search(repeats=2, n_members=4, selection="top").fit(X, y)
+    n_common = len({*first.selection_.indices} & {*more.selection_.indices})
+    assert len(trained) == 8 - n_common
+    whole = search(repeats=2, n_members=4, selection="top", catalog_dir=None).fit(X, y)
+    assert_array_equal(more.predict(X), whole.predict(X))
+    with pytest.warns(UserWarning, match="4 of 12 repeats of the chosen trials are not stored"):
+        AutoDEUQRegressor.from_catalog(more.catalog_path_, repeats=3)
+
+
+def test_repeats_that_were_cut_off_go_on(search, trained, monkeypatch):
+    X, y = table()
+    repeat, settings = MemberRepeater.__call__, {"repeats": 2, "n_members": 2, "selection": "top"}
+
+    def cut_off(self, *arguments):
+        if len(trained) == 6:
+            raise SystemExit
+        return repeat(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(MemberRepeater, "__call__", cut_off)
+        search(**settings).fit(X, y)
+    model = search(**settings).fit(X, y)
+    assert len(trained) == len(set(trained)) == 8
+    assert_array_equal(model.predict(X), search(**settings, catalog_dir=None).fit(X, y).predict(X))
+
+
+def test_failed_and_damaged_repeats_are_trained_again(search, trained, monkeypatch):
+    X, y = table()
+    settings = {"repeats": 2, "n_members": 2, "selection": "top"}
+
+    def fail(self, *arguments):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="4 of 4 repeats"):
+        patch.setattr(MemberRepeater, "__call__", fail)
+        search(**settings).fit(X, y)
+    model = search(**settings).fit(X, y)
+    assert len(trained) == 8
+    file = next(iter((model.catalog_path_ / "repeat-001").glob("trial-*.skuq")))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match=r"repeat-001/trial-00000\d.skuq cannot be read"):
+        again = search(**settings).fit(X, y)
+    assert len(trained) == 9
+    assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_a_warm_start_keeps_repeats(search, trained):
+    X, y = table()
+    model = search(catalog_dir=None, warm_start=True, repeats=1, n_members=2).fit(X, y)
+    expected, n_trained = model.predict(X), len(trained)
+    assert_array_equal(model.fit(X, y).predict(X), expected)
+    assert len(trained) == n_trained
 
 
 def test_a_folder_may_be_moved(search, trained, tmp_path, tiny_space):
