@@ -120,6 +120,23 @@ def maximize_acquisition(
     "lbfgs" computes in single precision. Where that does not tell points apart, as inputs or
     outputs are far from 0 for how much they vary, it computes in double precision, at about twice
     the time. Maxima near a given start climb on in double precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import Acquisition, maximize_acquisition
+    >>> from skuq.predictive import Posterior
+    >>> tops = np.array([0.2, 0.4])  # two parabolas
+    >>> posterior = Posterior(
+    ...     lambda xp, arguments, X: -((X[:, 0] - arguments[0][:, None]) ** 2),
+    ...     arguments=(tops,), key=None, n_draws=2, output_shape=(),
+    ... )
+    >>> x, value = maximize_acquisition(
+    ...     posterior, Acquisition("mean"), None, [(0, 1)], best=0.0, method="scipy", n_restarts=8,
+    ...     random_state=0,
+    ... )
+    >>> x.round(3), round(value, 3)
+    (array([[0.3]]), -0.01)
     """
     bounds = _check_bounds(bounds)
     _check_numbers(posterior, q, method, n_restarts, min_distance)

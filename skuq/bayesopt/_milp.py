@@ -41,6 +41,18 @@ class ReluReadout:
         Range of the readout: the standard deviation is ``unit * clip(r, l_min, l_max)``.
     unit : float
         Scale of y.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import ReluReadout
+    >>> unit = np.array([[1.0]]), np.array([0.0])  # h = max(0, x)
+    >>> readout = ReluReadout(
+    ...     (unit,), mean=(np.array([0.0, 2.0]), 1.0), raw=(np.array([0.5, 0.0]), 0.0),
+    ...     l_min=0.1, l_max=2.0, unit=1.0,
+    ... )
+    >>> readout(np.array([[-1.0], [3.0]]))
+    (array([1., 7.]), array([0.1, 1.5]))
     """
 
     hidden: tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -118,6 +130,19 @@ def maximize_readout(
     units that cannot change sign need no a. The readout
     ``l_min + max(0, r - l_min) - max(0, r - l_max)`` is maximised, so it needs one more unit and a
     ceiling at l_max only. The problem is NP-hard: some hundred units already take long.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import ReluReadout, maximize_readout
+    >>> unit = np.array([[1.0]]), np.array([0.0])  # h = max(0, x)
+    >>> readout = ReluReadout(
+    ...     (unit,), mean=(np.array([1.0, -2.0]), 0.0), raw=(np.array([0.0, 0.0]), 0.1),
+    ...     l_min=0.1, l_max=2.0, unit=1.0,
+    ... )  # the mean is x up to 0, and -x from there
+    >>> x, value, optimal = maximize_readout(readout, [(-1, 1)], beta=1.0)
+    >>> round(value, 3), optimal
+    (0.1, True)
     """
     bounds, is_integer = _check_domain(readout, bounds, beta, integer, one_hot)
     programme, objective = _programme_of(readout, bounds, beta, is_integer)

@@ -56,6 +56,16 @@ def posterior_of(estimator, n_draws=128, random_state=None):
     ------
     TypeError
         If the estimator has neither.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.gaussian_process import GaussianProcessRegressor
+    >>> from skuq.bayesopt import posterior_of
+    >>> X = np.linspace(0, 1, 5)[:, None]
+    >>> model = GaussianProcessRegressor(optimizer=None).fit(X, X[:, 0])
+    >>> posterior_of(model, n_draws=3, random_state=0)(X).shape
+    (3, 5)
     """
     if hasattr(estimator, "posterior_fn"):
         return estimator.posterior_fn(n_draws=n_draws, random_state=random_state)
@@ -116,7 +126,8 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
     >>> from sklearn.gaussian_process import GaussianProcessRegressor
     >>> from skuq.bayesopt import OutputwiseRegressor
     >>> X = np.linspace(0, 1, 5)[:, None]
-    >>> model = OutputwiseRegressor(GaussianProcessRegressor()).fit(X, np.hstack([X, 2 * X]))
+    >>> one = GaussianProcessRegressor(optimizer=None)  # a clone is fitted to each output
+    >>> model = OutputwiseRegressor(one).fit(X, np.hstack([X, 2 * X]))
     >>> mean, std = model.predict(X, return_std=True)
     >>> mean.shape, std.shape
     ((5, 2), (5, 2))

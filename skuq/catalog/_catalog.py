@@ -26,6 +26,22 @@ class Catalog(Sequence[TrialRecord]):
         The trials, in any order.
     held_out : HeldOut, optional
         Validation rows that every member has predicted.
+
+    Examples
+    --------
+    >>> from skuq.catalog import Catalog, TrialRecord
+    >>> catalog = Catalog(
+    ...     [
+    ...         TrialRecord(1, {"units": 16}, score=0.4),
+    ...         TrialRecord(0, {"units": 8}, status="failed", message="no network"),
+    ...     ]
+    ... )
+    >>> catalog
+    <Catalog of 2 trials, 1 completed>
+    >>> catalog.to_frame()[["trial_number", "status", "score", "units"]]
+       trial_number     status  score  units
+    0             0     failed    NaN      8
+    1             1  completed    0.4     16
     """
 
     def __init__(self, records: Iterable[TrialRecord], held_out: HeldOut | None = None):

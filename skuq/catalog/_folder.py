@@ -66,6 +66,15 @@ class CatalogFolder:
     FileFormatError
         If the description of the search is broken, or the file of a trial does not hold a trial.
         Damaged files of trials are renamed, with a warning.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skuq.catalog import CatalogFolder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with CatalogFolder(folder, {"data": "f00d", "n_members": 5}) as store:
+    ...         store.records, store.entropy  # a new search
+    ([], None)
     """
 
     def __init__(self, catalog_dir: str | os.PathLike[str], parts: dict[str, Any]):

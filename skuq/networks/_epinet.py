@@ -42,6 +42,15 @@ class EpiNet:
     References
     ----------
     NEON, section 2.2.1; Osband et al., "Epistemic neural networks", 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import EpiNet
+    >>> epinet = EpiNet(n_features=6, n_raw=1, n_index=4)
+    >>> weights, prior = epinet.draw(np.random.default_rng(0))
+    >>> [kernel.shape for kernel in prior]
+    [(6, 20), (4, 5, 5), (4, 5, 1)]
     """
 
     n_features: int

@@ -103,6 +103,13 @@ class OperatorNetwork:
     activation : str
     factorized : bool
         As in `Dense`.
+
+    Examples
+    --------
+    >>> from skuq.networks import OperatorNetwork
+    >>> network = OperatorNetwork(n_inputs=4, n_queries=2, n_raw=1, encoder_units=(32,), latent=16)
+    >>> network.shapes[0], network.n_features
+    ((4, 32), 96)
     """
 
     n_inputs: int

@@ -55,6 +55,12 @@ class OperatorHead:
         The last step from raw numbers to values, of all draws alike: ``a * exp(-softplus(b))``,
         ``sigmoid(a) * exp(-softplus(b))`` (NEON's cell towers and interferometer), or a
         function of `keras.ops` from (.., m) to (.., m).
+
+    Examples
+    --------
+    >>> from skuq.networks import OperatorHead
+    >>> OperatorHead(2).n_raw, OperatorHead(2, output_map="decaying").n_raw
+    (2, 4)
     """
 
     n_outputs: int

@@ -202,6 +202,16 @@ class ConformalMixture(_Calibrated):
     Lei, G'Sell, Rinaldo, Tibshirani and Wasserman (2018), "Distribution-Free Predictive
     Inference for Regression", section 5.2 (locally weighted). Tibshirani, Barber, Candès and
     Ramdas (2019), "Conformal Prediction Under Covariate Shift", Eq. 6 (weights).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import ConformalMixture, GaussianMixture
+    >>> normal = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
+    >>> errors = np.arange(1, 10) / 3  # of nine held-out rows, in standard deviations
+    >>> conformal = ConformalMixture(normal, errors, np.arange(1, 10) / 10)
+    >>> conformal.interval(0.8).round(2)
+    array([[-2.67,  2.67]])
     """
 
     scores: np.ndarray

@@ -45,6 +45,20 @@ class CalibrationDrift:
         Current median error, in predicted standard deviations; 0 while the calibration holds.
     spread : float or ndarray of shape (n_outputs,)
         Current width of the 90 % interval, divided by its original width.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from skuq import CalibratedUncertaintyRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 1))
+    >>> y = X[:, 0] + rng.normal(size=300)
+    >>> model = CalibratedUncertaintyRegressor(BayesianRidge()).fit(X, y)
+    >>> for rows in np.split(np.arange(300), 30):
+    ...     _ = model.partial_calibrate(X[rows], y[rows] + 2)  # two standard deviations higher
+    >>> model.drift_.n_rows, bool(model.drift_.shift > 1.5)
+    (300, True)
     """
 
     n_rows: int
@@ -83,6 +97,17 @@ class QuantileTracker:
     Candès (2024), "Conformal inference for online prediction with arbitrary distribution
     shifts", Algorithm 1 (weights of step sizes). Angelopoulos, Candès and Tibshirani (2023),
     "Conformal PID control for time series prediction" (steps of scores instead of levels).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import QuantileTracker
+    >>> scores = np.random.default_rng(0).normal(1.0, 1.0, (500, 1))
+    >>> tracker = QuantileTracker.start()
+    >>> for row in scores:
+    ...     tracker = tracker.updated(row[None])
+    >>> round(tracker.drift(()).shift, 1)
+    0.9
     """
 
     positions: np.ndarray

@@ -59,6 +59,17 @@ class Search:
     seconds : float, default=inf
         Time of the whole fit that the search belongs to. Where it is short, no worker processes
         are started.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from skuq.search import Search, StartingWith
+    >>> def evaluate(configuration, seed):
+    ...     return SimpleNamespace(score=(configuration["x"] - 2) ** 2)
+    >>> proposer = StartingWith([{"x": 0}, {"x": 2}, {"x": 5}], proposer=None)
+    >>> result = Search(evaluate, proposer, n_trials=3, entropy=0).run()
+    >>> [record.score for record in result.catalog]
+    [4, 0, 9]
     """
 
     evaluate: Callable[..., Any]
