@@ -1,4 +1,4 @@
-"""Regressors of functions: from a table of functions to trained operator networks.
+"""Base of the regressors of functions: validate, scale, and train operator networks.
 
 Notation: n functions, q query points, m components.
 """
@@ -35,11 +35,11 @@ from skuq.tables._functions import flat_values
 from skuq.training import Recipe
 from skuq.training._draws import read_network
 
-_FEWEST_FUNCTIONS = 30  # some of which are left out to learn the noise
-#: Folds of which a network leaves out one to learn the noise.
+_FEWEST_FUNCTIONS = 30  # fewer are too few to leave some out and learn the noise
+#: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
 
-#: Constraints of the parameters that all regressors of functions have.
+#: Constraints of the parameters that all regressors of functions share.
 OPERATOR_CONSTRAINTS: dict = {
     "query_points": ["array-like", None],
     "encoder_units": ["array-like", Interval(Integral, 1, None, closed="left")],
@@ -73,7 +73,7 @@ OPERATOR_CONSTRAINTS: dict = {
 
 @dataclass(frozen=True, eq=False)
 class OperatorTraining:
-    """What the networks of one fit are trained with.
+    """Data and settings with which the networks of one fit are trained.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class OperatorTraining:
     by_function : bool
         Whether batches hold whole functions.
     entropy : int
-        Decides all random numbers of the fit.
+        Seed of all random numbers of the fit.
     weight : ndarray of shape (n_functions,)
         Weights of the functions.
     learns_noise : bool
@@ -140,9 +140,7 @@ class OperatorTraining:
         """
         recipe, splits = recipe or self.recipe, None
         if left_out is not None:
-            splits = self.splits(left_out)
-            if not validate:
-                splits = [(train, None) for train, _ in splits]
+            splits = [(own, others if validate else None) for own, others in self.splits(left_out)]
         fields: dict = {} if splits is None else {"splits": splits}
         if self.by_function:
             fields["permutations"] = [self.row_order(k) for k in range(n_members)]
@@ -159,8 +157,10 @@ class OperatorTraining:
         )
         if not self.refine:
             return members
-        rows = [slice(None)] * n_members if splits is None else [train for train, _ in splits]
         data = self.data
+        rows: list = [slice(None)] * n_members
+        if splits is not None:
+            rows = [own for own, _ in splits]
         return [
             member
             if isinstance(member, FloatingPointError)
@@ -181,13 +181,13 @@ class OperatorTraining:
 
     @property
     def n_functions(self) -> int:
-        """Functions to train on."""
+        """Number of functions to train on."""
         return len(self.data.x) // self.n_queries
 
     def folds(self, n_members: int, n_folds: int) -> np.ndarray:
-        """Draw the functions that members leave out: a mask (n_members, n_functions).
+        """Draw the functions that each member leaves out: a mask (n_members, n_functions).
 
-        So many members one after the other leave out each function once.
+        Any `n_folds` members in a row leave out each function exactly once.
         """
         left_out = np.zeros((n_members, self.n_functions), dtype=bool)
         for k in range(n_members):
@@ -198,7 +198,7 @@ class OperatorTraining:
     def splits(self, left_out: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Find the rows that each member trains and validates on.
 
-        All members need equally many: some functions of the smaller parts are there twice.
+        All members need equally many rows, so some functions of smaller parts occur twice.
         """
         parts = []
         for side in (~left_out, left_out):
@@ -207,21 +207,21 @@ class OperatorTraining:
         return list(zip(*parts))
 
     def rows_of(self, functions: np.ndarray) -> np.ndarray:
-        """Find the rows of functions, all pairs of one together."""
+        """Find the rows of functions; the pairs of a function are adjacent."""
         return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
 
     def row_order(self, *purpose):
-        """Return what draws each epoch's order of rows, or None for a plain permutation."""
+        """Make the callable that orders the rows of each epoch; None for a plain permutation."""
         if not self.by_function:
             return None
         return _OrderByFunction(self.n_queries, generator(self.entropy, "order", *purpose))
 
 
 class OperatorRegressor(UncertaintyRegressor):
-    """Fit and score of regressors whose targets are functions, known at query points.
+    """Base class of regressors whose targets are functions, known at query points.
 
-    A subclass trains its networks in `_train`. If it accepts a trained model whose predictions
-    are kept, it prepares that in `_fit_given`.
+    A subclass trains its networks in `_train`. One that accepts a given model prepares it in
+    `_fit_given`.
     """
 
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
@@ -269,7 +269,7 @@ class OperatorRegressor(UncertaintyRegressor):
         given = previous.given if previous else self._fit_given(rows.X, inputs, targets)
         if given is None:
             x, y = inputs.transform(rows.X), targets.transform(rows.y)
-        else:  # only what the given model leaves is learnt
+        else:  # learn the residuals of the given model
             x, y = given.features(rows.X), targets.transform(rows.y, given.mean(rows.X))
         job = OperatorTraining(
             base=_build_base(self, inputs, targets) if given is None else None,
@@ -312,16 +312,16 @@ class OperatorRegressor(UncertaintyRegressor):
             )
 
     def _fit_given(self, X, inputs, targets):
-        """Fit the `GivenBase` of a model whose predictions are kept; None if there is none."""
+        """Fit the `GivenBase` of a given model; return None without one."""
 
     def _learns_noise(self, n_functions, given):
-        """Whether functions are left out to learn the noise."""
+        """Tell whether functions are left out to learn the noise."""
         if not isinstance(self.noise, str) or self.loss == "nll" or given is not None:
             return False
         return n_functions >= _FEWEST_FUNCTIONS
 
     def _known_noise(self, targets):
-        """Standard deviation of the noise of standardised values; 0 where it is not known."""
+        """Compute the known standard deviation of the noise of standardised values, else 0."""
         if isinstance(self.noise, str):
             return np.zeros_like(targets.scale_)
         noise = np.asarray(self.noise, dtype="float64")
@@ -343,10 +343,10 @@ class OperatorRegressor(UncertaintyRegressor):
         Returns
         -------
         draws
-            As of a `FittedOperator`.
+            See `FittedOperator`.
         widths : tuple of two ndarrays of shape (1, m) or (q, m), or None
-            Factor of the draws' distance from their mean, and standard deviation of the noise of
-            standardised values, where they have been learnt.
+            Learnt factor of the epistemic part, and learnt standard deviation of the noise of
+            standardised values; None if they are not learnt.
         """
         raise NotImplementedError
 
@@ -418,7 +418,7 @@ def fit_widths(
     weight = weight[weight > 0]
     factor, noise = np.ones(shape), np.zeros(shape)
     for place in np.ndindex(shape):
-        columns = slice(None)  # also where a column of its own has too few values
+        columns = slice(None)  # all columns share one noise if there are too few functions
         if shape[0] > 1 and len(weight) >= _FEWEST_FUNCTIONS:
             columns = slice(place[0], place[0] + 1)
         own, predicted = (v[:, columns, place[1]] for v in (error, variance))
@@ -426,8 +426,8 @@ def fit_widths(
         own, predicted = own.reshape(-1, 1), predicted.reshape(-1, 1)
         if not own.any():
             continue
-        # Of two ways to explain errors that are larger than predicted, noise is the first to try:
-        # rows of equal variance cannot tell it from a factor.
+        # Errors larger than predicted are attributed to noise first, not to the factor: equal
+        # predicted variances cannot tell them apart.
         ratio = np.average(own[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
         ratio = min(ratio, 1.0)
         a, floor = fit_scale(own, ratio * predicted, rows, prior_rows=0)
@@ -436,7 +436,7 @@ def fit_widths(
 
 
 def _recipe(model, n_functions, n_queries) -> Recipe:
-    """Make the recipe from an estimator's parameters: whole epochs, for at least `steps` steps."""
+    """Make the recipe of an estimator: the fewest whole epochs with at least `steps` steps."""
     n_steps = model.steps(n_functions) if callable(model.steps) else model.steps
     if not isinstance(n_steps, Integral) or n_steps < 1:
         raise ValueError(
@@ -464,7 +464,7 @@ def _recipe(model, n_functions, n_queries) -> Recipe:
 
 
 def _build_base(model, inputs, targets):
-    """Build the base network: a description, or the JSON of what the user builds."""
+    """Build the base network: its description, or the JSON of the model that the user builds."""
     n_inputs, n_queries = len(inputs.scaling.scale_), inputs.query_points.shape[1]
     n_raw = targets.head.n_raw
     if model.build_base is not None:
@@ -493,7 +493,7 @@ def _build_base(model, inputs, targets):
 
 @dataclass(frozen=True)
 class _OrderByFunction:
-    """Random orders of rows in which those of a function stay together."""
+    """Random orders of rows that keep the rows of a function together."""
 
     n_queries: int
     rng: np.random.Generator

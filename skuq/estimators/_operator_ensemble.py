@@ -242,7 +242,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         return draws, self._widths(job, draws, left_out[kept])
 
     def _widths(self, job, draws, left_out):
-        """Fit the factor of the spread and the noise to functions that members have left out."""
+        """Fit the epistemic factor and the noise to functions that members have left out."""
         values, _ = job.head.values(ARRAYS, draws.raw(job.data.x, draws.index))
         unseen = np.repeat(left_out, job.n_queries, axis=1)[..., None]
         n_unseen = unseen.sum(axis=0)

@@ -26,16 +26,16 @@ _LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm
 
 @dataclass(frozen=True)
 class Dense:
-    """A dense layer, with random weight factorisation on request.
+    """A dense layer, optionally with random weight factorisation.
 
     Parameters
     ----------
     n_inputs, n_units : int
     activation : str
     factorized : bool
-        The kernel is ``g * v`` with one factor g an output, all of them trained, which changes
-        the steps an optimiser takes but not what the layer can say. At first log(g) is normal
-        with mean 1 and standard deviation 0.01, as in the code of NEON's authors.
+        The kernel is ``g * v`` with one factor g for each output; both are trained. This changes
+        the optimiser's steps, but not the functions that the layer can represent. At first log(g)
+        is normal with mean 1 and standard deviation 0.01, as in the code of NEON's authors.
 
     References
     ----------
@@ -55,7 +55,7 @@ class Dense:
         return shapes + [(self.n_units,)] * self.factorized
 
     def draw(self, rng) -> list[np.ndarray]:
-        """First weights: Glorot's normal kernel, biases of 0."""
+        """Draw first weights: Glorot's normal kernel, and biases of 0."""
         spread = math.sqrt(2 / (self.n_inputs + self.n_units))
         kernel, bias = rng.normal(0, spread, self.shapes[0]), np.zeros(self.n_units)
         if not self.factorized:
@@ -64,17 +64,17 @@ class Dense:
         return [kernel / g, bias, g]
 
     def kernel(self, xp, weights):
-        """The matrix (.., n_inputs, n_units) that rows are multiplied with."""
+        """Compute the kernel (.., n_inputs, n_units)."""
         return weights[0] * weights[2][..., None, :] if self.factorized else weights[0]
 
     def __call__(self, space: Namespace, weights, x):
-        """(.., N, n_inputs) to (.., N, n_units)."""
+        """Apply the layer: (.., N, n_inputs) to (.., N, n_units)."""
         y = space.xp.matmul(x, self.kernel(space.xp, weights)) + weights[1][..., None, :]
         return space.activation(self.activation)(y)
 
 
 def tile_columns(xp, y, n):
-    """Columns of y over and over until there are n."""
+    """Repeat the columns of y until there are n."""
     times = -(-n // y.shape[-1])
     return xp.concatenate([y] * times, axis=-1)[..., :n]
 
@@ -87,19 +87,19 @@ class OperatorNetwork:
     Parameters
     ----------
     n_inputs, n_queries, n_raw : int
-        d_u, d_y, and how many numbers it gives.
+        d_u, d_y, and the number of outputs.
     encoder_units : tuple of int
         Widths of the encoder's hidden layers.
     latent : int
         Length of the latent vector beta.
     decoder : {"split", "concat"}
-        "split" cuts beta into as many chunks as the decoder has hidden layers, each of which
-        takes one of them; "concat" gives all of it to the first.
+        "split" gives each hidden layer of the decoder one of equally long chunks of beta; "concat"
+        gives all of beta to the first.
     decoder_units : tuple of int
     fourier_scale : float, optional
-        The decoder sees cosines and sines of y times a (trained) matrix with normal entries
-        of this standard deviation at first; without it y itself, repeated until it is as
-        long as the part of beta beside it.
+        The decoder gets cosines and sines of y times a trained matrix, whose first entries are
+        normal with this standard deviation. Without it the decoder gets y itself, repeated until
+        it is as long as its chunk of beta.
     activation : str
     factorized : bool
         As in `Dense`.
@@ -125,12 +125,12 @@ class OperatorNetwork:
 
     @property
     def n_features(self) -> int:
-        """Length of what an EpiNet sees: beta, the last hidden layer, y as long as beta."""
+        """Length of the EpiNet's features: beta, the last hidden layer, y as long as beta."""
         return 2 * self.latent + self.decoder_units[-1]
 
     @property
     def _chunk(self) -> int:
-        """Length of the part of beta that the decoder's first layer sees."""
+        """Length of the chunk of beta that the decoder's first layer gets."""
         return self.latent // (len(self.decoder_units) if self.decoder == "split" else 1)
 
     @functools.cached_property
@@ -160,7 +160,7 @@ class OperatorNetwork:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the trained variables: encoder, frequencies, decoder."""
+        """Shapes of the trained variables: those of encoder, frequencies and decoder."""
         encoder, decoder = self._layers
         frequencies = [(self.n_queries, self._n_frequencies)] * self._has_frequencies
         return (
@@ -170,7 +170,7 @@ class OperatorNetwork:
         )
 
     def draw(self, rng) -> list[np.ndarray]:
-        """First weights."""
+        """Draw first weights."""
         encoder, decoder = self._layers
         weights = [part for layer in encoder for part in layer.draw(rng)]
         if self._has_frequencies:
@@ -179,7 +179,7 @@ class OperatorNetwork:
         return weights + [part for layer in decoder for part in layer.draw(rng)]
 
     def __call__(self, space: Namespace, weights, x):
-        """Raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
+        """Compute raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
         xp, weights = space.xp, iter(weights)
         u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
         encoder, decoder = self._layers
@@ -257,7 +257,7 @@ class OperatorNetwork:
         """
         encoder, decoder = self._layers
         weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
-        # Of each layer: itself, its variables, its input, and what its activation sees.
+        # For each layer: the layer, its variables, its input, and the input of its activation.
         trace: list[Any] = []
 
         def apply(layer, value):
@@ -282,7 +282,7 @@ class OperatorNetwork:
             value = apply(layer, value)
         raw = apply(decoder[-1], value)
 
-        # Backwards: `d` (n_raw, N, width) is the derivative by what comes out of a layer.
+        # Backwards: `d` (n_raw, N, width) is the derivative with respect to a layer's output.
         d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
         d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
         for k in reversed(range(len(decoder))):
@@ -319,17 +319,33 @@ class Derivatives:
     raw: np.ndarray
     blocks: tuple[tuple[np.ndarray, np.ndarray], ...]
 
-    def gram(self) -> np.ndarray:
-        """Compute J J^T (N n_raw, N n_raw), the tangent kernel."""
-        n, n_raw = self.raw.shape
-        total = np.zeros((n_raw, n, n_raw, n))
-        for left, right in self.blocks:
+    @property
+    def n_weights(self) -> int:
+        """Number of weights, P."""
+        return sum(left.shape[1] * right.shape[2] for left, right in self.blocks)
+
+    def rows(self, numbers: np.ndarray) -> Derivatives:
+        """Take the derivatives at some of the rows."""
+        blocks = tuple((left[numbers], right[:, numbers]) for left, right in self.blocks)
+        return Derivatives(self.raw[numbers], blocks)
+
+    def gram(self, other: Derivatives | None = None) -> np.ndarray:
+        """Compute the tangent kernel J J'^T (N n_raw, N' n_raw), by default of J with itself."""
+        other = self if other is None else other
+        (n, n_raw), n_others = self.raw.shape, len(other.raw)
+        total = np.zeros((n_raw, n, n_raw, n_others))
+        for (left, right), (left_2, right_2) in zip(self.blocks, other.blocks):
             # The inner product of two outer products is the product of two inner products.
-            flat = right.reshape(n_raw * n, -1)
-            inner = (flat @ flat.T).reshape(total.shape)
-            inner *= (left @ left.T)[:, None, :]
+            flat, flat_2 = right.reshape(n_raw * n, -1), right_2.reshape(n_raw * n_others, -1)
+            inner = (flat @ flat_2.T).reshape(total.shape)
+            inner *= (left @ left_2.T)[:, None, :]
             total += inner
         return total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
+
+    def diagonal(self) -> np.ndarray:
+        """Compute the diagonal (N n_raw,) of J J^T."""
+        parts = ((left**2).sum(axis=1) * (right**2).sum(axis=2) for left, right in self.blocks)
+        return np.sum(list(parts), axis=0).T.ravel()
 
     def along(self, directions: np.ndarray) -> np.ndarray:
         """Compute directions (S, P) times J^T: changes (S, N n_raw) of the raw outputs."""
@@ -354,7 +370,7 @@ class Derivatives:
 
 
 def slope(space: Namespace, activation: str, x):
-    """Derivative of an activation, by differences in double precision."""
+    """Compute the derivative of an activation, by central differences in double precision."""
     function, step = space.activation(activation), 1e-5
     if space.xp is np:
         return (function(x + step) - function(x - step)) / (2 * step)
@@ -364,9 +380,9 @@ def slope(space: Namespace, activation: str, x):
 
 
 def _backward(traced, d):
-    """Derivatives by a layer's input, and blocks of `Derivatives` for its variables, last first.
+    """Compute derivatives with respect to a layer's input, and blocks of its variables, last first.
 
-    `d` (n_raw, N, n_units) are the derivatives by its output.
+    `d` (n_raw, N, n_units) holds the derivatives with respect to its output.
     """
     layer, weights, value, before = traced
     if layer.activation != "linear":
@@ -379,12 +395,12 @@ def _backward(traced, d):
 
 
 def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
-    """A Keras model with inputs u and y as a base network: its configuration, as JSON.
+    """Convert a Keras model with inputs u and y to a base network: its configuration, as JSON.
 
     The model is functional, with inputs (N, n_inputs) and (N, n_queries) and one output
-    (N, n_raw). The result is a model of rows [u, y] that gives the raw outputs, then features:
-    what enters the model's last layers of weights, u and y. Raise ValueError for another kind of
-    model, or one that has no weights or cannot be rebuilt from its configuration.
+    (N, n_raw). The result is a model of rows [u, y] whose outputs are the raw outputs, followed by
+    features: the inputs of the model's last layers with weights, u and y. Raise ValueError for
+    another kind of model, or one that has no weights or cannot be rebuilt from its configuration.
     """
     from skuq.backend import keras
 

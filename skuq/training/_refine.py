@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy import linalg, optimize
@@ -54,7 +55,7 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     x, y = x[used].astype("float64"), y[used].astype("float64")
     root = np.repeat(np.sqrt(weight[used] / weight[used].mean()), y.shape[1])
     network, variables = variables_of(member)
-    base = network.network.base
+    base: Any = network.network.base
     # What the frozen prior network adds to the base is a constant of every row.
     targets = (y - predict_draws(member, x)[0] + base(ARRAYS, variables, x)[0]).ravel()
 
