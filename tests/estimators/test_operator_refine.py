@@ -69,6 +69,12 @@ def test_steps_of_levenberg_and_marquardt_find_scipys_minimum():
     assert_allclose(found, other.x, rtol=1e-4)
 
 
+def test_rows_that_are_nearly_equal_are_refined():
+    u = np.concatenate([inputs(5), inputs(5) + 1e-9, inputs(5) + 1e-7])
+    model = ensemble(refine=True, steps=100).fit(u, waves(u))
+    assert rms_at_data(model, u) < 1e-3
+
+
 def test_rows_of_weight_zero_are_not_met():
     u, weight = inputs(10), np.r_[np.ones(9), 0.0]
     values = waves(u)
