@@ -31,7 +31,7 @@ BESIDE_TORCH = [
         "packaging",
     ),
     *("scipy<1.13", "numpy<2", "scikit-learn<1.6", "joblib", "threadpoolctl", "markupsafe"),
-    "pyyaml",
+    *("packaging", "pyyaml"),
 ]
 
 
