@@ -22,7 +22,7 @@ from skuq.predictive import (
     Mixture,
     RecalibratedMixture,
 )
-from skuq.predictive._calibration import scaled_probabilities
+from skuq.predictive._class_calibration import scaled_probabilities
 from skuq.tables import ForeignInputs
 
 SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0

@@ -26,13 +26,11 @@ from skuq.predictive import GroupedDistribution
 from skuq.predictive._calibration import (
     effective_rows,
     fit_levels,
-    fit_scale,
-    fit_spread,
-    fit_temperature,
-    fit_vector_scaling,
+    fit_std_factor,
     pool_variances,
     weighted_quantile,
 )
+from skuq.predictive._class_calibration import fit_spread, fit_temperature, fit_vector_scaling
 
 _PRIOR_ROWS = 20  # rows that the calibration of all rows counts for in that of a group
 _PRIOR_LEVELS = (np.arange(200) + 0.5) / 200
@@ -212,7 +210,7 @@ def _learn_output(
     Returns what all rows learn together, and then each group; `codes` are its rows' positions.
     """
     weights = np.split(weight, np.cumsum([len(y) for y in ys])[:-1])
-    scale = fit_scale(list(mixtures), list(ys), weights)
+    scale = fit_std_factor(list(mixtures), list(ys), weights)
     if not _has_errors(mixtures, ys) and all((m.std == 1).all() for m in mixtures):
         scale = SMALLEST_STD  # of a point estimator that makes no errors
     whole = _errors(method, mixtures, ys, scale)
@@ -222,7 +220,7 @@ def _learn_output(
     groups = [_select(group, mixtures, ys, weights, codes) for group in range(n_groups)]
     n_rows = np.array([effective_rows(np.concatenate(w)) for _, _, w in groups])
     # Groups without errors say nothing of the unit: 0 counts as unknown.
-    own = np.array([fit_scale(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
+    own = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # Squares of heavy-tailed errors tell less of a variance than those of normal ones.
     kurtosis = _kurtosis(groups, own)
     scales = np.sqrt(pool_variances((own / scale) ** 2, 2 * n_rows / (kurtosis - 1))) * scale

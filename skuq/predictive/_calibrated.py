@@ -14,6 +14,7 @@ from scipy import special
 
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._piecewise_linear import PiecewiseLinear
 from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
 
@@ -89,32 +90,17 @@ class RecalibratedMixture(_Calibrated):
     predicted: np.ndarray
     observed: np.ndarray
 
-    def _map(self, levels: np.ndarray, forward: bool) -> np.ndarray:
-        """R or its inverse, output by output, of levels (.., n[, m])."""
-        source, target = (self.predicted, self.observed)[:: 1 if forward else -1]
-        if source.ndim == 1:
-            return np.interp(levels, source, target)
-        maps = [
-            np.interp(levels[..., k], source[:, k], target[:, k]) for k in range(source.shape[1])
-        ]
-        return np.stack(maps, axis=-1)
-
-    def _slope(self, levels: np.ndarray) -> np.ndarray:
-        """Derivative of R at levels (n[, m])."""
-        predicted, observed = (a.reshape(len(a), -1) for a in (self.predicted, self.observed))
-        slopes = np.diff(observed, axis=0) / np.diff(predicted, axis=0)
-        columns = [
-            own[np.clip(np.searchsorted(knots, column) - 1, 0, len(own) - 1)]
-            for own, knots, column in zip(slopes.T, predicted.T, levels.reshape(len(levels), -1).T)
-        ]
-        return np.stack(columns, axis=1).reshape(levels.shape)
+    @property
+    def _map(self) -> PiecewiseLinear:
+        """R, from predicted to observed levels."""
+        return PiecewiseLinear(self.predicted, self.observed)
 
     def _base_levels(self, levels: np.ndarray) -> np.ndarray:
-        return np.clip(self._map(levels, forward=False), _EDGE, 1 - _EDGE)
+        return np.clip(self._map.inverse(levels), _EDGE, 1 - _EDGE)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output."""
-        return self._map(self.base.cdf(y), forward=True)
+        return self._map(self.base.cdf(y))
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -128,7 +114,7 @@ class RecalibratedMixture(_Calibrated):
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row, of all outputs together. Shape (n,)."""
         y = np.asarray(y, dtype=float)
-        slope = np.log(self._slope(self.base.cdf(y)))
+        slope = np.log(self._map.slope(self.base.cdf(y)))
         if slope.ndim == 1:
             return self.base.log_prob(y) + slope
         marginals = [self.base.output(k).log_prob(y[:, k]) for k in range(y.shape[1])]

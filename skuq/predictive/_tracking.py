@@ -12,6 +12,7 @@ from scipy import special
 
 from skuq._registry import saved_as
 from skuq.predictive._adapted import increasing
+from skuq.predictive._online_weights import remember, update_weights
 
 _TAIL = np.array([0.005, 0.01, 0.025, 0.05])
 LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
@@ -28,7 +29,6 @@ _SCALE_MEMORY = 2  # position of the memory whose quantiles give the unit of the
 _SMALLEST_UNIT = 1e-3
 _HORIZON = 500  # rows over which the weighted steps should be as good as the best step size
 _SHARE = 1 / (2 * _HORIZON)  # share of the weight that is redistributed at each row
-_REMEMBERED = 500  # last rows that `CalibrationDrift` describes
 _STEP_ROWS = 24  # largest number of rows in one step of the quantiles
 
 
@@ -147,8 +147,6 @@ class QuantileTracker:
         k, n = len(MEMORIES), len(scores)
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
-        weights = self.weights * np.exp(-rate * (losses - losses.min(axis=0)))
-        weights /= weights.sum(axis=0)
         share = 1 - (1 - _SHARE) ** n
         positions = self.positions
         for start in range(0, n, _STEP_ROWS):
@@ -156,14 +154,13 @@ class QuantileTracker:
             push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
             unit = _spread(positions[_SCALE_MEMORY])  # (m,)
             positions = positions + unit * _STEPS[..., None] * push
-        last = scores[-_REMEMBERED:]
-        seen = np.stack([last, self._levelled(last)], axis=1)
+        seen = np.stack([scores, self._levelled(scores)], axis=1)  # (T, 2, m)
         return QuantileTracker(
             positions,
-            (1 - share) * weights + share * _PRIOR,
+            update_weights(self.weights, rate * losses, share, _PRIOR),
             energy,
             self.n_rows + n,
-            np.concatenate([self.recent, seen])[-_REMEMBERED:],
+            remember(self.recent, seen),
         )
 
     def _losses(self, scores: np.ndarray, output: int) -> np.ndarray:
