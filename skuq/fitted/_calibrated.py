@@ -55,6 +55,11 @@ class Calibration:
 
     __repr__ = record_repr
 
+    @property
+    def whole(self) -> Calibration:
+        """The calibration that was learnt from all rows: this one."""
+        return self
+
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         return self.apply(regressor_distribution(estimator, X, self.method), X)
@@ -123,6 +128,16 @@ class ClassCalibration:
     spread: float = 1.0
 
     __repr__ = record_repr
+
+    @property
+    def whole(self) -> ClassCalibration:
+        """The calibration that holds what was learnt from all rows: this one."""
+        return self
+
+    @property
+    def temperature(self) -> float:
+        """One over the mean slope of all rows, which stands after those of groups."""
+        return float(1 / np.atleast_2d(self.slopes)[-1].mean())
 
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""

@@ -22,7 +22,7 @@ from skuq._registry import saved_as
 from skuq._reprs import record_repr
 from skuq._warnings import warn_user
 from skuq.exceptions import CalibrationWarning
-from skuq.fitted._calibrated import regressor_distribution
+from skuq.fitted._calibrated import Calibration, regressor_distribution
 from skuq.predictive._calibration import effective_rows
 from skuq.tables import TablePreprocessor
 
@@ -203,6 +203,12 @@ class WeightedCalibration:
     ratio: DensityRatio
 
     __repr__ = record_repr
+
+    @property
+    def whole(self) -> Calibration:
+        """The calibration that was learnt from all rows."""
+        whole: Calibration = self.calibration.whole
+        return whole
 
     @property
     def method(self) -> str:

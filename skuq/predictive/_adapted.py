@@ -117,9 +117,7 @@ class AdaptedDistribution(Continuous):
         slopes = (tracked[ends] - tracked[middle]) / (nominal[ends] - nominal[middle])
         low, high = np.maximum(slopes, _STEEPEST)[:, None]
         x = np.concatenate([nominal[:1] - far, nominal, nominal[-1:] + far])
-        y = np.concatenate(
-            [self.tracked[:1] - far * low, self.tracked, self.tracked[-1:] + far * high]
-        )
+        y = np.concatenate([tracked[:1] - far * low, tracked, tracked[-1:] + far * high])
         return PiecewiseLinear(np.broadcast_to(x, y.shape), y)
 
     @property
@@ -131,10 +129,8 @@ class AdaptedDistribution(Continuous):
     @property
     def _variance_factor(self) -> np.ndarray:
         """Second moment () or (m,) of the mapped scores of a standard normal."""
-        nodes = np.broadcast_to(
-            _NODES.reshape(-1, *[1] * (self.tracked.ndim - 1)),
-            (len(_NODES), *self.tracked.shape[1:]),
-        )
+        shape = self.tracked.shape[1:]
+        nodes = np.broadcast_to(_as_column(_NODES, len(shape)), (len(_NODES), *shape))
         return np.asarray(_NODE_WEIGHTS @ self._map(nodes) ** 2)
 
     @property
