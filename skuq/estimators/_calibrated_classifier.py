@@ -48,7 +48,8 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         Splitter for out-of-fold predictions; None is 5-fold cross-validation. "prefit" takes a
         fitted estimator as it is; then pass rows to `fit` that it has not seen.
     n_jobs : int or None, default=None
-        Number of folds that are fitted in parallel; None is 1 unless joblib is configured otherwise.
+        Number of folds that are fitted in parallel; None is 1, unless in a
+        `joblib.parallel_config` context.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.

@@ -48,7 +48,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         Splitter for out-of-fold predictions; None is 5-fold cross-validation. "prefit" takes a
         fitted estimator as it is; then pass rows to `fit` that it has not seen.
     n_jobs : int or None, default=None
-        Number of folds that are fitted in parallel; None is 1 unless joblib is configured otherwise.
+        Number of folds that are fitted in parallel; None is 1, unless in a
+        `joblib.parallel_config` context.
     verbose : int or None, default=None
         Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
         fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
@@ -83,17 +84,17 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     Notes
     -----
-    Folds train on fewer rows than the final estimator, so that its uncertainty tends to be too large
-    rather than too small. The default folds are not shuffled; for sorted rows use
+    Folds train on fewer rows than the final estimator, so that its uncertainty tends to be too
+    large rather than too small. The default folds are not shuffled; for sorted rows use
     ``cv=KFold(5, shuffle=True, random_state=0)``. The conformal guarantee is exact with
     ``cv="prefit"``; over folds it holds as far as the final fit and the fits of the folds agree.
     Calibration in `fit` does not account for shift: `recalibrate` uses inputs of the target
     population, and `partial_calibrate` uses truths as they arrive.
 
     After `partial_calibrate` the distribution is a `skuq.predictive.AdaptedDistribution`. Quantiles
-    of the truths' normal scores are tracked with six step sizes, which are weighted by their losses.
-    The standard deviation is the root mean square distance from the point prediction, so that a
-    bias increases it. With "conformal", density and samples then follow the intervals.
+    of the truths' normal scores are tracked with six step sizes, which are weighted by their
+    losses. The standard deviation is the root mean square distance from the point prediction, so
+    that a bias increases it. With "conformal", density and samples then follow the intervals.
 
     References
     ----------

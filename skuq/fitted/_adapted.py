@@ -1,4 +1,4 @@
-"""Calibrations that follow a stream of truths."""
+"""Update calibrations with a stream of truths."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from skuq.predictive import (
 from skuq.predictive._adapted import normal_scores
 from skuq.predictive._tracking import NOMINAL
 
-_FAR = 1000  # standard deviations
+_FAR = 1000  # predicted standard deviations beyond which a truth gives a warning
 
 
 @saved_as("fitted.AdaptedCalibration")
@@ -74,7 +74,7 @@ class AdaptedCalibration:
         return self.tracker.drift(np.shape(self.scale))
 
     def updated(self, estimator: Any, X: Any, y: np.ndarray) -> AdaptedCalibration:
-        """Learn from truths (n[, m]) in the order of their arrival."""
+        """Learn from truths (n[, m]), in the order of their arrival."""
         mixture = regressor_distribution(estimator, X, self.start.method)
         scores = normal_scores(self.start.smooth(mixture, X), y)
         furthest = abs(scores).max()
@@ -122,13 +122,13 @@ class AdaptedClassCalibration:
         return self.tracker.drift()
 
     def updated(self, estimator: Any, X: Any, codes: np.ndarray) -> AdaptedClassCalibration:
-        """Learn from the classes' codes (n,) in the order of their arrival."""
+        """Learn from class codes (n,), in the order of their arrival."""
         proba = self.start.distribution(estimator, X).mean
         return AdaptedClassCalibration(self.start, self.tracker.updated(proba, codes))
 
 
 def adapt(calibration: Any) -> AdaptedCalibration | AdaptedClassCalibration:
-    """Make a calibration ready to follow a stream of truths, if it is not."""
+    """Make a calibration one that can be updated with truths, if it is not."""
     if isinstance(calibration, AdaptedCalibration | AdaptedClassCalibration):
         return calibration
     if isinstance(calibration, ClassCalibration):

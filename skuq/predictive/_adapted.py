@@ -110,7 +110,7 @@ class AdaptedDistribution(Continuous):
 
     @property
     def _map(self) -> PiecewiseLinear:
-        """The map r, with a further knot far beyond either end."""
+        """The map r from nominal to tracked scores, with a further knot far beyond either end."""
         nominal, tracked = _as_column(self.nominal, self.tracked.ndim - 1), self.tracked
         ends, middle, far = [0, -1], len(nominal) // 2, 1e3
         # Mean slopes (2[, m]) from the middle to either end.

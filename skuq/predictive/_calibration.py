@@ -44,8 +44,8 @@ def fit_std_factor(
         scaled = (m.scaled(np.exp(log_c)) for m in mixtures)
         return -sum(w @ s.log_prob(y) for s, y, w in zip(scaled, ys, weights))
 
-    # From the best of a coarse grid, which holds 1 and the moments' answer: a member that is
-    # wildly unsure pulls that far away from the maximum.
+    # The search begins at the best point of a coarse grid. Moments alone would start it far from
+    # the maximum if one member has a very large standard deviation.
     start = np.log(moment)
     grid = np.unique(
         np.concatenate([np.linspace(min(start, 0) - 2, max(start, 0) + 2, 25), [0.0, start]])
@@ -54,7 +54,7 @@ def fit_std_factor(
 
 
 def root_mean_square(values: np.ndarray, weights: np.ndarray) -> float:
-    """Root mean square of values (n,), whose squares may overflow or vanish."""
+    """Compute the root mean square of values (n,), whose squares may overflow or vanish."""
     largest = abs(values).max()
     if largest == 0:
         return 0.0
@@ -71,7 +71,7 @@ def minimise(loss: Callable[[float], float], grid: np.ndarray) -> float:
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike) -> np.ndarray:
-    """Smallest values at which the share of weight reaches each level."""
+    """Compute the smallest values (q,) at which the share of the weight reaches each level."""
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
     at = np.searchsorted(share, np.asarray(levels) - 1e-12)
@@ -79,7 +79,7 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike
 
 
 def effective_rows(weights: np.ndarray) -> float:
-    """Compute how many rows of equal weight tell as much as rows of these weights (n,)."""
+    """Compute the effective number of rows with weights (n,): (sum w)**2 / sum w**2."""
     total = weights.sum()
     return float(total**2 / np.sum(weights**2)) if total > 0 else 0.0
 
@@ -87,30 +87,28 @@ def effective_rows(weights: np.ndarray) -> float:
 def fit_levels(
     pit: np.ndarray, weights: np.ndarray, n_rows: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fit knots (n_knots,) of the map from predicted to observed levels (Kuleshov et al., 2018).
+    """Fit the map from predicted to observed levels, and return its knots, (n_knots,) each.
 
-    The isotonic fit of the observed on the predicted levels is the distribution function of
-    the PIT values (n,). Between knots, of which each holds ten values or more, and twenty at
-    most, it is linear, so that there is a density. Both ends increase strictly from 0 to 1.
-    `n_rows` is the effective number of rows.
+    The isotonic fit of observed to predicted levels is the distribution function of the PIT values
+    (n,) (Kuleshov et al., 2018). Here it is linear between at most 21 knots, with ten effective
+    rows or more between them, so that there is a density. Both results increase strictly from 0 to
+    1. `n_rows` is the effective number of rows.
     """
-    n_knots = int(
-        np.clip((n_rows + 1e-6) // 10, 1, 20)
-    )  # n_rows is rounded where weights are equal
+    n_knots = int(np.clip((n_rows + 1e-6) // 10, 1, 20))  # 99.999.. effective rows are 100
     observed = np.arange(n_knots + 1) / n_knots
     inner = weighted_quantile(pit, weights, observed[1:-1])
     predicted = np.concatenate([[0.0], inner, [1.0]])
-    # Strictly increasing where values pile up: a thousandth of the identity.
+    # A thousandth of the identity makes the map strictly increasing where values are equal.
     return 0.999 * predicted + 0.001 * observed, observed
 
 
 def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Average the variance of each group with that of all, the more so the less groups differ.
+    """Shrink the variances of groups towards a common one, by empirical Bayes.
 
-    Empirical Bayes: variances (G,) with so many degrees of freedom are taken for draws around true
-    ones with a scaled inverse chi-square distribution, whose two parameters are found from the
-    mean and the variance of the logarithms. Groups that differ by no more than chance get one
-    variance.
+    The true variances have a scaled inverse chi-square prior, and their estimates (G,) have the
+    given degrees of freedom (G,). The two parameters of the prior are found from the mean and the
+    variance of the logarithms. Groups that differ by no more than chance get one variance. A
+    variance of 0 counts as unknown for the prior.
 
     References
     ----------
@@ -121,23 +119,26 @@ def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
     if used.sum() < 2:
         return np.full(len(variances), variances.max())
     half = 0.5 * degrees[used]
+    # Unbiased logarithms of the variances, and the variances of their errors (Smyth, 6.2).
     logs = np.log(variances[used]) - special.digamma(half) + np.log(half)
-    # A group of few rows tells little of how much groups differ.
     noise = special.polygamma(1, half)
-    weight = 1 / (noise + 0.1)
-    centre = np.average(logs, weights=weight)
-    spread = np.average((logs - centre) ** 2 - noise, weights=weight)
-    spread *= len(logs) / (len(logs) - 1)
+    weight = 1 / (noise + 0.1)  # small for groups of few rows, which say little of the prior
+    weight /= weight.sum()
+    centre = weight @ logs
+    # The weighted variance about the weighted mean has the expectation
+    # sum w (1 - w) (spread + noise).
+    share = weight * (1 - weight)
+    spread = (weight @ (logs - centre) ** 2 - share @ noise) / share.sum()
     if spread < _SMALLEST_SPREAD:
         return np.full(len(variances), np.average(variances[used], weights=degrees[used]))
-    prior = _inverse_trigamma(spread)  # half of the degrees of freedom
+    prior = _inverse_trigamma(spread)  # half of the prior's degrees of freedom
     typical = np.exp(centre + special.digamma(prior) - np.log(prior))
     averaged: np.ndarray = (2 * prior * typical + degrees * variances) / (2 * prior + degrees)
     return averaged
 
 
 def _inverse_trigamma(value: float) -> float:
-    """Find x with trigamma(x) = value."""
+    """Solve trigamma(x) = value."""
 
     def excess(log_x: float) -> float:
         return float(special.polygamma(1, np.exp(log_x))) - value

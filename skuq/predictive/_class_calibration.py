@@ -25,8 +25,8 @@ _LARGEST_SPREAD = 5.0
 def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> float:
     """Fit the temperature T of averaged probabilities by maximum likelihood (Guo et al., 2017).
 
-    A standard normal prior of log(T) keeps it from 0 where every row's class is the most probable:
-    a few such rows do not show that the classifier never errs.
+    The prior of log(T) is standard normal. Without it T would be 0 if every row's class is the most
+    probable one, and a few such rows do not show that the classifier never errs.
     """
     rows = np.arange(len(codes))
 
@@ -39,10 +39,10 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
 
 
 def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
-    """Probabilities to the power 1 / T, normalised.
+    """Raise probabilities (n, C) to the power 1 / T, and normalise them.
 
-    A 0 counts as the rounding of 1: a class that a neighbourhood or a tree has not seen is
-    not impossible, and a temperature above 1 says how far it is.
+    A probability of 0 counts as 2e-16, because a class that a neighbourhood or a tree has not seen
+    is not impossible.
     """
     return scaled_probabilities(proba, 1 / temperature, 0.0)
 
@@ -50,7 +50,7 @@ def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
 def scaled_probabilities(
     proba: np.ndarray, slopes: float | np.ndarray, biases: float | np.ndarray
 ) -> np.ndarray:
-    """Probabilities (n, C) whose logarithms are multiplied and added to, normalised.
+    """Multiply the logarithms of probabilities (n, C) by slopes, add biases, and normalise.
 
     Slopes and biases broadcast against (n, C).
     """
@@ -69,8 +69,8 @@ def fit_vector_scaling(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit a slope and a bias of each class' log probability (Guo et al., 2017, section 4.2).
 
-    By maximum likelihood with a normal prior about `centre`, slopes and biases (C,), whose
-    precision is that of `n_prior` rows.
+    Slopes and biases (C,) maximise the likelihood times a normal prior. Its mean is `centre`, a
+    pair of slopes and biases, and its precision that of `n_prior` rows.
     """
     logs = np.log(np.maximum(probas, SMALLEST_PROBABILITY))
     rows, n_classes = np.arange(len(codes)), probas.shape[1]
@@ -84,11 +84,12 @@ def fit_vector_scaling(
         powers = np.exp(logits)
         total = powers.sum(axis=1)
         nll = weights @ (np.log(total) - logits[rows, codes])
-        apart = powers / total[:, None]
-        apart[rows, codes] -= 1
-        apart *= weights[:, None]
+        # Derivative of the loss by the logits (n, C): probabilities minus indicators.
+        residual = powers / total[:, None]
+        residual[rows, codes] -= 1
+        residual *= weights[:, None]
+        gradient = np.concatenate([(residual * logs).sum(axis=0), residual.sum(axis=0)])
         off = parameters - prior
-        gradient = np.concatenate([(apart * logs).sum(axis=0), apart.sum(axis=0)])
         return nll + 0.5 * precision * off @ off, gradient + precision * off
 
     found = optimize.minimize(loss, prior, jac=True, method="L-BFGS-B").x
@@ -100,15 +101,16 @@ def fit_spread(
     codes: Sequence[np.ndarray],
     weights: Sequence[np.ndarray],
 ) -> float:
-    """Fit the factor of the members' differences from the average, fold by fold.
+    """Fit the factor s of the members' differences from the average.
 
-    The average says how likely each row's class is, and the differences how likely the classes of
-    two rows are together: if one member is right on both, they are right together. So the factor
-    s is that under which pairs of rows on which the members differ alike are most likely,
+    Single labels depend on the average alone. The joint probability of two rows' classes y and y'
+    also depends on the differences: members that are right on one row may be right on the other.
+    The factor maximises the joint likelihood of pairs of rows on which members differ alike,
 
         sum log(1 + s**2 * cov(p(y), p(y')) / (mean p(y) * mean p(y'))),
 
-    with a normal prior of s**2 about 1, of standard deviation 1. It is 1 for a single member.
+    with a normal prior of s**2 with mean 1 and standard deviation 1. Sequences hold one element per
+    fold. For a single member the factor is 1.
 
     References
     ----------
@@ -121,13 +123,13 @@ def fit_spread(
             continue
         if len(rows) > _MOST_PAIRED:
             rows = np.linspace(0, len(rows) - 1, _MOST_PAIRED).astype(int)
-        apart = mixture.proba[:, rows] - mixture.mean[rows]  # (K, n, C)
-        relative = apart[:, np.arange(len(rows)), code[rows]] / np.maximum(
+        differences = mixture.proba[:, rows] - mixture.mean[rows]  # (K, n, C)
+        relative = differences[:, np.arange(len(rows)), code[rows]] / np.maximum(
             mixture.mean[rows, code[rows]], SMALLEST_PROBABILITY
-        )
+        )  # (K, n)
         n_near = min(_NEAR, len(rows) - 1)
         search = NearestNeighbors(n_neighbors=n_near).fit(
-            np.moveaxis(apart, 1, 0).reshape(len(rows), -1)
+            np.moveaxis(differences, 1, 0).reshape(len(rows), -1)
         )
         near = search.kneighbors(return_distance=False)  # (n, n_near), without the row itself
         terms.append(np.einsum("k,kn,knj->nj", mixture.weights, relative, relative[:, near]))
@@ -139,7 +141,7 @@ def fit_spread(
     def loss(square: float) -> float:
         return 0.5 * (square - 1) ** 2 - float(share @ np.log1p(square * ratio))
 
-    # Below the number at which a pair would be impossible.
+    # The probability of each pair must be positive.
     largest = min(0.99 / max(-ratio.min(), 1e-9), _LARGEST_SPREAD**2)
     found = optimize.minimize_scalar(loss, bounds=(0.0, largest), method="bounded")
     return float(np.sqrt(found.x))

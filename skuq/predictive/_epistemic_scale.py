@@ -68,7 +68,7 @@ def fit_epistemic_scale(
 
 
 def _terms(weights: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Normalised weights and arrays (n[, m]) of the rows that count, all of shape (n * m,)."""
+    """Normalise weights (n,), flatten arrays (n[, m]) to (n * m,), and drop rows of weight 0."""
     weights = np.asarray(weights, dtype=float)
     used = [np.asarray(array, dtype=float)[weights > 0] for array in arrays]
     weight = weights[weights > 0]
@@ -77,17 +77,17 @@ def _terms(weights: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _log_width(near: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """Log of a density's normaliser: the mean standard deviation of both sides."""
+    """Compute the log of a two-piece normal's mean standard deviation, which normalises it."""
     return np.log(0.5 * (near + far))
 
 
 def _balance(epistemic: np.ndarray, aleatoric: np.ndarray) -> float:
-    """Factor of the model's part that makes both parts equal in a typical row."""
+    """Compute the factor of the model's part that makes both parts equal in a typical row."""
     return np.median(aleatoric[aleatoric > 0]) / np.median(epistemic)
 
 
 def _log_grid(low: float, high: float) -> np.ndarray:
-    """Grid from log(low) to log(high) in steps of about `_STEP`."""
+    """Make a grid from log(low) to log(high) in steps of about `_STEP`."""
     low, high = np.log(low), np.log(high)
     return np.linspace(low, high, max(int(np.ceil((high - low) / _STEP)), 1) + 1)
 
@@ -248,7 +248,7 @@ def _best_pair(
 def _losses_without_noise(
     near: np.ndarray, far: np.ndarray, square: np.ndarray, _: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
-    """Loss (Eq. 51, without its constant) of each row of spreads (n_pairs, n_terms)."""
+    """Compute the loss (Eq. 51, without its constant) of each row of spreads (n_pairs, n_terms)."""
     return _log_width(near, far) @ weight + 0.5 * np.log((square / near**2) @ weight)
 
 
@@ -259,7 +259,7 @@ def _losses_with_noise(
     noise_square: np.ndarray,
     weight: np.ndarray,
 ) -> np.ndarray:
-    """Least loss over c of each row of spreads (n_pairs, n_terms)."""
+    """Compute the least loss over c of each row of spreads (n_pairs, n_terms)."""
     unit = ((square / near**2) @ weight)[:, None]  # c of Eq. 51, that without noise
     near, far = unit * near**2, unit * far**2
 

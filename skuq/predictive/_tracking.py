@@ -25,7 +25,9 @@ MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
 # Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
 _PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
 _STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
-_SCALE_MEMORY = 2  # position of the memory whose quantiles give the unit of the steps
+# The unit of all steps is the spread of the quantiles with this memory, the third. The spread of a
+# shorter memory would change by so much in a step of 24 rows that steps could grow without bound.
+_UNIT_MEMORY = 2
 _SMALLEST_UNIT = 1e-3
 _HORIZON = 500  # rows over which the weighted steps should be as good as the best step size
 _SHARE = 1 / (2 * _HORIZON)  # share of the weight that is redistributed at each row
@@ -143,16 +145,17 @@ class QuantileTracker:
         """
         losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
         losses -= (self.weights * losses).sum(axis=0)
-        losses /= _spread(self.positions[_SCALE_MEMORY])
+        losses /= _spread(self.positions[_UNIT_MEMORY])
         k, n = len(MEMORIES), len(scores)
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
+        # Learning rate of the weights: Gibbs and Candès (2024), section 3.
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
         share = 1 - (1 - _SHARE) ** n
         positions = self.positions
         for start in range(0, n, _STEP_ROWS):
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
             push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
-            unit = _spread(positions[_SCALE_MEMORY])  # (m,)
+            unit = _spread(positions[_UNIT_MEMORY])  # (m,)
             positions = positions + unit * _STEPS[..., None] * push
         seen = np.stack([scores, self._levelled(scores)], axis=1)  # (T, 2, m)
         return QuantileTracker(

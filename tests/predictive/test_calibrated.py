@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import integrate, special, stats
+from scipy import integrate, optimize, special, stats
 
 from skuq.predictive import (
     CategoricalMixture,
@@ -259,8 +259,19 @@ def test_groups_that_differ_by_chance_get_one_variance():
 def test_groups_that_differ_by_hardly_more_than_chance():
     # The differences of two groups of variances 1 and e**a exceed what chance explains by 1e-12.
     degrees = np.array([10.0, 10.0])
-    a = 2 * np.sqrt(special.polygamma(1, 5.0) + 1e-12)
+    a = np.sqrt(2 * special.polygamma(1, 5.0) + 2e-12)
     assert_allclose(pool_variances(np.exp([0, a]), degrees), (1 + np.exp(a)) / 2)
+
+
+def test_few_groups_are_not_pooled_more_than_many():
+    # Of pairs of groups too: the estimated variance of the true logarithms is unbiased.
+    degrees, a = np.array([20.0, 20.0]), 2.0
+    spread = a**2 / 2 - special.polygamma(1, 10.0)  # the variance of two numbers, less their noise
+    found = pool_variances(np.exp([0, a]), degrees)
+    prior = optimize.brentq(lambda x: special.polygamma(1, x) - spread, 0.01, 100)
+    typical = np.exp(a / 2 - special.digamma(10.0) + np.log(10) + special.digamma(prior))
+    typical /= prior
+    assert_allclose(found, (2 * prior * typical + 20 * np.exp([0, a])) / (2 * prior + 20))
 
 
 def test_pooling_finds_the_prior_of_simulated_variances():
