@@ -224,7 +224,7 @@ class ConformalMixture(_Calibrated):
         coverage = abs(2 * levels - 1)  # of the central interval that ends at the level
         columns = []
         for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
-            # Tibshirani et al. (2019): smallest s with sum w_i [s_i <= s] >= coverage * total weight.
+            # Smallest s with sum w_i [s_i <= s] >= coverage * total weight (Tibshirani et al.).
             at = np.searchsorted(reach, own * self._total_weight(reach) - 1e-9)
             if at.max(initial=0) >= len(scores):
                 reached = reach[-1] / np.max(self._total_weight(reach))

@@ -466,7 +466,7 @@ def test_a_target_without_overlap_warns():
     with pytest.raises(ValueError, match="needs 10 calibration rows and as many"):
         model.recalibrate(X[:9])
     model.calibration_rows_ = None
-    with pytest.raises(ValueError, match="fit again"):
+    with pytest.raises(ValueError, match="call `fit` again"):
         model.recalibrate(X)
 
 
