@@ -15,7 +15,7 @@ from skuq.predictive._posterior import normal_indices
 
 
 def check_surrogate(estimator) -> None:
-    """Raise TypeError if a regressor is known to give no draws once it is fitted."""
+    """Raise TypeError if draws cannot be had of a regressor once it is fitted."""
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
         raise TypeError(f"`estimator` must be a regressor, not its class. Got {estimator!r}.")
     while isinstance(estimator, Pipeline):  # predicts as its last step does
@@ -79,12 +79,14 @@ def posterior_of(estimator, n_draws=128, random_state=None):
 
     def function(xp, arguments, X):
         mean, std = _mean_and_std(estimator, X)
+        # (n, *output_shape) by (n_draws, 1, *output_shape): one z for all rows of a draw
         return mean + std * arguments[0].reshape(n_draws, 1, *output_shape)
 
     return Posterior(function, (normals,), None, n_draws, output_shape, joint=False)
 
 
 def _mean_and_std(estimator, X):
+    """Predict means and standard deviations, of shape (n, *output_shape)."""
     try:
         mean, std = estimator.predict(X, return_std=True)
     except TypeError as error:
