@@ -330,11 +330,11 @@ class SearchEstimator:
         -------
         DataFrame
             Columns: `trial`, `status`, `score` on the held-out rows or value of the `objective`
-            (smaller is better; of a discarded trial, when it was stopped), `new_score` if X and y are given, `weight` in the
-            ensemble, `seconds`, `share` of the full training, `n_networks` with repeats,
-            `n_weights` of all of them (missing for networks that a pickle has left behind), and the
-            decisions of the configuration. A decision with the name of one of these columns has
-            ``decision_`` before it.
+            (smaller is better; of a discarded trial, when it was stopped), `new_score` if X and y
+            are given, `weight` in the ensemble, `seconds`, `share` of the full training,
+            `n_networks` with repeats, `n_weights` of all of them (missing for networks that a
+            pickle has left behind), and the decisions of the configuration. A decision with the
+            name of one of these columns has ``decision_`` before it.
 
         Raises
         ------
