@@ -1,4 +1,4 @@
-"""Helpers for the tables of docs/results.md: stored records, cells, Markdown."""
+"""Helpers for the tables of docs/results/: stored records, cells, Markdown."""
 
 import json
 from functools import cache

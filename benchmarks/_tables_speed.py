@@ -3,6 +3,30 @@
 import numpy as np
 from _tables import markdown, number, significant, stored, table, values
 
+COSTS = {
+    "tabular": '`DeepEnsembleRegressor(network="tabular")`',
+    "tabular, classes": '`DeepEnsembleClassifier(network="tabular")`',
+    "plain": "`DeepEnsembleRegressor`",
+    "mc dropout": "`MCDropoutRegressor`",
+    "hyper ensemble": "`HyperDeepEnsembleRegressor`",
+    "nomu": "`NOMURegressor`",
+    "neon": "`NEONRegressor`",
+    "nes": "`NESRegressor`",
+    "autodeuq": "`AutoDEUQRegressor`",
+    "boosting": "scikit-learn's `HistGradientBoostingRegressor`",
+    "gaussian process": "scikit-learn's `GaussianProcessRegressor`",
+}
+
+
+@table
+def costs():
+    """Processor seconds of a fit with default settings, by the number of rows."""
+    kept = {(r["method"], r["rows"]): f"{r['processor_seconds']:.0f}" for r in stored("costs")}
+    sizes = sorted({n for _, n in kept})
+    methods = [name for name in COSTS if any(name == method for method, _ in kept)]
+    rows = [[COSTS[name], *(kept.get((name, n), "") for n in sizes)] for name in methods]
+    return markdown(["processor seconds", *(f"{n:,} rows" for n in sizes)], rows)
+
 
 @table
 def trial_speed():

@@ -12,7 +12,7 @@ Every method gets the same seconds and the same two jobs:
 
 Each method runs in a process of its own, which has imported everything and trained a small network
 before the clock starts. Finished runs are written to ``benchmarks/results/equal_time.json`` at once
-and not repeated. `--summary` prints; docs/results.md has the table.
+and not repeated. `--summary` prints; docs/results/equal_time.md has the table.
 """
 
 import argparse

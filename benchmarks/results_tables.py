@@ -1,11 +1,11 @@
-"""Write the tables of docs/results.md from what the benchmarks have stored.
+"""Write the tables of docs/results/ and docs/choosing.md from what the benchmarks have stored.
 
     python benchmarks/results_tables.py
 
 A table stands between ``<!-- begin: NAME ARGUMENTS -->`` and ``<!-- end -->``. NAME is a function
 of ``benchmarks/_tables_*.py``, which reads ``benchmarks/results/*.json`` and the published figures
-of ``benchmarks/*published.py``. All else on the page stays as it is. No benchmark is run.
-``tests/test_results_page.py`` fails where the page differs from what this script writes.
+of ``benchmarks/*published.py``. All else on the pages stays as it is. No benchmark is run.
+``tests/test_results_page.py`` fails where a page differs from what this script writes.
 """
 
 import re
@@ -17,7 +17,9 @@ import _tables_speed  # noqa: F401
 import _tables_uci  # noqa: F401
 from _tables import TABLES
 
-PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = sorted((DOCS / "results").glob("*.md"))
+PAGES = [*RESULTS, DOCS / "choosing.md"]
 BLOCK = re.compile(r"<!-- begin: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
@@ -27,14 +29,14 @@ def block(call):
     return f"<!-- begin: {call} -->\n\n{TABLES[name](*arguments)}\n\n<!-- end -->"
 
 
-def regenerated(page):
-    """The page with every table written anew."""
-    return BLOCK.sub(lambda found: block(found[1]), page)
+def regenerated(text):
+    """The text of a page with every table written anew."""
+    return BLOCK.sub(lambda found: block(found[1]), text)
 
 
 def main():
-    page = PAGE.read_text()
-    PAGE.write_text(regenerated(page))
+    for page in PAGES:
+        page.write_text(regenerated(page.read_text()))
 
 
 if __name__ == "__main__":

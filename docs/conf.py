@@ -87,7 +87,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "get_started": [], "results": []}
+html_sidebars = {"index": [], "get_started": []}
 
 
 def plain_foreign_docstring(app, what, name, obj, options, lines):

@@ -19,7 +19,14 @@ __all__ = [
 
 
 class SearchSpaceError(ValueError):
-    """A search space cannot be used: it raises, or returns no usable network."""
+    """A search space cannot be used: it raises, or returns no usable network.
+
+    Examples
+    --------
+    >>> from skuq.exceptions import SearchSpaceError
+    >>> issubclass(SearchSpaceError, ValueError)
+    True
+    """
 
 
 class SearchFailedError(RuntimeError):
@@ -29,6 +36,18 @@ class SearchFailedError(RuntimeError):
     ----------
     records : tuple of TrialRecord
         Every trial that was run, each with the reason of its failure.
+
+    Examples
+    --------
+    >>> from skuq.exceptions import SearchFailedError
+    >>> from skuq.search import Search, StartingWith
+    >>> def evaluate(configuration, seed):
+    ...     raise MemoryError("The network is too large.")
+    >>> try:
+    ...     Search(evaluate, StartingWith([{"units": 10**9}], None), n_trials=1, entropy=0).run()
+    ... except SearchFailedError as error:
+    ...     error.records[0].status
+    'failed'
     """
 
     def __init__(self, message: str, records: Sequence[Any] = ()) -> None:
@@ -40,36 +59,119 @@ class SearchFailedError(RuntimeError):
 
 
 class SlotsLostError(ConnectionError):
-    """The cluster on which trials run is lost, so that running trials will never finish."""
+    """The cluster on which trials run is lost, so that running trials will never finish.
+
+    Examples
+    --------
+    >>> from skuq.exceptions import SlotsLostError
+    >>> issubclass(SlotsLostError, ConnectionError)
+    True
+    """
 
 
 class CalibrationWarning(UserWarning):
-    """A calibration rests on too few rows, or on rows unlike those predicted."""
+    """A calibration rests on too few rows, or on rows unlike those predicted.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skuq.exceptions import CalibrationWarning
+    >>> warnings.filterwarnings("error", category=CalibrationWarning)
+    """
 
 
 class SmallValidationWarning(UserWarning):
-    """Members are selected on so few rows that the choice is mostly chance."""
+    """Members are selected on so few rows that the choice is mostly chance.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skuq.exceptions import SmallValidationWarning
+    >>> warnings.filterwarnings("ignore", category=SmallValidationWarning)
+    """
 
 
 class CatalogLockedError(RuntimeError):
-    """The folder of a search is in use by another process or thread."""
+    """The folder of a search is in use by another process or thread.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skuq.catalog import CatalogFolder
+    >>> from skuq.exceptions import CatalogLockedError
+    >>> with tempfile.TemporaryDirectory() as folder, CatalogFolder(folder, {"data": "f00d"}):
+    ...     try:
+    ...         with CatalogFolder(folder, {"data": "f00d"}):
+    ...             pass
+    ...     except CatalogLockedError:
+    ...         print("The search is running.")
+    The search is running.
+    """
 
 
 class CatalogMismatchError(ValueError):
-    """The folder of a search holds the trials of another one."""
+    """The folder of a search holds the trials of another one.
+
+    Examples
+    --------
+    >>> from skuq.exceptions import CatalogMismatchError
+    >>> issubclass(CatalogMismatchError, ValueError)
+    True
+    """
 
 
 class FileFormatError(ValueError):
-    """A file is broken, was not written by skuq, or holds something that is never loaded."""
+    """A file is broken, was not written by skuq, or holds something that is never loaded.
+
+    Examples
+    --------
+    >>> from skuq.exceptions import FileFormatError
+    >>> from skuq.persistence import loads
+    >>> try:
+    ...     loads(b"a text")
+    ... except FileFormatError:
+    ...     print("This is not a file of skuq.")
+    This is not a file of skuq.
+    """
 
 
 class FileVersionError(FileFormatError):
-    """A file was written by a newer skuq."""
+    """A file was written by a newer skuq.
+
+    Examples
+    --------
+    >>> from skuq.exceptions import FileFormatError, FileVersionError
+    >>> issubclass(FileVersionError, FileFormatError)
+    True
+    """
 
 
 class UnsavableError(TypeError):
-    """An object to be saved has a part without a safe form; the message names it."""
+    """An object to be saved has a part without a safe form; the message names it.
+
+    Examples
+    --------
+    >>> from skuq import DeepEnsembleRegressor
+    >>> from skuq.exceptions import UnsavableError
+    >>> from skuq.persistence import dumps
+    >>> try:
+    ...     dumps(DeepEnsembleRegressor(n_members=object()))
+    ... except UnsavableError:
+    ...     print("This parameter has no safe form.")
+    This parameter has no safe form.
+    """
 
 
 class MissingPartError(RuntimeError):
-    """A part that was not saved is needed: give it to ``skuq.load(path, parts={...})``."""
+    """A part that was not saved is needed: give it to ``skuq.load(path, parts={...})``.
+
+    Examples
+    --------
+    >>> from skuq.exceptions import MissingPartError
+    >>> from skuq.persistence import MissingPart
+    >>> try:
+    ...     MissingPart("search_space", "function build")()
+    ... except MissingPartError:
+    ...     print('Load it with parts={"search_space": build}.')
+    Load it with parts={"search_space": build}.
+    """

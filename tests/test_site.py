@@ -1,13 +1,18 @@
 """The pages for newcomers: links lead somewhere, figures are measured, pictures are there."""
 
 import re
+from inspect import cleandoc
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from results_tables import BLOCK, PAGE
+from results_tables import BLOCK, PAGES
+
+import skuq
 
 ROOT = Path(__file__).parents[1]
 ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+LISTED = set(re.findall(r"^   ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
 PICTURE = r'^# sphinx_gallery_thumbnail_path = "(.+)"$'
 
 
@@ -22,7 +27,8 @@ def test_local_links_lead_to_files(name):
 def test_decimals_of_the_readme_are_in_the_tables_of_results():
     section = (ROOT / "README.md").read_text().split("## How good is it?")[1].split("\n## ")[0]
     figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", section)
-    tables = "\n".join(found[0] for found in BLOCK.finditer(PAGE.read_text()))
+    pages = "\n".join(page.read_text() for page in PAGES)
+    tables = "\n".join(found[0] for found in BLOCK.finditer(pages))
     assert figures
     assert not [figure for figure in figures if not re.search(rf"(?<![\d.]){figure}(?!\d)", tables)]
 
@@ -36,9 +42,13 @@ def test_stored_pictures_of_examples_exist():
 
 
 def test_public_names_are_in_the_api_page():
-    listed = set(re.findall(r"^   ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
     for package in ("", "metrics", "plotting", "predictive"):
         stub = (ROOT / "skuq" / package / "__init__.pyi").read_text()
         names = re.findall(r"^from \.\S+ import (\w+) as", stub, re.MULTILINE)
         prefix = f"{package}." if package else ""
-        assert {f"{prefix}{name}" for name in names} <= listed
+        assert {f"{prefix}{name}" for name in names} <= LISTED
+
+
+def test_everything_on_the_api_page_has_an_example():
+    found = {name: attrgetter(name)(skuq).__doc__ or "" for name in LISTED}
+    assert not [name for name, docstring in found.items() if "\n>>> " not in cleandoc(docstring)]

@@ -4,11 +4,12 @@ All are maximised. Notation: `values` are draws of the objective of shape (n_dra
 (n_draws, n, q) for n batches of q points; `best` is the best known value, in the same units: one
 number, or one for each draw (n_draws,). `xp` is `numpy` or `keras.ops`. Results have shape (n,).
 
-Points that are being evaluated elsewhere are *pending*. In a draw their values are known, so each
-draw has its own level that new points must exceed (n_draws,): see `Acquisition.pending_level`.
+Points that are being evaluated elsewhere are *pending*. A draw is a function, so it has values at
+them; the best of these is the *level* that new points must exceed in this draw: one number for
+each draw (n_draws,), see `Acquisition.pending_level`.
 
-Every batch form is an expectation over the draws of what the batch's best point gives (q-EI: Wang
-et al. 2016; leaky: NEON, section 7). With q = 1 it is that of a point.
+The form for batches is the mean over the draws of the value of the batch's best point (q-EI: Wang
+et al. 2016; leaky: NEON, section 7). With q = 1 it equals the form for single points.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def expected_improvement(xp, values, best):
     If no draw improves, value and gradient are 0, so gradients cannot lead away from there
     (Guilhoto and Perdikaris 2024, "NEON", Table 2).
     """
-    values = _batch_best(xp, values)
-    return xp.mean(xp.maximum(values - _aligned(xp, best, values), 0.0), axis=0)
+    values = _batch_best(xp, values)  # (n_draws, n)
+    return xp.mean(xp.maximum(values - _aligned(xp, best, values), 0.0), axis=0)  # E max(0, g - y*)
 
 
 def leaky_expected_improvement(xp, values, best, delta=0.01):
@@ -46,17 +47,17 @@ def leaky_expected_improvement(xp, values, best, delta=0.01):
 
     Notes
     -----
-    ``delta * sum_i gain_i + (1 - delta) * max(0, max_i gain_i)``, with the gains over `best`,
-    is the sum of section 7, except for ties. Points of a batch that are exactly equal, as in a
-    corner of the box, count once as the best one. The printed weights would count each of them,
-    and reward a batch of q copies q times.
+    With ``gain_i = value_i - best``, the sum of section 7 equals
+    ``delta * sum_i gain_i + (1 - delta) * max(0, max_i gain_i)``, except for ties: points of a
+    batch that are exactly equal, as in a corner of the box, count once as the best one. The
+    printed weights would count each of them, and reward a batch of q copies q times.
 
     References
     ----------
     Guilhoto and Perdikaris (2024), "NEON", Eq. 7, 8 and section 7.
     """
-    gain = values - _aligned(xp, best, values)
-    total = xp.sum(gain, axis=-1) if _is_batch(values) else gain
+    gain = values - _aligned(xp, best, values)  # (n_draws, n[, q])
+    total = xp.sum(gain, axis=-1) if _is_batch(values) else gain  # (n_draws, n)
     improvement = xp.maximum(_batch_best(xp, gain), 0.0)
     return xp.mean(delta * total + (1.0 - delta) * improvement, axis=0)
 
@@ -72,10 +73,11 @@ def probability_of_improvement(xp, values, best):
     h = 1.6 n_draws**(-1/3), the rate for distribution functions. For normal draws this is the
     normal formula.
     """
-    centre = xp.mean(values, axis=0, keepdims=True)
+    centre = xp.mean(values, axis=0, keepdims=True)  # (1, n[, q])
     bandwidth = min(0.9, 1.6 * values.shape[0] ** (-1 / 3))
     spread = _std(xp, values - centre, keepdims=True)
     shrunk = centre + math.sqrt(1 - bandwidth**2) * (values - centre)
+    # The smoothed indicator of each draw: P(shrunk + h * spread * normal > best).
     above = _normal_cdf(xp, (shrunk - _aligned(xp, best, values)) / (bandwidth * spread))
     return xp.mean(_batch_best(xp, above), axis=0)
 
@@ -99,7 +101,7 @@ def upper_confidence_bound(xp, values, beta=1.0, deviation="std", pending=None):
 
 def mean(xp, values, pending=None):
     """Compute the mean over the draws of the best value of the batch and of pending points."""
-    return xp.mean(_above(xp, _batch_best(xp, values), pending), axis=0)
+    return xp.mean(_raised(xp, _batch_best(xp, values), pending), axis=0)
 
 
 def uncertainty(xp, values, deviation="std", pending=None):
@@ -195,34 +197,42 @@ class Acquisition:
 
 
 def _is_batch(values):
+    """Whether values have shape (n_draws, n, q)."""
     return len(values.shape) == 3
 
 
 def _batch_best(xp, values):
+    """Reduce batches (n_draws, n, q) to their best points (n_draws, n)."""
     return xp.max(values, axis=-1) if _is_batch(values) else values
 
 
 def _aligned(xp, level, values):
-    """Give a level of each draw (n_draws,) as many axes as values have; numbers stay numbers."""
+    """Reshape a level of each draw (n_draws,) to (n_draws, 1[, 1]); a number stays a number."""
     if not getattr(level, "shape", ()):
         return level
     return xp.reshape(level, (-1,) + (1,) * (len(values.shape) - 1))
 
 
-def _above(xp, values, pending):
+def _raised(xp, values, pending):
+    """Raise values (n_draws, n) to the level of pending points, if there are any."""
     return values if pending is None else xp.maximum(values, _aligned(xp, pending, values))
 
 
 def _bound(xp, centre, centred, beta, deviation, pending):
+    """Compute ``centre + beta * deviation``, of batches in the mean over the draws: (n,).
+
+    `centre` is a number or (1, n[, q]), `centred` are draws minus their mean (n_draws, n[, q]).
+    """
     one_point = not _is_batch(centred) or centred.shape[-1] == 1
     if one_point and deviation == "std" and pending is None:
         bound = centre + beta * _std(xp, centred, keepdims=True)
     else:
-        bound = centre + beta * _SQRT_HALF_PI * xp.abs(centred)
-    return xp.mean(_above(xp, _batch_best(xp, bound), pending), axis=0)
+        bound = centre + beta * _SQRT_HALF_PI * xp.abs(centred)  # (n_draws, n[, q])
+    return xp.mean(_raised(xp, _batch_best(xp, bound), pending), axis=0)
 
 
 def _std(xp, centred, keepdims=False):
+    """Compute standard deviations (n[, q]) of centred draws (n_draws, n[, q])."""
     variance = xp.mean(xp.square(centred), axis=0, keepdims=keepdims)
     return xp.sqrt(xp.maximum(variance, _TINY))
 

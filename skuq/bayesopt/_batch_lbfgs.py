@@ -102,6 +102,7 @@ class _State:
         step = trial - self.x[rows]
         promised = np.sum(self.g[rows] * step, axis=1)
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
+        # Armijo's condition: f(x + p) <= f(x) + c g.p
         good = finite & (promised < 0) & (f <= self.f[rows] + _ARMIJO * promised)
         self._shorten(rows[~good], promised[~good], f[~good], ftol)
         self._accept(rows[good], trial[good], f[good], g[good], ftol, gtol)
@@ -124,7 +125,8 @@ class _State:
         self.length[rows] *= np.clip(np.where(np.isfinite(ratio), ratio, 0.1), 0.1, 0.5)
         self.halvings[rows] += 1
         spent = rows[self.halvings[rows] >= _MAX_HALVINGS]
-        # A start that cannot gain forgets its pairs; one that has none is over.
+        # A start that gains nothing along its direction forgets its pairs and tries the gradient;
+        # without pairs it has just tried that, and stops.
         forgetful = self.steps[spent].any(axis=(1, 2))
         self.active[spent[~forgetful]] = False
         self.steps[spent] = self.changes[spent] = 0.0
@@ -135,7 +137,8 @@ class _State:
         if not rows.size:
             return
         x, g = self.x[rows], self.g[rows]
-        free = ~(((x <= 0.0) & (g > 0.0)) | ((x >= 1.0) & (g < 0.0)))
+        # Variables at a bound whose gradient points outwards stay there: the others are free.
+        free = ~(((x <= 0.0) & (g > 0.0)) | ((x >= 1.0) & (g < 0.0)))  # (b, n)
         g = np.where(free, g, 0.0)
         direction = -_inverse_hessian_times(
             g, self.steps[rows] * free[:, None], self.changes[rows] * free[:, None]
@@ -151,10 +154,12 @@ class _State:
         self.active[rows] = -self._promised(rows) > least
 
     def _promised(self, rows):
+        """Predict the change of f (b,) by its slope along the step that is tried next."""
         return np.sum(self.g[rows] * (self.trial(rows) - self.x[rows]), axis=1)
 
     @staticmethod
     def _projected(x, g):
+        """Compute the largest entry (b,) of the projected gradient ``P(x - g) - x``."""
         return np.abs(np.clip(x - g, 0.0, 1.0) - x).max(axis=1)
 
 
@@ -164,17 +169,18 @@ def _inverse_hessian_times(g, steps, changes):
     Pairs without positive curvature get weight 0. A row without pairs gets the length of a first
     step.
     """
-    curvature = np.einsum("bmn,bmn->bm", steps, changes)
-    squares = np.einsum("bmn,bmn->bm", changes, changes)
-    lengths = np.einsum("bmn,bmn->bm", steps, steps)
+    curvature = np.einsum("bmn,bmn->bm", steps, changes)  # s.y of each pair
+    squares = np.einsum("bmn,bmn->bm", changes, changes)  # y.y
+    lengths = np.einsum("bmn,bmn->bm", steps, steps)  # s.s
     valid = curvature > _CURVATURE * np.sqrt(squares * lengths)
+    # rho = 1 / s.y; a pair that is not used gets 0, so that both loops pass it by.
     rho = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=valid)
     n_pairs = rho.shape[1]
     q, alpha = g.copy(), np.zeros_like(rho)
-    for i in reversed(range(n_pairs)):
+    for i in reversed(range(n_pairs)):  # from the newest pair to the oldest
         alpha[:, i] = rho[:, i] * np.einsum("bn,bn->b", steps[:, i], q)
         q -= alpha[:, i, None] * changes[:, i]
-    q *= _first_scale(g, curvature, squares, valid)[:, None]
+    q *= _first_scale(g, curvature, squares, valid)[:, None]  # the initial inverse Hessian
     for i in range(n_pairs):
         beta = rho[:, i] * np.einsum("bn,bn->b", changes[:, i], q)
         q += (alpha[:, i] - beta)[:, None] * steps[:, i]
@@ -182,9 +188,9 @@ def _inverse_hessian_times(g, steps, changes):
 
 
 def _first_scale(g, curvature, squares, valid):
-    """Compute the scale of the newest valid pair, or of a first step."""
+    """Compute s.y / y.y of the newest valid pair; without one, the length of a first step."""
     scale = _FIRST_STEP / np.maximum(np.abs(g).max(axis=1), 1e-300)
-    for i in range(valid.shape[1]):
+    for i in range(valid.shape[1]):  # newer pairs overwrite older ones
         newest = valid[:, i]
         scale[newest] = curvature[newest, i] / squares[newest, i]
     return scale

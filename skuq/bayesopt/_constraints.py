@@ -1,11 +1,11 @@
 """Constraints of a search: named values that must not be above 0.
 
-A constraint is a function of the outputs, learned by the same surrogate, or is measured beside
-them and has a regressor of its own.
+A constraint is a function of the outputs, learned by the same surrogate, or is measured together
+with them and has a regressor of its own.
 
-Values and constraints become one number, the *merit*, with the sign that makes more better: the
-value where all constraints hold; elsewhere less than any known value, by the more the larger the
-violation is (Deb 2000, "An efficient constraint handling method for genetic algorithms"). Draws
+Values and constraints become one number to maximise, the *merit* (Deb 2000, "An efficient
+constraint handling method for genetic algorithms"). A feasible point has its value as merit. An
+infeasible one has less than any known feasible point, and the less the more it violates. Draws
 have merits too, so every acquisition function works on them, also before a feasible point is
 known.
 
@@ -15,6 +15,7 @@ Notation: n rows, J constraints.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,16 +26,17 @@ from scipy import special
 from skuq.bayesopt._surrogate import check_surrogate
 from skuq.predictive import Posterior
 
-# Width of the smooth step of a draw's feasibility, in standard deviations of the known values of
-# a constraint. It gives gradients; BoTorch has 1e-3 in the user's units.
+# A draw's feasibility is a sigmoid of this width, in standard deviations of the known values of a
+# constraint: it has gradients. BoTorch has 1e-3 in the user's units.
 _STEP = 1e-3
+_COLUMN = re.compile(r"x\d+|value|feasible|status|message")  # of `ResultLog.to_frame`
 
 
 class Constraints:
     """Named constraints, in the user's order.
 
     `given` maps names to functions of the outputs or to regressors; see `BayesianOptimizer`.
-    Raise TypeError if it holds anything else.
+    Raise TypeError if it holds anything else, ValueError if `to_frame` has a column of a name.
     """
 
     def __init__(self, given: Mapping[str, Any] | None):
@@ -45,6 +47,10 @@ class Constraints:
         for name, constraint in (given or {}).items():
             if not isinstance(name, str):
                 raise TypeError(f"Names of `constraints` must be strings. Got {name!r}.")
+            if _COLUMN.fullmatch(name):
+                raise ValueError(
+                    f"`constraints` must not be named as a column of `to_frame()`. Got {name!r}."
+                )
             if hasattr(constraint, "fit") and not isinstance(constraint, type):
                 check_surrogate(constraint)
                 self.estimators[name] = constraint
@@ -114,20 +120,22 @@ class WrongShapeError(ValueError):
 
 
 def is_feasible(constraints: np.ndarray) -> np.ndarray:
-    """Which rows satisfy all constraints (n, J): (n,)."""
+    """Tell which rows satisfy all constraints (n, J): (n,)."""
     return np.asarray((constraints <= 0).all(axis=1))
 
 
 def merit_units(values: np.ndarray, constraints: np.ndarray) -> np.ndarray:
     """Compute the constants of merits from known values (n,) and constraints (n, J).
 
-    They are the merit on the border of the infeasible region, the unit of value that a violation
-    costs, and the unit of each constraint: (2 + J,).
+    They are the merit of an infeasible point on the border, the loss of merit for one unit of
+    violation, and the unit of each constraint: (2 + J,).
     """
     feasible = is_feasible(constraints)
+    # The lowest known value of a feasible point, and how far the others are above it.
     counted = values[feasible] if feasible.any() else values
     lowest, spread = counted.min(), np.ptp(counted)
     unit = spread if spread > 0 else max(abs(float(lowest)), 1.0)
+    # One unit is a standard deviation of the known values, or their size if they are all equal.
     scales = constraints.std(axis=0)
     largest = np.abs(constraints).max(axis=0)
     scales = np.where(scales > 0, scales, np.where(largest > 0, largest, 1.0))
@@ -138,15 +146,15 @@ def merits(values: np.ndarray, constraints: np.ndarray, units: np.ndarray) -> np
     """Compute merits (n,) of values (n,) under constraints (n, J); see the module."""
     if not constraints.shape[1]:
         return values
-    violation = np.maximum(constraints / units[2:], 0.0).sum(axis=1)
+    violation = np.maximum(constraints / units[2:], 0.0).sum(axis=1)  # (n,)
     return np.where(is_feasible(constraints), values, units[0] - units[1] * violation)
 
 
 @dataclass(frozen=True)
 class MeritObjective:
-    """The merit of draws of outputs, measured constraints and `merit_units`, joined in columns.
+    """Merit of draws; their columns are outputs, measured constraints and `merit_units`.
 
-    Equal ones compare equal, so that steps share compiled programs.
+    Instances with equal fields compare equal, so that steps share compiled programs.
     """
 
     objective: Callable
@@ -163,7 +171,8 @@ class MeritObjective:
         leading = tuple(columns.shape[:-1])
         m, n_measured = math.prod(self.output_shape), sum(f is None for f in self.functions)
         outputs = xp.reshape(columns[..., :m], (*leading, *self.output_shape))
-        units = columns[..., m + n_measured :]
+        units = columns[..., m + n_measured :]  # (.., 2 + J)
+        # The loop turns violation and feasible into arrays (..,); column is the next measured one.
         value, violation, feasible, column = self.objective(outputs), 0.0, 1.0, m
         for j, function in enumerate(self.functions):
             if function is None:
@@ -173,13 +182,14 @@ class MeritObjective:
             constraint = constraint / units[..., 2 + j]
             violation = violation + xp.maximum(constraint, 0.0)
             feasible = feasible * sigmoid(-constraint / _STEP)
+        # As `merits`, with a smooth step from feasible to infeasible.
         return feasible * value + (1 - feasible) * (units[..., 0] - units[..., 1] * violation)
 
 
 def joined(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
-    """Join posteriors of the same inputs, and constants, to one with their outputs as columns.
+    """Join posteriors of the same inputs, and constants, into columns of one posterior.
 
-    There are as many draws as the posterior with most has; the others' are repeated.
+    It has as many draws as the largest of them; the draws of the others are repeated.
     """
     n_draws = max(posterior.n_draws for posterior in posteriors)
     orders = [np.resize(np.arange(p.n_draws), n_draws) for p in posteriors]
@@ -212,7 +222,7 @@ class _Joined:
         columns = []
         for function, size, order in zip(self.functions, self.sizes, orders):
             own, rest = rest[:size], rest[size:]
-            draws = xp.take(function(xp, own, X), order, axis=0)
+            draws = xp.take(function(xp, own, X), order, axis=0)  # (n_draws, n, *output_shape)
             columns.append(xp.reshape(draws, (*draws.shape[:2], -1)))
-        flat = xp.zeros_like(columns[0][..., :1]) + constants
+        flat = xp.zeros_like(columns[0][..., :1]) + constants  # (n_draws, n, 2 + J)
         return xp.concatenate([*columns, flat], axis=-1)

@@ -15,18 +15,18 @@ from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
 _SLACK = 1e-9  # share of a side by which rounding may carry a point over the edge
-_MANY_POINTS = 2**62
+_MANY_POINTS = 2**62  # from here on a discrete domain counts as infinite
 
 
 class Domain:
     """A box of d columns, and its encoding for a surrogate.
 
-    `integer` are numbers of the columns that hold whole numbers, `categories` of those that hold
+    `integer` are indices of the columns that hold whole numbers, `categories` of those that hold
     unordered codes, 0 to K - 1. Raise ValueError if the bounds do not fit these columns.
     """
 
     def __init__(self, bounds, integer=None, categories=None):
-        self.bounds = _check_bounds(bounds)
+        self.bounds = check_bounds(bounds)
         d = len(self.bounds)
         self.integer = _check_columns("integer", integer, d)
         self.categories = _check_columns("categories", categories, d)
@@ -48,7 +48,10 @@ class Domain:
         self._place()
 
     def _place(self):
-        """Find the position of each column in the encoded points."""
+        """Find the positions of each column in the encoded points, and their bounds.
+
+        `groups` are the positions of each category; exactly one of them is 1.
+        """
         self._columns, self.groups, ends, whole = [], [], [], []
         for column, (low, high) in enumerate(self.bounds):
             first = len(ends)
@@ -121,6 +124,7 @@ class Domain:
 
     def encode(self, X) -> np.ndarray:
         """Encode points (n, d) for a surrogate: (n, D)."""
+        # One-hot columns of a category, and every other column as it is.
         parts = [
             np.eye(len(own))[X[:, column].astype(int)]
             if column in self.categories
@@ -131,6 +135,7 @@ class Domain:
 
     def decode(self, encoded) -> np.ndarray:
         """Find the points (n, d) of the domain that are nearest to encoded ones (n, D)."""
+        # The largest one-hot column is the category.
         parts = [
             encoded[:, own].argmax(axis=1)
             if column in self.categories
@@ -140,14 +145,15 @@ class Domain:
         return self._rounded(np.stack(parts, axis=1).astype("float64"))
 
     def unit(self, X) -> np.ndarray:
-        """Transform points (n, d) to unit coordinates (n, D)."""
+        """Encode points (n, d) and scale them to unit coordinates (n, D)."""
         low, high = self.encoded_bounds.T
         return 2 * (self.encode(X) - low) / (high - low) - 1
 
     def distance(self, X, known) -> np.ndarray:
-        """Compute distances of X (n, d) to the nearest of known points (m, d), in unit coordinates.
+        """Compute the distance of each X (n, d) to the nearest of known points (m, d): (n,).
 
-        Different categories are sqrt(8) apart. Without known points distances are inf.
+        It is in unit coordinates, where different categories are sqrt(8) apart. Without known
+        points it is inf.
         """
         if not len(known):
             return np.full(len(X), np.inf)
@@ -173,7 +179,11 @@ class Domain:
         return np.indices(counts).reshape(len(counts), -1).T + self.bounds[:, 0]
 
     def neighbours(self, x, n, rng) -> np.ndarray:
-        """Get points near x (d,): steps in each discrete column, n random shifts of the others."""
+        """Get points (k, d) near x (d,) that differ in one discrete column, or in continuous ones.
+
+        A whole number moves by 1, a category to each other one. The continuous columns move
+        together, n times at random, by 0.01 % to 30 % of their ranges.
+        """
         steps = []
         for column in np.flatnonzero(self._whole):
             low, high = self.bounds[column]
@@ -205,7 +215,8 @@ class Domain:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _check_bounds(bounds):
+def check_bounds(bounds) -> np.ndarray:
+    """Validate bounds as an array (d, 2) of finite numbers, each low below its high."""
     try:
         bounds = np.asarray(bounds, dtype="float64")
     except (TypeError, ValueError):
@@ -215,8 +226,10 @@ def _check_bounds(bounds):
             "`bounds` must be pairs of numbers (low, high), one for each column of x: shape "
             f"(d, 2). Got shape {bounds.shape}."
         )
-    if not np.isfinite(bounds).all():
-        raise ValueError(f"`bounds` must be finite. Got {bounds.tolist()}.")
+    with np.errstate(over="ignore", invalid="ignore"):
+        widths = np.diff(bounds, axis=1)
+    if not np.isfinite(bounds).all() or not np.isfinite(widths).all():
+        raise ValueError(f"`bounds` must be finite, and so must high - low. Got {bounds.tolist()}.")
     wrong = np.flatnonzero(bounds[:, 0] >= bounds[:, 1])
     if len(wrong):
         low, high = bounds[wrong[0]]
@@ -228,12 +241,12 @@ def _check_bounds(bounds):
 
 
 def _check_columns(name, columns, d):
-    """Validate column numbers; sort them without repeats."""
+    """Validate indices of columns; sort them without repeats."""
     if columns is None:
         return ()
     columns = np.atleast_1d(np.asarray(columns)).tolist()
     if any(not isinstance(c, Integral) or isinstance(c, bool) or not 0 <= c < d for c in columns):
         raise ValueError(
-            f"`{name}` must hold numbers of columns, from 0 to {d - 1}. Got {columns}."
+            f"`{name}` must hold indices of columns, from 0 to {d - 1}. Got {columns}."
         )
     return tuple(sorted(set(columns)))

@@ -15,7 +15,7 @@ from skuq.exceptions import SearchFailedError
 
 _logger = logging.getLogger("skuq")
 
-_HOPELESS = 10  # evaluations that may fail before the search gives up
+_MOST_FAILURES = 10  # evaluations that may fail before the first success
 
 
 def run_loop(
@@ -52,7 +52,7 @@ def run_loop(
                         _evaluate(func, x, log)
                         if k < len(batch):
                             progress.step()
-                finally:  # after an interrupt nobody evaluates the others
+                finally:  # after an interrupt the rest of the batch is not evaluated
                     log.forget(batch)
                 n_failed = len(log) - int(log.usable.sum())
                 progress.step(best=f"{best():.4g}", failed=n_failed)
@@ -70,6 +70,7 @@ def run_loop(
 
 
 def _evaluate(func, x, log):
+    """Call the function at one point (d,) and record its result or its exception."""
     try:
         y, constraints = func(x.copy()), None
         if log.measures_constraints and isinstance(y, tuple) and len(y) == 2:
@@ -82,7 +83,7 @@ def _evaluate(func, x, log):
         if y is None:
             raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
         log.add(x, y, constraints)
-    if len(log) >= _HOPELESS and not log.has_value:
+    if len(log) >= _MOST_FAILURES and not log.has_value:
         raise _failure(log)
 
 

@@ -11,6 +11,7 @@ from scipy.stats import qmc
 from skuq._checks import check_count
 from skuq._warnings import warn_user
 from skuq.bayesopt._batch_lbfgs import minimize_batch
+from skuq.bayesopt._domain import check_bounds
 from skuq.bayesopt._program import (
     AcquisitionTask,
     CompiledAcquisition,
@@ -25,20 +26,22 @@ METHODS = ("auto", "lbfgs", "direct", "scipy")
 # restarts from a plain hypercube missed the best known maximum in 17% of the runs, those from
 # the best of four times as many points in 3%; eight times as many gained nothing.
 _SCREENED = 4
-# {round: share of the restarts that continue}. As good as letting all restarts converge, with a
+# {round: share of the restarts that continue}. This finds what converged restarts find, with a
 # third of the evaluations. Cuts at rounds 4, 12 and 32 missed 6%.
 _SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
 _LEAST_SURVIVORS = 10
 _MAX_ROUNDS = 150
-_FTOL = 1e-7  # single precision has no more
-# The best maxima climb on in double precision if one of them is nearer than the second, a share of
-# the box and of the root of its columns, to a given start: a search has converged to where single
-# precision is coarse.
-_CLIMBED_ON, _SMALL_STEP, _MAX_EXACT_ROUNDS, _EXACT_FTOL = 10, 0.01, 60, 1e-13
-_CLIMBED = 10  # points of the sample that are improved if there are no gradients
+_FTOL = 1e-7  # single precision resolves no smaller gain
+# A search that proposes points this near to a given start, as a share of the box times sqrt(d),
+# has converged to where single precision is coarse: the best maxima are refined in double.
+_SMALL_STEP = 0.01
+_N_REFINED, _MAX_EXACT_ROUNDS, _EXACT_FTOL = 10, 60, 1e-13
+_N_CLIMBED = 10  # points of the sample that are improved if there are no gradients
 _DIFFERENCE = 1e-6  # share of the box; about the error of a difference in float64
 _LARGE = 1e30  # stands for values that are not finite, when minimised
-_COMPARED, _INEXACT = 8, 0.05  # points, and tolerated error as a share of the values' spread
+# Points where single precision is compared with double, and the tolerated error there as a share
+# of the values' spread.
+_N_COMPARED, _INEXACT = 8, 0.05
 
 
 def maximize_acquisition(
@@ -120,8 +123,25 @@ def maximize_acquisition(
     "lbfgs" computes in single precision. Where that does not tell points apart, as inputs or
     outputs are far from 0 for how much they vary, it computes in double precision, at about twice
     the time. Maxima near a given start climb on in double precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import Acquisition, maximize_acquisition
+    >>> from skuq.predictive import Posterior
+    >>> tops = np.array([0.2, 0.4])  # two parabolas
+    >>> posterior = Posterior(
+    ...     lambda xp, arguments, X: -((X[:, 0] - arguments[0][:, None]) ** 2),
+    ...     arguments=(tops,), key=None, n_draws=2, output_shape=(),
+    ... )
+    >>> x, value = maximize_acquisition(
+    ...     posterior, Acquisition("mean"), None, [(0, 1)], best=0.0, method="scipy", n_restarts=8,
+    ...     random_state=0,
+    ... )
+    >>> x.round(3), round(value, 3)
+    (array([[0.3]]), -0.01)
     """
-    bounds = _check_bounds(bounds)
+    bounds = check_bounds(bounds)
     _check_numbers(posterior, q, method, n_restarts, min_distance)
     starts = _check_points("starts", starts, bounds)
     exclude = _check_points("exclude", exclude, bounds)
@@ -152,9 +172,9 @@ def _pending_level(posterior, acquisition, objective, pending, beta):
 
 
 def _search(task, u, method, n_restarts, given):
-    """Search the unit box from candidates u (k, q * d): points (.., q * d) and their values.
+    """Search the unit box from candidates u (k, q * d), of which the first are `given`.
 
-    The first of them are `given`.
+    Return points (n, q * d), candidates included, and their values (n,).
     """
     if method == "auto":
         method = "scipy" if task.posterior.key is None else "lbfgs"
@@ -170,7 +190,7 @@ def _search(task, u, method, n_restarts, given):
 
 
 def _batched(task, u, n_restarts, given):
-    """Climb from the best candidates at once."""
+    """Climb from the best candidates, all at once."""
     compiled = CompiledAcquisition(task)
     values = compiled.values(u)
     if _is_inexact(task, u, values, _scale(values)):
@@ -182,12 +202,14 @@ def _batched(task, u, n_restarts, given):
         for number, share in _SURVIVORS.items()
     }
     starts = u[_ranked(values)[:n_restarts]]
+    if not len(starts):  # nothing is finite, which `_best_allowed` reports
+        return u, values
     x, found = _climbed(compiled, starts, scale, _MAX_ROUNDS, _FTOL, survivors)
-    top = _ranked(found)[:_CLIMBED_ON]
+    top = _ranked(found)[:_N_REFINED]
     if len(top) and _is_near(x[top], given, len(task.bounds)):
         exact = CompiledAcquisition(task, "float64")
         best, best_values = _climbed(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
-        # Values of other points are single, so that only those may exclude these.
+        # The other values are in single precision: their rounding must not beat a refined one.
         least = best_values[np.isfinite(best_values)].min(initial=math.inf)
         found, values = np.minimum(found, least), np.minimum(values, least)
         x, found = np.concatenate([best, x]), np.concatenate([best_values, found])
@@ -195,7 +217,7 @@ def _batched(task, u, n_restarts, given):
 
 
 def _climbed(compiled, starts, scale, max_rounds, ftol, survivors=None):
-    """Climb from all starts at once: points and values."""
+    """Climb from all starts at once; return points and values."""
 
     def negative(u):
         values, gradients = compiled.values_and_gradients(u)
@@ -206,16 +228,16 @@ def _climbed(compiled, starts, scale, max_rounds, ftol, survivors=None):
 
 
 def _is_near(x, given, d):
-    """Whether a point of x (.., q * d) is near one of the given starts (k, q * d)."""
+    """Whether a point of x (n, q * d) is near one of the given starts (k, q * d)."""
     if not len(given):
         return False
-    gaps = x.reshape(-1, 1, d) - given[:, :d]
+    gaps = x.reshape(-1, 1, d) - given[:, :d]  # (n * q, k, d); a given point is first in its batch
     return np.linalg.norm(gaps, axis=-1).min() < _SMALL_STEP * math.sqrt(d)
 
 
 def _is_inexact(task, u, values, scale):
-    """Whether values differ from those in double precision, at a few points."""
-    rows = np.linspace(0, len(u) - 1, _COMPARED).astype(int)
+    """Whether single precision is too coarse, judged by a few points in double."""
+    rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
     exact = acquisition_of(task)(u[rows])
     usable = np.isfinite(exact) & np.isfinite(values[rows])
     error = np.abs(exact - values[rows])[usable]
@@ -223,7 +245,7 @@ def _is_inexact(task, u, values, scale):
 
 
 def _one_by_one(task, u, n_restarts, given):
-    """Climb from one candidate after the other."""
+    """Climb from one candidate after the other with SciPy's L-BFGS-B."""
     if task.posterior.key is None:
         return _without_gradients(task, u)
     compiled = CompiledAcquisition(task)
@@ -239,17 +261,17 @@ def _one_by_one(task, u, n_restarts, given):
 
 
 def _without_gradients(task, u):
-    """Climb from the best candidates by differences."""
+    """Climb from the best candidates by forward differences."""
     function = acquisition_of(task)
     values = function(u)
     scale = _scale(values)
 
     def negative(u):
-        steps = np.where(u > 0.5, -_DIFFERENCE, _DIFFERENCE)  # inwards
+        steps = np.where(u > 0.5, -_DIFFERENCE, _DIFFERENCE)  # away from the nearer bound
         values = function(np.concatenate([u[None], u + np.diag(steps)])) / -scale
         return values[0], (values[1:] - values[0]) / steps
 
-    return _polish(negative, u[_ranked(values)[:_CLIMBED]], u, values, scale)
+    return _polish(negative, u[_ranked(values)[:_N_CLIMBED]], u, values, scale)
 
 
 def _polish(negative, starts, u, values, scale):
@@ -265,7 +287,7 @@ def _polish(negative, starts, u, values, scale):
 
 
 def _finite(negative):
-    """Replace values and gradients that are not finite, which L-BFGS-B does not survive."""
+    """Replace values and gradients that are not finite, on which L-BFGS-B fails."""
 
     def function(u):
         value, gradient = negative(u)
@@ -277,9 +299,9 @@ def _finite(negative):
 
 
 def _direct(task, u, n_restarts, given):
-    """Run DIRECT, which takes no starts."""
+    """Run DIRECT with the settings of NOMU's code; it takes no starts."""
     function = acquisition_of(task)
-    found = []
+    found = []  # all evaluated points: the best may be an excluded one
 
     def negative(point):
         value = function(point[None])[0]
@@ -323,7 +345,7 @@ def _ranked(values):
 
 
 def _scale(values):
-    """Scale of differences that matter: tolerances must not depend on the units of y."""
+    """Compute the scale of the values, so that tolerances do not depend on the units of y."""
     finite = values[np.isfinite(values)]
     spread = float(finite.max() - np.median(finite)) if finite.size else 0.0
     return spread if spread > 0 else 1.0
@@ -352,19 +374,9 @@ def _best_allowed(u, values, bounds, exclude, min_distance):
 
 
 def _to_box(u, bounds):
+    """Map points (k, d) of the unit box to the user's."""
     lower, upper = bounds.T
     return np.clip(lower + (upper - lower) * u, lower, upper)  # rounding may step outside
-
-
-def _check_bounds(bounds):
-    bounds = np.asarray(bounds, dtype="float64")
-    if bounds.ndim != 2 or bounds.shape[1] != 2 or not len(bounds):
-        raise ValueError(f"bounds must have shape (d, 2). Got {bounds.shape}.")
-    if not np.isfinite(bounds).all() or (bounds[:, 0] >= bounds[:, 1]).any():
-        raise ValueError(
-            f"bounds must be finite, each lower end below its upper end. Got {bounds.tolist()}."
-        )
-    return bounds
 
 
 def _check_numbers(posterior, q, method, n_restarts, min_distance):

@@ -41,6 +41,18 @@ class ReluReadout:
         Range of the readout: the standard deviation is ``unit * clip(r, l_min, l_max)``.
     unit : float
         Scale of y.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import ReluReadout
+    >>> unit = np.array([[1.0]]), np.array([0.0])  # h = max(0, x)
+    >>> readout = ReluReadout(
+    ...     (unit,), mean=(np.array([0.0, 2.0]), 1.0), raw=(np.array([0.5, 0.0]), 0.0),
+    ...     l_min=0.1, l_max=2.0, unit=1.0,
+    ... )
+    >>> readout(np.array([[-1.0], [3.0]]))
+    (array([1., 7.]), array([0.1, 1.5]))
     """
 
     hidden: tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -118,6 +130,19 @@ def maximize_readout(
     units that cannot change sign need no a. The readout
     ``l_min + max(0, r - l_min) - max(0, r - l_max)`` is maximised, so it needs one more unit and a
     ceiling at l_max only. The problem is NP-hard: some hundred units already take long.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.bayesopt import ReluReadout, maximize_readout
+    >>> unit = np.array([[1.0]]), np.array([0.0])  # h = max(0, x)
+    >>> readout = ReluReadout(
+    ...     (unit,), mean=(np.array([1.0, -2.0]), 0.0), raw=(np.array([0.0, 0.0]), 0.1),
+    ...     l_min=0.1, l_max=2.0, unit=1.0,
+    ... )  # the mean is x up to 0, and -x from there
+    >>> x, value, optimal = maximize_readout(readout, [(-1, 1)], beta=1.0)
+    >>> round(value, 3), optimal
+    (0.1, True)
     """
     bounds, is_integer = _check_domain(readout, bounds, beta, integer, one_hot)
     programme, objective = _programme_of(readout, bounds, beta, is_integer)
@@ -211,9 +236,11 @@ class _Programme:
 
     def add_units(self, kernel, bias):
         """Append ``h = max(0, v @ kernel + bias)`` to v."""
+        # Written for inputs that are shifted to 0 and scaled.
         d, before = len(self.low), np.array(self._position[: len(kernel)])
         kernel, bias = kernel.copy(), bias + self.low @ kernel[:d]
         kernel[:d] *= self.scale[:, None]
+        # Interval arithmetic: least <= z = v @ kernel + bias <= most.
         lower, upper = (np.concatenate(part)[before] for part in (self._lower, self._upper))
         least = bias + np.maximum(kernel, 0).T @ lower + np.minimum(kernel, 0).T @ upper
         most = bias + np.maximum(kernel, 0).T @ upper + np.minimum(kernel, 0).T @ lower
@@ -227,15 +254,16 @@ class _Programme:
                 columns, parts = [*columns, switch], [*parts, np.diag(switched)]
             self._add_block(np.concatenate(columns), np.hstack(parts), low, high)
 
+        # Units with most <= 0 are 0 by their upper bound.
         active, unstable = least >= 0, (least < 0) & (most > 0)
-        if active.any():
+        if active.any():  # h = z
             bound(active, bias[active], bias[active])
         if unstable.any():
             a = self._add(unstable.sum(), 0.0, 1.0, integrality=1)
             low, high = least[unstable], most[unstable]
-            bound(unstable, bias[unstable], np.inf)
-            bound(unstable, -np.inf, bias[unstable] - low, a, -low)
-            self._add_block(
+            bound(unstable, bias[unstable], np.inf)  # h >= z
+            bound(unstable, -np.inf, bias[unstable] - low, a, -low)  # h <= z - L (1 - a)
+            self._add_block(  # h <= U a
                 np.concatenate([h[unstable], a]),
                 np.hstack([np.eye(len(a)), -np.diag(high)]),
                 -np.inf,
@@ -244,7 +272,7 @@ class _Programme:
 
     def add_ceiling(self, ceiling):
         """Add a variable that is at most the last unit and at most a number; get its position."""
-        capped = self._add(1, 0.0, ceiling)
+        capped = self._add(1, 0.0, ceiling)  # capped - last <= 0
         last = self._position[-1]
         self._add_block(np.array([last, capped[0]]), np.array([[-1.0, 1.0]]), -np.inf, 0.0)
         return capped[0]
@@ -265,6 +293,7 @@ class _Programme:
 
     def maximize(self, objective, time_limit):
         """Solve the programme."""
+        # Each block has columns of its own: scatter it into a sparse row block of all variables.
         rows, lower, upper = [], [], []
         for columns, matrix, low, high in self._blocks:
             block = sparse.coo_array(matrix)

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from skuq import _archive
 from skuq._checks import check_count
-from skuq._seeds import draw_entropy, generator
+from skuq._seeds import draw_entropy
 from skuq._warnings import warn_user
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._constraints import Constraints
+from skuq.bayesopt._design import initial_points
 from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits, SearchSettings
 from skuq.bayesopt._loop import run_loop
 from skuq.bayesopt._records import OptimizationResult, StepRecord
 from skuq.bayesopt._results import ResultLog
 from skuq.bayesopt._settings import check_changes, check_same_domain, check_settings
-from skuq.bayesopt._step import (
-    SignedObjective,
-    Step,
-    Surrogates,
-    distance_threshold,
-    fit_surrogates,
-)
+from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 
 _N_STEPS = 64  # steps of NOMU's protocol if the number of evaluations is not known
 _LARGE_BATCH = 20
-_ATTEMPTS = 2  # seeds that are tried if a fit fails
-_GRID = 4096  # points of a domain that is small enough to list
 
 
 class BayesianOptimizer:
     """Find the best input of an expensive function by Bayesian optimisation.
 
     Each step fits a clone of a regressor to all results and proposes the points that maximise an
-    acquisition function of the regressor's draws. `maximize` and `minimize` run the loop; with
-    `ask` and `tell` you run it yourself.
+    acquisition function of draws from the regressor. `maximize` and `minimize` run the whole
+    search; with `ask` and `tell` you evaluate the function yourself.
 
     Parameters
     ----------
@@ -80,9 +75,9 @@ class BayesianOptimizer:
         Number of usable results before a model is used. By default 2 d + 1, the number of
         coefficients of a quadratic without mixed terms.
     integer : sequence of int, optional
-        Numbers of the columns that hold whole numbers.
+        Indices of the columns that hold whole numbers.
     categories : sequence of int, optional
-        Numbers of the columns that hold unordered codes 0, 1, .., K - 1, with bounds (0, K - 1).
+        Indices of the columns that hold unordered codes 0, 1, .., K - 1, with bounds (0, K - 1).
         The surrogate gets them one-hot encoded.
     constraints : dict of str to callable or regressor, optional
         Named constraints; a point is feasible where each is at most 0. A function computes the
@@ -90,14 +85,14 @@ class BayesianOptimizer:
         regressor learns a constraint that is measured: `tell` takes its values, and the function
         of `maximize` returns ``(y, {name: value})``.
     noisy : bool, default=False
-        Whether results carry noise. New points must then exceed what the surrogate's draws have
-        at known points (Letham et al. 2019) instead of the luckiest result, the best point is the
-        one of the best mean prediction, and a point may be proposed again. The surrogate must
-        know of noise, too: give a Gaussian process a noise term.
+        Whether results carry noise. The incumbent is then, in each draw, the draw's best value at
+        known points (Letham et al. 2019), not the luckiest result; the best point is the one of
+        the best mean prediction; and a point may be proposed again. The surrogate must model
+        noise, too: give a Gaussian process a noise term.
     reseed : bool, default=True
-        Whether the fit of each step gets a new seed. With False all steps have the same one: the
-        same network learns from ever more results, and less changes from step to step. Then an
-        estimator with ``warm_start=True`` goes on from its last fit.
+        Whether the fit of each step gets a new seed. With False all steps have the same seed, so
+        that predictions change less from step to step, and an estimator with ``warm_start=True``
+        continues from its last fit.
     random_state : int, RandomState instance or None, default=None
         Seed. Together with the results and the pending points it determines every proposal.
     verbose : int or None, default=None
@@ -125,10 +120,11 @@ class BayesianOptimizer:
         Best point that satisfies the constraints, or the one that violates them least; None
         before the first usable result.
     best_value_ : float
-        Value of the best point, with `noisy` the mean that the last model predicts; NaN before
-        the first usable result.
+        Value of the best point; NaN before the first usable result. With `noisy` it is the mean
+        that the last model predicts, or the result itself before there is a model, as after
+        `load`.
     beta_ : float or None
-        Value of beta that `mean_width` led to.
+        Value of beta that `mean_width` led to; None before the first step with a model.
     history_ : tuple of StepRecord
         Record of each proposal by a model.
     model_ : regressor or None
@@ -145,24 +141,26 @@ class BayesianOptimizer:
 
     Notes
     -----
-    Points that were asked for are *pending* until they are told. Later proposals keep away from
-    them, and each draw of the surrogate takes its own values there for known ("fantasies"). So
-    several workers may ask, each when it is free; they share the fit until there is a new
-    result. `forget` drops points of a worker that is lost. `ask` depends only on the results, the
-    pending points and `random_state`, also after `save` and `load`, bit by bit (but for
-    estimators with ``warm_start=True``).
+    Points that were asked for are *pending* until their results are told. Later proposals keep
+    away from them, and each draw of the surrogate takes its own values there for known
+    ("fantasies"). So several workers may ask, each when it is free; they share the fit until there
+    is a new result. `forget` drops points of a worker that is lost.
 
-    Failed evaluations (an exception, NaN, inf) are recorded, not fitted, and not proposed again:
-    in domains with continuous columns, proposals keep a distance of 0.05 sqrt(D) from them, in a
-    box scaled to [-1, 1]^D. A proposal that is already known is replaced by the best of 2000
-    points, half of them near it and half anywhere in the domain.
+    A proposal depends only on the results, the pending points and `random_state`. After `save`
+    and `load`, or pickling, it is the same bit by bit, except for estimators with
+    ``warm_start=True``, whose first fit is then cold.
 
-    Points of a batch and pending ones are at least 0.001 sqrt(D) apart, in a box scaled to
-    [-1, 1]^D, if any column is continuous.
+    Failed evaluations (an exception, NaN, inf) are recorded, but not fitted. Distances below are
+    those in the box scaled to [-1, 1]^D, where a category has one column for each code. If any
+    column is continuous, proposals keep a distance of 0.05 sqrt(D) from failed points, and points
+    of a batch and pending ones keep 0.001 sqrt(D) from each other. A proposal that is already
+    known is replaced by the best of 2000 points, half of them near it and half anywhere in the
+    domain.
 
     With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
     the points of a batch are found one after the other. Before each, the surrogate is fitted with
-    its own mean predictions at the points before it, and at pending ones, as results.
+    its own mean predictions at the points before it, and at pending ones, as results. If a fit
+    fails numerically with two seeds, the next points are uniform ones, with a warning.
 
     References
     ----------
@@ -211,7 +209,7 @@ class BayesianOptimizer:
         self.acquisition = Acquisition(
             acquisition, delta, 1.0 if callable(beta) else beta, deviation
         )
-        self.beta, self.mean_width, self.dynamic_c = beta, mean_width, bool(dynamic_c)
+        self.beta, self.mean_width, self.dynamic_c = beta, mean_width, dynamic_c
         self.maximizer, self.n_restarts, self.n_draws = maximizer, n_restarts, n_draws
         self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
         self.constraints, self.noisy, self.reseed = Constraints(constraints), noisy, reseed
@@ -221,7 +219,7 @@ class BayesianOptimizer:
             acquisition=self.acquisition,
             objective=objective,
             mean_width=mean_width,
-            dynamic_c=self.dynamic_c,
+            dynamic_c=dynamic_c,
             maximizer=maximizer,
             n_restarts=n_restarts,
             n_draws=n_draws,
@@ -233,8 +231,8 @@ class BayesianOptimizer:
         )
         self._entropy = draw_entropy(random_state)
         self._log = ResultLog(self.domain, objective, self.constraints, repeats=bool(noisy))
-        self._history: dict[tuple[int, int], StepRecord] = {}  # by numbers of results and pending
-        self._fitted: tuple[tuple, Surrogates] | None = None  # surrogates of these results
+        self._history: list[StepRecord] = []
+        self._fits = Fits()
         self._n_steps = _N_STEPS
         self.beta_: float | None = None
         self.model_: Any = None
@@ -260,7 +258,7 @@ class BayesianOptimizer:
 
     @property
     def history_(self):
-        return tuple(self._history.values())
+        return tuple(self._history)
 
     @property
     def constraints_(self):
@@ -281,14 +279,15 @@ class BayesianOptimizer:
         return self._best()[1]
 
     def _best(self):
-        """Find the best point and its value."""
+        """Find the best point and its value, in the user's sign."""
         best, sign = self._log.best(self._objective.sign), self._objective.sign
         if best is None:
             return None, float("nan")
-        if not self.noisy or self._fitted is None:
+        if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
         results = self._log.results(sign)
-        step = self._step_of(self._fitted[1], results, self._log.pending[:0], self._entropy)
+        none_pending = self._log.pending[:0]
+        step = Step(self._fits.last, self._settings(), self._objective, results, none_pending)
         best = int(np.argmax(step.expected_values(results.X)))
         value = step.expected_values(results.X[[best]], merits=False)[0]
         return results.X[best].copy(), sign * float(value)
@@ -322,7 +321,7 @@ class BayesianOptimizer:
         -----
         UserWarning
             If `q` > 20 with a model: large batches are hard to optimise jointly. If the model
-            cannot be fitted in two attempts: the points are uniform ones then.
+            cannot be fitted with two seeds: the points are uniform ones then.
         """
         check_count("q", q)
         left = self._log.n_left
@@ -331,43 +330,45 @@ class BayesianOptimizer:
                 f"All but {left} points of the domain are known or pending. `q` must not be "
                 f"larger. Got {q}."
             )
-        step = None
+        x = None
         if self._log.usable.sum() >= self.n_initial:
-            step = self._fitted_step()
-        x = self._initial(q) if step is None else self._proposed(q, step)
+            try:
+                x = self._proposed(q)
+            except FIT_ERRORS as error:
+                warn_user(
+                    f"The surrogate could not be fitted to {int(self._log.usable.sum())} results, "
+                    f"with {N_ATTEMPTS} seeds ({error}): the next points are random ones.",
+                )
+        if x is None:
+            x = initial_points(q, self._log, self.n_initial, self._entropy)
         self._log.expect(x)
         return x.copy()
 
-    def _proposed(self, q, step):
-        """Propose points by a fitted step."""
+    def _proposed(self, q):
+        """Propose points by a surrogate of the results, and record how they were found."""
+        step = self._step()
         self._check_batch(q, step)
-        n, n_pending = len(self._log), len(self._log.pending)
-        start, fitted = time.perf_counter(), step.seconds_fit
+        start = time.perf_counter()
         if self.mean_width is not None and self.beta_ is None:
             self.beta_ = step.beta_of_width(self.mean_width)
-        beta, threshold = self._current_beta(), self._threshold()
-        if step.takes_batches:
-            proposal = step.propose(q, beta, threshold)
-        else:
-            first = step.believing(step.pending, self._step) if n_pending else step
-            proposal = first.propose_one_by_one(q, self._step, beta, threshold)
-            if first is not step:
-                step.seconds_fit += first.seconds_fit
-        seconds = time.perf_counter() - start - (step.seconds_fit - fitted)
-        self.model_ = step.model
-        self._history[n, n_pending] = StepRecord(
-            n,
-            proposal.value,
-            proposal.beta,
-            proposal.n_doublings,
-            step.seconds_fit,
-            seconds,
-            n_pending,
+        proposal = step.propose(q, self._current_beta(), self._threshold(), self._fits)
+        seconds = time.perf_counter() - start - proposal.seconds_fit
+        self.model_ = step.surrogates.model
+        self._history.append(
+            StepRecord(
+                len(self._log),
+                proposal.value,
+                proposal.beta,
+                proposal.n_doublings,
+                step.surrogates.seconds + proposal.seconds_fit,
+                seconds,
+                len(self._log.pending),
+            )
         )
         return proposal.x
 
     def tell(self, x, y, constraints=None):
-        """Add the results of evaluations.
+        """Add the results of evaluations. Each of them settles its point, if that is pending.
 
         Parameters
         ----------
@@ -375,7 +376,8 @@ class BayesianOptimizer:
             Points within the bounds, proposed by `ask` or not.
         y : array-like of shape () or (k,), or None
             One number for each point. With an `objective` the function's outputs (q,) or
-            (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed.
+            (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean that the evaluation failed;
+            for a single point one NaN is enough, whatever the shape of the outputs.
         constraints : dict of str to array-like of shape () or (k,), optional
             Values of the measured constraints, those that have a regressor.
 
@@ -398,6 +400,8 @@ class BayesianOptimizer:
 
     def forget(self, x=None):
         """Drop pending points whose results will not come; they may be proposed again.
+
+        A point that is pending twice is dropped once.
 
         Parameters
         ----------
@@ -436,71 +440,24 @@ class BayesianOptimizer:
 
     # Steps
 
-    def _initial(self, q):
-        """Propose the remaining points of the initial design, then uniform ones."""
-        n = len(self._log) + len(self._log.pending)
-        design = self.domain.design(self.n_initial, generator(self._entropy, "initial"))
-        rng = generator(self._entropy, "uniform", n)
-        points = [design[n:], self.domain.sample(2 * q, rng)]
-        if self.domain.n_points <= _GRID:
-            points.append(rng.permutation(self.domain.grid()))
-        taken, chosen = self._log.taken, []
-        for x in np.concatenate(points).tolist():
-            if tuple(x) not in taken:
-                taken.add(tuple(x))
-                chosen.append(x)
-        rest = self.domain.sample(max(0, q - len(chosen)), rng)  # noisy ones may repeat
-        return np.vstack([np.array(chosen[:q]).reshape(-1, self.domain.n_columns), rest])
+    def _step(self):
+        """Make a step from a surrogate that is fitted to all results."""
+        settings, results = self._settings(), self._log.results(self._objective.sign)
+        surrogates = self._fits.surrogates(settings, results)
+        return Step(surrogates, settings, self._objective, results, self._log.pending)
 
-    def _fitted_step(self):
-        """Fit the surrogate, with another seed if it fails numerically; None if it fails again."""
-        results = self._log.results(self._objective.sign)
-        for attempt in range(_ATTEMPTS):
-            try:
-                return self._step(results, self._log.pending, attempt)
-            except (FloatingPointError, np.linalg.LinAlgError) as error:
-                failure = error
-        warn_user(
-            f"The surrogate could not be fitted to {len(results.X)} results, with "
-            f"{_ATTEMPTS} seeds ({failure}): the next points are random ones.",
-        )
-        return None
-
-    def _step(self, results, pending=None, attempt=0):
-        """Fit surrogates to results, or find those that are fitted to them."""
-        number = len(results.X) + len(results.failed)
-        pending = results.X[:0] if pending is None else pending
-        entropy = _derived(self._entropy, "step", number, attempt)
-        key = (number, len(results.X), self._objective.sign, id(self.estimator), self.n_draws)
-        if self._fitted is not None and self._fitted[0] == (*key, attempt):
-            surrogates = replace(self._fitted[1], seconds=0.0)
-        else:
-            surrogates = fit_surrogates(
-                self.estimator,
-                self.constraints,
-                self.domain,
-                results,
-                self.n_draws,
-                entropy if self.reseed else _derived(self._entropy, "search", attempt),
-                None if self.reseed or self._fitted is None else self._fitted[1],
-            )
-            if number == len(self._log):  # not with predictions as results
-                self._fitted = (*key, attempt), surrogates
-        return self._step_of(surrogates, results, pending, entropy)
-
-    def _step_of(self, surrogates, results, pending, entropy):
-        return Step(
-            surrogates,
+    def _settings(self):
+        return SearchSettings(
+            self.estimator,
             self.domain,
-            results,
-            pending,
-            self.acquisition,
-            self._objective,
             self.constraints,
-            maximizer=self.maximizer,
-            n_restarts=self.n_restarts,
-            is_noisy=bool(self.noisy),
-            entropy=entropy,
+            self.acquisition,
+            self.maximizer,
+            self.n_restarts,
+            self.n_draws,
+            bool(self.noisy),
+            bool(self.reseed),
+            self._entropy,
         )
 
     def _current_beta(self):
@@ -617,7 +574,8 @@ class BayesianOptimizer:
                 "violates them least.",
             )
         if self.noisy and self._log.usable.sum() >= self.n_initial:
-            self._fitted_step()  # the best point is chosen by a model of all results
+            with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
+                self._step()
         best_x, best_value = self._best()
         return OptimizationResult(
             best_x,
@@ -636,7 +594,7 @@ class BayesianOptimizer:
     # Saving
 
     def to_state(self):
-        """Collect all that the next proposal depends on, except estimator and functions.
+        """Collect everything that decides the next proposal, except estimator and functions.
 
         Returns
         -------
@@ -675,7 +633,7 @@ class BayesianOptimizer:
             The surrogate.
         **changes
             Parameters that a state does not hold (`objective`, `constraints`, a callable `beta`,
-            `callback`, `verbose`), and new values of others.
+            `callback`, `verbose`), and new values of other parameters.
 
         Returns
         -------
@@ -701,8 +659,7 @@ class BayesianOptimizer:
         self._entropy, self._n_steps, self.beta_ = own["entropy"], own["n_steps"], own["beta_"]
         self._set_sign(own["sign"])
         self._log.restore(state, own["messages"])
-        history = [StepRecord(**record) for record in own["history"]]
-        self._history = {(record.n_results, record.n_pending): record for record in history}
+        self._history = [StepRecord(**record) for record in own["history"]]
         return self
 
     def save(self, path):
@@ -740,7 +697,3 @@ _PLAIN = (
     *("noisy", "reseed"),
 )
 _OF_A_RUN = ("has_objective", "entropy", "sign", "n_steps", "beta_", "messages", "history")
-
-
-def _derived(entropy, *purpose):
-    return int(generator(entropy, *purpose).integers(1, 2**31 - 1))

@@ -1,7 +1,7 @@
 """Acquisition functions as compiled programs, for any number of points.
 
-The arrays of a fit, the best value, beta and the bounds are arguments of a program. They alone
-change between the steps of a loop, so that all steps share one compilation.
+Only the arrays of a fit, the best value, beta and the bounds change between the steps of a
+search. They are arguments of a program, so that all steps share one compilation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skuq.backend import BoundedCache
 from skuq.bayesopt._acquisition import Acquisition
 from skuq.predictive import Posterior
 
-# One loop has three programs: values, gradients, gradients of a single row. Room for 8 loops.
+# A search has three programs: values, gradients, gradients of one batch. Room for 8 searches.
 _programs = BoundedCache(24)
 
 # Size of one call. Above some 1e5 draws of outputs larger calls gain nothing (128 draws of a
@@ -67,7 +67,7 @@ class CompiledAcquisition:
         self._arguments = self._tensors(arguments)
         # Looking up and converting are most of the cost of a call with a single row.
         self._used: dict[tuple[str, int], Callable[..., Any]] = {}
-        numbers = posterior.n_draws * q * math.prod(posterior.output_shape)
+        numbers = posterior.n_draws * q * math.prod(posterior.output_shape)  # for one batch
         rows = max(1, min(_MAX_ROWS, _ENTRIES_PER_CALL // numbers))
         self.rows_per_call = 2 ** int(math.log2(rows))
 
@@ -90,6 +90,7 @@ class CompiledAcquisition:
         if (kind, rows) not in self._used:
             self._used[kind, rows] = self._program(kind, rows)
         program = self._used[kind, rows]
+        # A program takes a fixed number of batches: pad the last call with copies.
         u = np.asarray(u, dtype=self._dtype).reshape(len(u), self._q, self._d)
         missing = -len(u) % rows
         padded = np.concatenate([u, np.repeat(u[-1:], missing, axis=0)])
@@ -144,8 +145,8 @@ class CompiledAcquisition:
         has_level = self._has_level
 
         def value(arguments, lower, upper, level, beta, u):
-            x = ops.reshape(lower + (upper - lower) * u, (-1, d))
-            draws = function(ops, arguments, x)
+            x = ops.reshape(lower + (upper - lower) * u, (-1, d))  # (n * q, d)
+            draws = function(ops, arguments, x)  # (n_draws, n * q, *output_shape)
             values = _check_values(_on_tensors(objective, draws), draws, objective, n_draws)
             if q > 1:
                 values = ops.reshape(values, (n_draws, -1, q))
@@ -191,7 +192,7 @@ def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
 def _level(task: AcquisitionTask) -> tuple[np.ndarray, bool]:
     """Merge the best value and the level of pending points into one number for each draw.
 
-    The flag says whether acquisitions that do not need the best value have a level.
+    Return it (n_draws,), and whether an acquisition that does not need the best value uses it.
     """
     n_draws = task.posterior.n_draws
     if not task.acquisition.needs_best:
@@ -202,6 +203,7 @@ def _level(task: AcquisitionTask) -> tuple[np.ndarray, bool]:
 
 
 def _on_tensors(objective, draws):
+    """Apply the objective to tensors; raise NumpyOnlyError if it fails on them."""
     if objective is None:
         return draws
     try:
@@ -229,7 +231,7 @@ def _check_values(values, draws, objective, n_draws):
 
 
 class _Same:
-    """A key for an object that is not hashable: only the same object is equal."""
+    """Key for an object that is not hashable: only the same object is equal."""
 
     def __init__(self, thing):
         self.thing = thing
@@ -242,6 +244,7 @@ class _Same:
 
 
 def _key_of(objective):
+    """Make an objective part of a program's key."""
     try:
         hash(objective)
     except TypeError:
@@ -250,7 +253,7 @@ def _key_of(objective):
 
 
 def _cast(tree, dtype):
-    """Convert arrays of numbers that are not whole to one precision."""
+    """Convert floating-point arrays to one precision; leave integers as they are."""
     if isinstance(tree, tuple):
         return tuple(_cast(part, dtype) for part in tree)
     tree = np.asarray(tree)

@@ -24,6 +24,16 @@ class StepRecord:
     seconds_fit, seconds_acquisition : float
     n_pending : int
         Number of points that were pending.
+
+    Examples
+    --------
+    >>> from sklearn.gaussian_process import GaussianProcessRegressor
+    >>> from skuq.bayesopt import BayesianOptimizer
+    >>> surrogate = GaussianProcessRegressor(optimizer=None)
+    >>> search = BayesianOptimizer(surrogate, [(-2, 2)], n_initial=3, random_state=0)
+    >>> result = search.minimize(lambda x: (x[0] - 0.5) ** 2, n_calls=5)
+    >>> [step.n_results for step in result.history]
+    [3, 4]
     """
 
     n_results: int
@@ -54,6 +64,16 @@ class OptimizationResult:
     message : str
         Why the search ended.
     history : tuple of StepRecord
+
+    Examples
+    --------
+    >>> from sklearn.gaussian_process import GaussianProcessRegressor
+    >>> from skuq.bayesopt import BayesianOptimizer
+    >>> surrogate = GaussianProcessRegressor()
+    >>> search = BayesianOptimizer(surrogate, [(-2, 2)], n_initial=3, random_state=0)
+    >>> result = search.minimize(lambda x: (x[0] - 0.5) ** 2, n_calls=3)
+    >>> result.x_iters.shape, bool(result.fun == result.values.min())
+    ((3, 1), True)
     """
 
     x: np.ndarray

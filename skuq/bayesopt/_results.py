@@ -1,8 +1,8 @@
 """The results of a search: points, outputs, values, failures, and points that are pending.
 
-Notation: points (n, d) lie in the domain. Outputs are what the function returns for a point, all
-of one shape. Values are those of the objective of the outputs, with the user's sign. J constraints
-hold where they are at most 0.
+Notation: points (n, d) lie in the domain. An output is what the function returns for a point; all
+have one shape. The objective makes a value of it, here with the user's sign. There are J
+constraints; a point satisfies one where it is at most 0.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ _EQUAL = 1e-9  # in unit coordinates: rounding that a point suffers on its way t
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Results that a step fits its surrogate to.
+    """Results that a surrogate is fitted to.
 
-    Points with usable outputs `X` (n, d), their outputs (n, *output_shape) and values (n,) of the
-    objective, with the sign that makes more better; `failed` (m, d) are points without outputs.
-    `constraints` are (n, J).
+    `X` (n, d) are the points that have outputs (n, *output_shape), values (n,) and constraints
+    (n, J); values are negated when minimising. `failed` (m, d) are points without outputs.
     """
 
     X: np.ndarray
@@ -40,6 +39,11 @@ class Results:
     values: np.ndarray
     failed: np.ndarray
     constraints: np.ndarray
+
+    @property
+    def n_told(self) -> int:
+        """Number of results, failed ones included."""
+        return len(self.X) + len(self.failed)
 
     def with_results(self, X, outputs, values, constraints) -> Results:
         """Copy the results, with further ones."""
@@ -82,12 +86,12 @@ class ResultLog:
 
     @property
     def usable(self) -> np.ndarray:
-        """Which evaluations succeeded: (n,)."""
+        """Tell which evaluations succeeded: (n,)."""
         return np.array([output is not None for output in self.outputs], dtype=bool)
 
     @property
     def feasible(self) -> np.ndarray:
-        """Which evaluations succeeded and satisfy all constraints: (n,)."""
+        """Tell which evaluations succeeded and satisfy all constraints: (n,)."""
         return self.usable & is_feasible(self.constraints)
 
     @property
@@ -120,13 +124,13 @@ class ResultLog:
 
     @property
     def taken(self) -> set[tuple[float, ...]]:
-        """Points that are known or pending."""
+        """Set of the points that are known or pending."""
         return {tuple(x) for x in np.vstack([self.x, self.pending]).tolist()}
 
     def best(self, sign: int) -> int | None:
-        """Position of the best value that satisfies the constraints.
+        """Find the position of the best value that satisfies the constraints.
 
-        If none does, that of the smallest violation; None if no evaluation succeeded.
+        If none does, it is that of the smallest violation; None if no evaluation succeeded.
         """
         if not self.has_value:
             return None
@@ -146,8 +150,11 @@ class ResultLog:
         """Add points (d,) or (k, d) and their outputs; see `BayesianOptimizer.tell`."""
         points = self.domain.check(x)
         outputs = self._check_outputs(y, len(points), single=np.ndim(x) == 1)
-        measured = self._rules.measured(constraints, len(points))
         usable = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
+        if constraints is None and not usable.any():  # there was nothing to measure
+            self.add_failures(x, "NaN or inf")
+            return
+        measured = self._rules.measured(constraints, len(points))
         values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
         limits = np.full((len(points), len(self._rules)), np.nan)
         for k in np.flatnonzero(usable):
@@ -162,15 +169,17 @@ class ResultLog:
         self._append(points, [None] * len(points), values, limits, [message] * len(points))
 
     def expect(self, points) -> None:
-        """Note points (k, d) whose results are to come."""
+        """Add points (k, d) to the pending ones."""
         self.pending = np.vstack([self.pending, points])
 
     def forget(self, points=None) -> None:
-        """Expect no results of points (k, d) any more; of none at all if they are not given."""
+        """Drop points (k, d) from the pending ones, each once; by default drop all."""
         if points is None:
             self.pending = self.pending[:0]
-        elif len(self.pending):
-            self.pending = self.pending[self.domain.distance(self.pending, points) > _EQUAL]
+            return
+        for x in points if len(self.pending) else ():
+            equal = np.flatnonzero(self.domain.distance(self.pending, x[None]) <= _EQUAL)
+            self.pending = np.delete(self.pending, equal[:1], axis=0)
 
     def to_arrays(self) -> dict:
         """Get all but the messages as arrays."""
@@ -211,6 +220,7 @@ class ResultLog:
         return pd.DataFrame(columns)
 
     def _append(self, points, outputs, values, limits, messages):
+        """Add results; without a finite value an evaluation has failed and loses its output."""
         failed = ~np.isfinite(values)
         self.x = np.vstack([self.x, points])
         self.outputs += [None if lost else output for output, lost in zip(outputs, failed)]
@@ -220,7 +230,10 @@ class ResultLog:
         self.forget(points)
 
     def _value_of(self, output, measured):
-        """Evaluate objective and constraints of one output; the message says why it fails."""
+        """Evaluate the objective and the constraints of one output.
+
+        Return value, constraints (J,) and a message, which says why they are NaN.
+        """
         nothing = np.full(len(self._rules), np.nan)
         try:
             value = self._evaluated(output[None])[0]
@@ -241,6 +254,7 @@ class ResultLog:
         return value, limits, ""
 
     def _evaluated(self, outputs):
+        """Compute the values (k,) of outputs (k, ..)."""
         if self.objective is None:
             return outputs
         values = np.asarray(self.objective(outputs), dtype="float64")
@@ -252,11 +266,14 @@ class ResultLog:
         return values
 
     def _check_outputs(self, y, n, single):
+        """Validate the outputs of n points, or of a `single` one, as an array (n, ..)."""
         try:
             y = np.asarray(y, dtype="float64")
         except (TypeError, ValueError) as error:
             raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
         if single:
+            if y.ndim == 0 and not np.isfinite(y):  # a failure, whatever the outputs' shape
+                y = np.full(self.output_shape or (), y)
             y = y.reshape(1) if self.objective is None and y.size == 1 else y[None]
         if self.objective is None:
             expected = (n,)

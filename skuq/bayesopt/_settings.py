@@ -15,7 +15,7 @@ from skuq.bayesopt._maximize import METHODS
 from skuq.bayesopt._surrogate import check_surrogate
 
 _BOUNDS = ("ucb", "lcb")  # acquisitions that use beta
-_IN_A_PROGRAMME = (*_BOUNDS, "mean")  # acquisitions that maximizer="milp" knows
+_OF_MILP = (*_BOUNDS, "mean")  # acquisitions that maximizer="milp" can maximise
 
 
 def check_settings(
@@ -24,7 +24,7 @@ def check_settings(
     acquisition: Acquisition,
     objective: Callable[..., Any] | None,
     mean_width: Any,
-    dynamic_c: bool,
+    dynamic_c: Any,
     maximizer: str,
     n_restarts: Any,
     n_draws: Any,
@@ -34,7 +34,7 @@ def check_settings(
     reseed: Any,
     callback: Callable[..., Any] | None,
 ) -> None:
-    """Check parameters of `BayesianOptimizer`, also that they go together."""
+    """Check parameters of `BayesianOptimizer`, and that none contradicts another."""
     for parameter, value in (
         ("n_restarts", n_restarts),
         ("n_draws", n_draws),
@@ -42,7 +42,7 @@ def check_settings(
     ):
         check_count(parameter, value)
     check_surrogate(estimator)
-    for parameter, value in (("noisy", noisy), ("reseed", reseed)):
+    for parameter, value in (("noisy", noisy), ("reseed", reseed), ("dynamic_c", dynamic_c)):
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"`{parameter}` must be True or False. Got {value!r}.")
     if callback is not None and not callable(callback):
@@ -62,7 +62,7 @@ def check_settings(
     is_width = isinstance(mean_width, Real) and 0 < float(mean_width) < np.inf
     if mean_width is not None and not is_width:
         raise ValueError(f"`mean_width` must be a positive number. Got {mean_width!r}.")
-    if maximizer == "milp" and (name not in _IN_A_PROGRAMME or objective is not None):
+    if maximizer == "milp" and (name not in _OF_MILP or objective is not None):
         raise ValueError(
             'maximizer="milp" is for acquisition="ucb" or "mean" without an `objective`. '
             f"Got {name!r}{'' if objective is None else ' with one'}."
@@ -83,28 +83,28 @@ def check_changes(
     Its state holds no function: not the objective, if it had one, nor a callable beta.
     """
     if "random_state" in changes:
-        raise ValueError("A search goes on with its own random numbers: leave `random_state`.")
+        raise ValueError("A search continues with its own seed: leave out `random_state`.")
     if had_objective != (changes.get("objective") is not None):
         raise ValueError(
-            "This search has an `objective`, which no state holds: give it again."
+            "This search has an `objective`. A saved search holds no functions: give it again."
             if had_objective
             else "This search was told numbers, not outputs: it takes no `objective`."
         )
     names = list(changes.get("constraints") or {})
     if names != list(constraint_names):
         raise ValueError(
-            f"This search has the `constraints` {list(constraint_names)}, which no state holds: "
-            f"give them again, in this order. Got {names}."
+            f"This search has the `constraints` {list(constraint_names)}. A saved search holds no "
+            f"functions and no regressors: give them again, in this order. Got {names}."
         )
     if not had_beta and "beta" not in changes:
-        raise ValueError("This search has a function for `beta`, which no state holds: give it.")
+        raise ValueError("`beta` is a function here. A saved search holds no functions: give it.")
 
 
 def check_same_domain(domain: Domain, before: Domain) -> None:
     """Check that a continued search has the domain of the saved one."""
     if domain != before:
         raise ValueError(
-            "A search goes on in its own domain. It has bounds "
+            "A search continues in its own domain. It has bounds "
             f"{before.bounds.tolist()}, integer={before.integer} and "
             f"categories={before.categories}. Got {domain.bounds.tolist()}, "
             f"{domain.integer} and {domain.categories}."

@@ -1,49 +1,37 @@
 """One step of a search: surrogates fitted to the results, and the points they propose.
 
-Notation: points (k, d) lie in the domain. Values are those of the objective, with the sign that
-makes more better; with constraints they are merits (see `_constraints`).
+Notation: points (k, d) lie in the domain. Values are those of the objective, negated when
+minimising, so that larger is better; with constraints they are merits (see `_constraints`). The
+incumbent is the value that new points have to exceed.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
-from skuq._seeds import generator, trial_seed
+from skuq._seeds import generator
 from skuq._warnings import warn_user
-from skuq.bayesopt._acquisition import Acquisition
-from skuq.bayesopt._constraints import (
-    Constraints,
-    MeritObjective,
-    joined,
-    merit_units,
-    merits,
-)
-from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._constraints import MeritObjective, joined, merit_units, merits
+from skuq.bayesopt._fit import Fits, SearchSettings, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
 from skuq.bayesopt._results import Results
-from skuq.bayesopt._surrogate import posterior_of
-from skuq.predictive import Posterior
 
-# Distances in unit coordinates, times the root of their number. Below the first, points count as
-# the same. Points of a batch, and pending ones, keep the second from each other: single precision
-# and the tolerances of the maximiser tell no nearer ones apart. Below the third, a point is too
-# near to a failed one.
-_SAME, _APART, _FAILED = 1e-6, 1e-3, 0.05
+# Distances in unit coordinates of D columns, in units of sqrt(D).
+_SAME = 1e-6  # points that are nearer count as one
+_MIN_GAP = 1e-3  # of a batch and of pending points; the maximiser tells no nearer ones apart
+_FAILED = 0.05  # no proposal is nearer to a failed point
 _SMALL_DOMAIN = 4096  # points of a domain that is searched exhaustively
-_N_CANDIDATES, _N_WIDTHS = 2000, 20_000  # the latter is the paper's
-_ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # numbers that are drawn: in total, and in one call
+_N_CANDIDATES = 2000  # random points, of which the best replaces one that is not available
+_N_WIDTHS = 20_000  # points over which NOMU's paper averages the width of the bounds
+_ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # limits of drawn numbers, in total and in one call
 _N_STARTS = 3  # best known points among the starts, as in the NEON paper's code
 _MOST_DOUBLINGS = 15
-_MOST_MOVES = 50
+_MOST_MOVES = 50  # of one climb over a grid
 _MILP_SECONDS = 60.0
 
 
@@ -51,7 +39,7 @@ _MILP_SECONDS = 60.0
 class SignedObjective:
     """An objective that is to be maximised: the user's, times -1 when minimising.
 
-    Equal objectives compare equal, so that steps share compiled programs.
+    Objectives of one function and sign compare equal, so that steps share compiled programs.
     """
 
     function: Callable | None
@@ -64,28 +52,17 @@ class SignedObjective:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """Proposed points (q, d), their acquisition, and the beta that found them."""
+    """Proposed points (q, d) and how they were found.
+
+    `value` is their acquisition, of the first point if they were found one by one; `beta` is the
+    weight of the deviation after `n_doublings`; `seconds_fit` went into fits to predictions.
+    """
 
     x: np.ndarray
     value: float
     beta: float
     n_doublings: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Surrogates:
-    """Fitted surrogates of the outputs and of the measured constraints, and their posteriors."""
-
-    model: Any
-    posterior: Posterior
-    constraint_models: dict[str, Any]
-    constraint_posteriors: dict[str, Posterior]
-    seconds: float
-
-    @property
-    def posteriors(self) -> list[Posterior]:
-        """All posteriors, that of the outputs first."""
-        return [self.posterior, *self.constraint_posteriors.values()]
+    seconds_fit: float = 0.0
 
 
 def distance_threshold(t: float) -> float:
@@ -96,99 +73,54 @@ def distance_threshold(t: float) -> float:
     return 0.0625 * (0.01 / 0.0625) ** min(t, 1.0)
 
 
-def fit_surrogates(
-    estimator: Any,
-    constraints: Constraints,
-    domain: Domain,
-    results: Results,
-    n_draws: int,
-    entropy: int,
-    previous: Surrogates | None = None,
-) -> Surrogates:
-    """Fit seeded clones to the results; `entropy` is their seed.
-
-    Estimators with ``warm_start=True`` go on from a copy of their `previous` fit.
-    """
-    start = time.perf_counter()
-    X = domain.encode(results.X)
-
-    def fitted(estimator, y, before, seed):
-        model = before
-        if before is None or not estimator.get_params().get("warm_start", False):
-            model = seeded(estimator, seed)
-        else:  # what was fitted before stays as it is
-            model = copy.deepcopy(before)
-        return model.fit(X, y)
-
-    before = None if previous is None else previous.model
-    model = fitted(estimator, results.outputs, before, trial_seed(entropy, 0))
-    posterior = posterior_of(model, n_draws, _seed_of(entropy, "posterior", 0))
-    models, posteriors = {}, {}
-    for j, (name, own) in enumerate(constraints.estimators.items(), start=1):
-        column = results.constraints[:, constraints.names.index(name)]
-        before = None if previous is None else previous.constraint_models[name]
-        models[name] = fitted(own, column, before, trial_seed(entropy, j))
-        posteriors[name] = posterior_of(models[name], n_draws, _seed_of(entropy, "posterior", j))
-    return Surrogates(model, posterior, models, posteriors, time.perf_counter() - start)
-
-
 class Step:
-    """Fitted surrogates of results, and the proposals that follow.
+    """Propose points by surrogates that are fitted to `results`.
 
     `pending` (p, d) are points whose results are expected: proposals keep away from them, and
-    each draw has its own values there. `entropy` is the seed of all random numbers. With
-    `is_noisy`, new points must exceed what the draws have at known ones, not the largest result.
+    each joint draw takes its own values there for known.
     """
 
     def __init__(
         self,
         surrogates: Surrogates,
-        domain: Domain,
+        settings: SearchSettings,
+        objective: SignedObjective,
         results: Results,
         pending: np.ndarray,
-        acquisition: Acquisition,
-        objective: SignedObjective,
-        constraints: Constraints,
-        *,
-        maximizer: str,
-        n_restarts: int,
-        is_noisy: bool,
-        entropy: int,
     ):
-        self.surrogates, self.domain, self.results = surrogates, domain, results
-        self.pending, self.acquisition, self.constraints = pending, acquisition, constraints
-        self.maximizer, self.n_restarts = maximizer, n_restarts
-        self.is_noisy, self._entropy = is_noisy, entropy
-        self.model, self.seconds_fit = surrogates.model, surrogates.seconds
-        self.posterior = surrogates.posterior
+        self.surrogates, self.results, self.pending = surrogates, results, pending
+        self._settings, self.domain = settings, settings.domain
+        self.acquisition, self.maximizer = settings.acquisition, settings.maximizer
+        self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
+        self.posterior, self._values = surrogates.posterior, results.values
         self.objective: SignedObjective | MeritObjective = objective
-        self._signed, self._values = objective, results.values
-        if len(constraints):
+        self._signed = objective
+        if len(settings.constraints):
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
             self.posterior = joined(surrogates.posteriors, units)
-            self.objective = MeritObjective(
-                objective, surrogates.posterior.output_shape, tuple(constraints.functions.values())
-            )
-        self._best = self._best_known()
+            functions = tuple(settings.constraints.functions.values())
+            shape = surrogates.posterior.output_shape
+            self.objective = MeritObjective(objective, shape, functions)
+        self._incumbent = self._find_incumbent()
 
-    def _best_known(self):
-        """Find the best value: that of the results, or of each draw at known points."""
-        if not self.is_noisy:
+    def _find_incumbent(self):
+        """Find the best value of the results; with noise that of each draw, (n_draws,)."""
+        if not self._settings.noisy:
             return float(self._values.max())
         draws = self._draw(self.results.X)
         # Draws that are not joint say nothing about the largest of several points.
         return draws.max(axis=1) if self.posterior.joint else float(draws.mean(axis=0).max())
 
     def expected_values(self, X, merits=True) -> np.ndarray:
-        """Compute the mean of the draws' merits, or of their values, at points (n, d): (n,)."""
+        """Average the draws' merits, or their values, at points (n, d): (n,)."""
         if merits:
             return self._draw(X).mean(axis=0)
         draws = self.surrogates.posterior(self.domain.encode(X))
         return np.asarray(self._signed(draws), dtype="float64").mean(axis=0)
 
     def beta_of_width(self, mean_width: float) -> float:
-        """Find beta such that bounds have this average width, 2 beta mean(std) (appendix B.3.2)."""
+        """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
         X = self.domain.sample(self._affordable(_N_WIDTHS), self._rng("width"))
         unit = replace(self.acquisition, name="ucb", beta=1.0)
         values = self._draw(X)
@@ -200,12 +132,32 @@ class Step:
             )
         return mean_width / (2 * std)
 
-    def propose(self, q: int, beta: float, threshold: float | None = None) -> Proposal:
-        """Propose the q points that maximise the acquisition.
+    def propose(self, q: int, beta: float, threshold: float | None, fits: Fits) -> Proposal:
+        """Propose q points that maximise the acquisition.
 
         While a proposal is nearer than `threshold`, NOMU's dynamic c, to a known or pending point
         in unit coordinates, beta is doubled for this proposal, up to 15 times.
+
+        With joint draws all points are found at once. Otherwise they are found one after the
+        other, and `fits` fits the surrogate to its own predictions at those before.
         """
+        if self.takes_batches:
+            return self._propose_at_once(q, beta, threshold)
+        step = self._with_predictions(self.pending, fits) if len(self.pending) else self
+        proposals: list[Proposal] = []
+        while len(proposals) < q:
+            if proposals:
+                step = step._with_predictions(proposals[-1].x, fits)
+            seconds = 0.0 if step is self else step.surrogates.seconds
+            proposal = step._propose_at_once(1, beta, threshold)
+            proposals.append(replace(proposal, seconds_fit=seconds))
+        return replace(
+            proposals[0],
+            x=np.vstack([proposal.x for proposal in proposals]),
+            seconds_fit=sum(proposal.seconds_fit for proposal in proposals),
+        )
+
+    def _propose_at_once(self, q, beta, threshold) -> Proposal:
         known = np.vstack([self._known(), self.pending])
         for n_doublings in range(_MOST_DOUBLINGS + 1):
             raised = beta * 2**n_doublings
@@ -215,80 +167,70 @@ class Step:
         x = self._repair(x, raised)
         return Proposal(x, float(self._value(x, raised)), raised, n_doublings)
 
-    def propose_one_by_one(self, q: int, make_step, beta, threshold=None) -> Proposal:
-        """Propose q points one after the other, for surrogates without joint draws, or for "milp".
-
-        ``make_step(results, pending)`` fits a step to further results: before each point, those
-        before it get the surrogate's mean predictions as results.
-        """
-        proposal = self.propose(1, beta, threshold)
-        if q == 1:
-            return proposal
-        step = self.believing(proposal.x, make_step)
-        rest = step.propose_one_by_one(q - 1, make_step, beta, threshold)
-        self.seconds_fit += step.seconds_fit
-        return replace(proposal, x=np.vstack([proposal.x, rest.x]))
-
-    def believing(self, X, make_step) -> Step:
-        """Make a step that takes the mean predictions at points (k, d) for their results."""
+    def _with_predictions(self, X, fits: Fits) -> Step:
+        """Make a step whose results include the mean predictions at points (k, d)."""
         encoded, own = self.domain.encode(X), self.surrogates.constraint_posteriors
         outputs = self.surrogates.posterior(encoded).mean(axis=0)
         measured = {name: posterior(encoded).mean(axis=0) for name, posterior in own.items()}
         values = np.asarray(self._signed(outputs), dtype="float64")
-        constraints = self.constraints.of_outputs(outputs, measured)
-        believed = self.results.with_results(X, outputs, values, constraints)
-        pending = np.vstack([self.pending, X])
-        return make_step(believed, np.unique(pending, axis=0))
+        constraints = self._settings.constraints.of_outputs(outputs, measured)
+        results = self.results.with_results(X, outputs, values, constraints)
+        surrogates = fits.surrogates(self._settings, results, keep=False)
+        pending = np.unique(np.vstack([self.pending, X]), axis=0)
+        return Step(surrogates, self._settings, self._signed, results, pending)
 
     @property
     def takes_batches(self) -> bool:
-        """Whether `propose` can find several points at once, and know pending ones."""
+        """Whether several points can be found at once, given pending ones."""
         return self.posterior.joint and self.maximizer != "milp"
 
-    def _maximize(self, q, beta, beside=None) -> np.ndarray:
-        """Maximise over q points, given pending ones and further points `beside` them."""
+    def _maximize(self, q, beta, others=None) -> np.ndarray:
+        """Find q points (q, d) of the largest acquisition, beside pending points and `others`."""
         if self.maximizer == "milp":
             return self._maximize_exactly(beta)
-        given = self._fantasies(beside)
+        given = self._fantasies(others)
         if self._is_small:
             return self._choose_greedily(q, beta, given)
         best = np.argsort(-self._values, kind="stable")[:_N_STARTS]
+        # Without an objective the draws are the values: searches share one compiled program.
         signed = self._signed
-        plain = signed.function is None and signed.sign > 0 and not len(self.constraints)
+        is_plain = self.objective is signed and signed == SignedObjective(None)
         x, _ = maximize_acquisition(
             self.posterior,
             self.acquisition,
-            None if plain else self.objective,
+            None if is_plain else self.objective,
             self.domain.encoded_bounds,
-            self._best,
+            self._incumbent,
             q=q,
             method=self.maximizer,
-            n_restarts=self.n_restarts,
+            n_restarts=self._settings.n_restarts,
             starts=self.domain.encode(self.results.X[best]),
             pending=self.domain.encode(given),
-            min_distance=self._apart / 2,  # of the box scaled to [0, 1]
+            min_distance=self._min_gap / 2,  # in the box [0, 1]^D, not [-1, 1]^D
             beta=beta,
-            random_state=self._seed("maximize"),
+            random_state=derived_seed(self._entropy, "maximize"),
         )
-        x = self.domain.decode(x)
+        x = self.domain.decode(x)  # (q, D) to (q, d), which rounds discrete columns
         for j in range(q if self.domain.is_discrete else 0):
             others = np.vstack([given, np.delete(x, j, axis=0)])
             x[j] = self._climb(x[j], self.results.X[best], beta, others)
         return x
 
-    def _fantasies(self, beside=None):
-        """Points whose values each draw takes for known; none without joint draws."""
-        beside = self.pending[:0] if beside is None else beside
-        return np.vstack([self.pending, beside]) if self.takes_batches else self.pending[:0]
+    def _fantasies(self, others=None):
+        """List points whose values each draw takes for known; none without joint draws."""
+        if not self.takes_batches:
+            return self.pending[:0]
+        return self.pending if others is None else np.vstack([self.pending, others])
 
     def _maximize_exactly(self, beta):
-        """Maximise by a mixed integer programme."""
-        if not hasattr(self.model, "readout_weights"):
+        """Find the maximum (1, d) of the bound by a mixed integer programme."""
+        model = self.surrogates.model
+        if not hasattr(model, "readout_weights"):
             raise ValueError(
                 f'maximizer="milp" needs an estimator with `readout_weights`, as NOMURegressor has '
-                f"it. Got {type(self.model).__name__}."
+                f"it. Got {type(model).__name__}."
             )
-        readout = self.model.readout_weights()
+        readout = model.readout_weights()
         x, _, optimal = maximize_readout(
             readout if self._signed.sign > 0 else readout.negated(),
             self.domain.encoded_bounds,
@@ -306,31 +248,31 @@ class Step:
         return self.domain.decode(x[None])
 
     def _choose_greedily(self, q, beta, given):
-        """Choose points of a small domain one after the other, each the best given the others."""
+        """Choose points of a small domain one after the other, each the best beside the others."""
         points = self.domain.grid()
         chosen = np.empty((0, self.domain.n_columns))
         for _ in range(q):
-            left = points[self._free(points, np.vstack([given, chosen]))]
-            if not len(left):  # failures everywhere: `_repair` finds the farthest point
-                return np.vstack([chosen, points[: q - len(chosen)]])
+            left = points[self._is_available(points, np.vstack([given, chosen]))]
+            if not len(left):  # only a noisy function is asked for more than the domain has
+                left = points
             values = self._values_with(np.vstack([given, chosen]), left, beta)
             chosen = np.vstack([chosen, left[np.argmax(values)]])
         return chosen
 
     def _climb(self, x, known, beta, given):
-        """Move to better neighbours, as rounding has moved x (d,) away from the maximum.
+        """Move x (d,) to better neighbours, as rounding has moved it away from the maximum.
 
         It climbs from x and from the best known points (k, d), whose neighbours may be better than
-        what the maximum of the relaxed box is rounded to. Without a free point x is kept.
+        the rounded maximum. Without an available point x is kept.
         """
         rng, best = self._rng("climb"), (-np.inf, x)
         for start in (x, *known):
             point, value = start, -np.inf
-            if self._free(start[None], given)[0]:
+            if self._is_available(start[None], given)[0]:
                 value = self._values_with(given, start[None], beta)[0]
             for _ in range(_MOST_MOVES):
                 near = self.domain.neighbours(point, self.domain.n_columns, rng)
-                near = near[self._free(near, given)]
+                near = near[self._is_available(near, given)]
                 if not len(near):
                     break
                 values = self._values_with(given, near, beta)
@@ -342,44 +284,44 @@ class Step:
         return best[1]
 
     def _repair(self, x, beta):
-        """Replace each point that is known, has failed or is too near to another of the batch.
+        """Replace points of a batch (q, d) that are not available; see `_is_available`.
 
         A maximiser may find a point twice: where all draws agree about the best point, copies of
-        it maximise the acquisition of a batch. The copy is replaced by the best point given the
-        others. Points that are still not free are replaced by the best of a sample.
+        it maximise the acquisition of a batch. A copy is replaced by the best point beside the
+        others. If that is not available either, the best of a sample replaces it.
         """
         x = x.copy()
         for j in range(len(x)):
             others = np.delete(x, j, axis=0)
-            if self._free(x[[j]], others)[0]:
+            if self._is_available(x[[j]], others)[0]:
                 continue
             if len(others) and not self._is_small:
                 x[j] = self._maximize(1, beta, others)[0]
-                if self._free(x[[j]], others)[0]:
+                if self._is_available(x[[j]], others)[0]:
                     continue
             candidates = self._candidates(x[j])
-            free = candidates[self._free(candidates, others)]
+            free = candidates[self._is_available(candidates, others)]
             if len(free):
                 x[j] = free[np.argmax(self._values_with(self._fantasies(others), free, beta))]
-            else:  # failures everywhere: take the point farthest from them
+            elif math.isinf(self.domain.n_points):  # failures everywhere: stay away from them
                 taken = np.vstack([self._known(), self.pending, others])
                 x[j] = candidates[np.argmax(self.domain.distance(candidates, taken))]
         return x
 
     def _candidates(self, x):
-        """Sample points of the whole domain, and near x."""
+        """Sample points near x and points of the whole domain, or list a small one."""
         rng, n = self._rng("candidates"), self._affordable(_N_CANDIDATES)
         if self._is_small:
             return self.domain.grid()
         near = self.domain.neighbours(x, n // 2, rng)
         return np.concatenate([near, self.domain.sample(n - n // 2, rng)])
 
-    def _free(self, X, others):
-        """Which points may be proposed beside others: (n,)."""
+    def _is_available(self, X, others):
+        """Tell which points (n, d) may be proposed beside others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
-        known = self.results.failed if self.is_noisy else self._known()
+        known = self.results.failed if self._settings.noisy else self._known()
         free = self.domain.distance(X, known) > _SAME * self._root
-        free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._apart
+        free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points):  # points near a failure are likely to fail too
             free &= self.domain.distance(X, self.results.failed) > _FAILED * self._root
         return free
@@ -389,26 +331,27 @@ class Step:
         return math.sqrt(len(self.domain.encoded_bounds))
 
     @property
-    def _apart(self):
-        """Distance of points that have no results yet; neighbours on a grid are far enough."""
-        return (_APART if math.isinf(self.domain.n_points) else _SAME) * self._root
+    def _min_gap(self):
+        """Smallest distance of points without results; on a grid neighbours are far enough."""
+        return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME) * self._root
 
     def _known(self):
         return np.vstack([self.results.X, self.results.failed])
 
     def _value(self, x, beta):
         """Compute the acquisition of one batch (q, d)."""
-        values, pending = self._draw(x)[:, None], self._level(self._fantasies(), beta)
-        return self.acquisition(np, values, self._best, beta, pending)[0]
+        values = self._draw(x)[:, None]  # (n_draws, 1, q)
+        pending = self._level(self._fantasies(), beta)
+        return self.acquisition(np, values, self._incumbent, beta, pending)[0]
 
     def _values_with(self, given, X, beta):
-        """Compute the acquisition of each of X (n, d) beside given points, of known value: (n,)."""
+        """Compute the acquisition of each point of X (n, d) beside given points (k, d): (n,)."""
         level = self._level(given, beta)
-        worth = self.acquisition(np, self._draw(X), self._best, beta, level)
+        worth = self.acquisition(np, self._draw(X), self._incumbent, beta, level)
         return np.where(np.isfinite(worth), worth, -np.inf)
 
     def _level(self, given, beta):
-        """Compute what given points (k, d) reach in each draw; None without points."""
+        """Compute the level (n_draws,) that given points (k, d) reach; None without points."""
         return self.acquisition.pending_level(self._draw(given), beta) if len(given) else None
 
     def _draw(self, X):
@@ -436,23 +379,3 @@ class Step:
 
     def _rng(self, purpose):
         return generator(self._entropy, purpose)
-
-    def _seed(self, purpose):
-        return _seed_of(self._entropy, purpose)
-
-
-def _seed_of(entropy, *purpose):
-    return int(generator(entropy, *purpose).integers(1, 2**31 - 1))
-
-
-def seeded(estimator, seed):
-    """Clone an estimator and seed its `random_state` and those of all its parts."""
-    model = clone(estimator)
-    # A clone copies functions, but compiled programs are found by the same function object.
-    own = estimator.get_params(deep=True)
-    kept = {n: v for n, v in own.items() if callable(v) and not hasattr(v, "get_params")}
-    model.set_params(**kept)
-    names = sorted(model.get_params(deep=True))
-    own = [name for name in names if name == "random_state" or name.endswith("__random_state")]
-    seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(own))
-    return model.set_params(**{name: int(value) for name, value in zip(own, seeds)})

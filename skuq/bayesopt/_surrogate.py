@@ -15,7 +15,7 @@ from skuq.predictive._posterior import normal_indices
 
 
 def check_surrogate(estimator) -> None:
-    """Raise TypeError if a regressor is known to give no draws once it is fitted."""
+    """Raise TypeError if draws cannot be had of a regressor once it is fitted."""
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
         raise TypeError(f"`estimator` must be a regressor, not its class. Got {estimator!r}.")
     while isinstance(estimator, Pipeline):  # predicts as its last step does
@@ -56,6 +56,16 @@ def posterior_of(estimator, n_draws=128, random_state=None):
     ------
     TypeError
         If the estimator has neither.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.gaussian_process import GaussianProcessRegressor
+    >>> from skuq.bayesopt import posterior_of
+    >>> X = np.linspace(0, 1, 5)[:, None]
+    >>> model = GaussianProcessRegressor(optimizer=None).fit(X, X[:, 0])
+    >>> posterior_of(model, n_draws=3, random_state=0)(X).shape
+    (3, 5)
     """
     if hasattr(estimator, "posterior_fn"):
         return estimator.posterior_fn(n_draws=n_draws, random_state=random_state)
@@ -69,12 +79,14 @@ def posterior_of(estimator, n_draws=128, random_state=None):
 
     def function(xp, arguments, X):
         mean, std = _mean_and_std(estimator, X)
+        # (n, *output_shape) by (n_draws, 1, *output_shape): one z for all rows of a draw
         return mean + std * arguments[0].reshape(n_draws, 1, *output_shape)
 
     return Posterior(function, (normals,), None, n_draws, output_shape, joint=False)
 
 
 def _mean_and_std(estimator, X):
+    """Predict means and standard deviations, of shape (n, *output_shape)."""
     try:
         mean, std = estimator.predict(X, return_std=True)
     except TypeError as error:
@@ -116,7 +128,8 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
     >>> from sklearn.gaussian_process import GaussianProcessRegressor
     >>> from skuq.bayesopt import OutputwiseRegressor
     >>> X = np.linspace(0, 1, 5)[:, None]
-    >>> model = OutputwiseRegressor(GaussianProcessRegressor()).fit(X, np.hstack([X, 2 * X]))
+    >>> one = GaussianProcessRegressor(optimizer=None)  # a clone is fitted to each output
+    >>> model = OutputwiseRegressor(one).fit(X, np.hstack([X, 2 * X]))
     >>> mean, std = model.predict(X, return_std=True)
     >>> mean.shape, std.shape
     ((5, 2), (5, 2))

@@ -20,10 +20,12 @@ from skuq.catalog._search_files import (
     SearchDescription,
     has_search,
     move_aside,
+    read_retrained,
     read_search,
     read_trials,
     trial_files,
     write_estimator,
+    write_retrained,
     write_search,
     write_trial,
 )
@@ -64,6 +66,15 @@ class CatalogFolder:
     FileFormatError
         If the description of the search is broken, or the file of a trial does not hold a trial.
         Damaged files of trials are renamed, with a warning.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skuq.catalog import CatalogFolder
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with CatalogFolder(folder, {"data": "f00d", "n_members": 5}) as store:
+    ...         store.records, store.entropy  # a new search
+    ([], None)
     """
 
     def __init__(self, catalog_dir: str | os.PathLike[str], parts: dict[str, Any]):
@@ -116,7 +127,7 @@ class CatalogFolder:
         self.records: list[TrialRecord] = []
         self._search: SearchDescription | None = None
         self._n_finished = 0
-        for left_over in self.path.glob(".*.tmp"):
+        for left_over in self.path.rglob(".*.tmp"):
             left_over.unlink()  # left by a process that was killed while it wrote
         if not has_search(self.path):
             return
@@ -185,6 +196,15 @@ class CatalogFolder:
         write_trial(self.path, record, self._search.id, self._n_finished)
         self._n_finished += 1
         self.records.append(record)
+
+    def retrained(self, name: str) -> list[TrialRecord]:
+        """Read the records of one round of retraining, such as "repeat-000"."""
+        return read_retrained(self.path, name, move_broken=True)
+
+    def add_retrained(self, name: str, record: TrialRecord) -> None:
+        """Write a network of this round, with number and configuration of its trial."""
+        assert self._search is not None
+        write_retrained(self.path, name, record, self._search.id)
 
 
 def _fingerprint(parts: dict[str, Any]) -> str:

@@ -39,6 +39,21 @@ class Member:
         Duration of training.
     tier : str
         Compilation of the training program, "xla" or "graph".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.catalog import Member
+    >>> history = {
+    ...     "loss": np.array([3.0, 2.0]), "val_loss": np.array([1.5, 0.5]),
+    ...     "learning_rate": np.array([0.1, 0.1]),
+    ... }
+    >>> member = Member(
+    ...     "{}", np.ones(4, "float32"), (), history, best_epoch=1, held_out=None, seed=1,
+    ...     seconds=0.1, tier="graph",
+    ... )
+    >>> member.n_epochs, member.n_weights, member.score
+    (2, 4, 0.5)
     """
 
     network: str
@@ -171,6 +186,13 @@ class TrialRecord:
     share : float
         Share of the full training: less than 1 if the trial was discarded, or shortened because the
         search's time was running out.
+
+    Examples
+    --------
+    >>> from skuq.catalog import TrialRecord
+    >>> record = TrialRecord(3, {"units": 16}, score=0.4)
+    >>> record.completed, record.failed
+    (True, False)
     """
 
     trial_number: int
@@ -208,6 +230,13 @@ class TrialBudget:
         Time after which the training ends, however far it is.
     shorten : bool
         Plan the training with fewer epochs if all of them would take longer than `seconds`.
+
+    Examples
+    --------
+    >>> from skuq.catalog import TrialBudget
+    >>> budget = TrialBudget(stages=((0.2, 1.5),), seconds=60)
+    >>> budget.stages  # after a fifth of its training a trial continues with a score up to 1.5
+    ((0.2, 1.5),)
     """
 
     stages: tuple[tuple[float, float], ...] = ()
@@ -229,6 +258,13 @@ class TrialOutcome:
         Scores at the stages that the trial reached.
     share : float
         Share of the full training that was done.
+
+    Examples
+    --------
+    >>> from skuq.catalog import TrialOutcome
+    >>> discarded = TrialOutcome(None, score=2.1, stage_scores=(2.1,), share=0.2)
+    >>> discarded.result is None
+    True
     """
 
     result: Any

@@ -34,6 +34,15 @@ class BNNFunction:
         The box on which it is meant to be used: -1 and 1 for every feature.
     minimum, minimizer : None
         Not known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.datasets import BNNFunction
+    >>> hidden = np.eye(2, dtype="float32"), np.zeros(2, "float32")
+    >>> output = np.ones((2, 1), "float32"), np.zeros(1, "float32")
+    >>> BNNFunction((hidden, output))([[1.0, 0.5], [1.0, -1.0]])
+    array([1.5, 1. ])
     """
 
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]

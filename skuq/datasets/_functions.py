@@ -87,6 +87,13 @@ class SyntheticFunction:
     ------
     ValueError
         If the name is unknown, or the function does not exist in this dimension.
+
+    Examples
+    --------
+    >>> from skuq.datasets import SyntheticFunction
+    >>> square = SyntheticFunction("square", 1)
+    >>> square([[-1.0], [0.0], [1.0]]), square.minimizer
+    (array([ 1., -1.,  1.]), array([0.]))
     """
 
     name: str

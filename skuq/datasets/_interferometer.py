@@ -60,6 +60,17 @@ class InterferometerRuns(NamedTuple):
         All that was asked for; the first 15 are the initial design.
     best_values : ndarray of shape (5, 86)
         The best visibility so far, from the initial design on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.datasets import InterferometerRuns
+    >>> runs = InterferometerRuns(
+    ...     np.zeros((5, 15, 4)), np.zeros((5, 15, 4096, 16), "float32"), np.zeros((5, 100, 4)),
+    ...     np.zeros((5, 86)),
+    ... )
+    >>> runs.outputs[0].shape  # the initial design of the first run
+    (15, 4096, 16)
     """
 
     inputs: np.ndarray
@@ -96,6 +107,22 @@ def load_interferometer(path):
     ----------
     The optimisation: Bhouri, Joly, Yu, Sarkar and Perdikaris, "Scalable Bayesian optimization
     with randomized prior networks", 2023. The simulator: Sorokin et al., "Interferobot", 2021.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from skuq.datasets import load_interferometer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "interferometer_rpnbo.npz"  # a stand-in for the file
+    ...     np.savez(
+    ...         path, u_init=np.zeros((5, 15, 4)), s_init=np.zeros((5, 15, 16, 64, 64), "uint8"),
+    ...         u_all=np.zeros((5, 100, 4)), best_so_far=np.zeros((5, 86)),
+    ...     )
+    ...     runs = load_interferometer(path)
+    >>> runs.inputs.shape, runs.outputs.shape
+    ((5, 15, 4), (5, 15, 4096, 16))
     """
     path = Path(path)
     if not path.is_file():

@@ -57,6 +57,19 @@ class OperatorProblem:
         If it is called and there are only stored data.
     ValueError
         If it is called with another number of columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.datasets import OperatorProblem
+    >>> lines = OperatorProblem(
+    ...     "lines", bounds=np.array([[0.0, 1.0]]), query_points=np.array([[0.0], [0.5], [1.0]]),
+    ...     n_outputs=1, objective=lambda s: -(s**2).sum(-1),
+    ...     simulator=lambda U: U * np.array([0.0, 0.5, 1.0]),
+    ... )
+    >>> lines([[1.0], [0.5]])
+    array([[0.  , 0.5 , 1.  ],
+           [0.  , 0.25, 0.5 ]])
     """
 
     name: str

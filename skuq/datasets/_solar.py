@@ -16,7 +16,7 @@ _SPLIT_SEED = 655  # the paper's
 
 
 def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
-    """NOMU's split of a yearly reconstruction of solar irradiance, 1610 to 2000.
+    r"""NOMU's split of a yearly reconstruction of solar irradiance, 1610 to 2000.
 
     Parameters
     ----------
@@ -52,6 +52,19 @@ def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
     Heiss et al., "NOMU", ICML 2022, section 4.1.3 and appendix B.2.6. The paper cites
     Steinhilber, Beer and Froehlich, "Total solar irradiance during the Holocene", 2009; the
     names of the file's columns are those of Lean's reconstruction.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from skuq.datasets import load_solar_irradiance
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "irradiance.csv"  # a stand-in for the file
+    ...     rows = [f"{year},{1360 + year % 11}" for year in range(1610, 2001)]
+    ...     _ = path.write_text("\n".join(["YEAR,11yrCYCLE+BKGRND", *rows]))
+    ...     X_train, y_train, X_test, y_test = load_solar_irradiance(path)
+    >>> X_train.shape, X_test.shape
+    ((194, 1), (197, 1))
     """
     year, irradiance = (
         minmax_scale(values, (-1, 1)) for values in _read_columns(path, ("YEAR", column))

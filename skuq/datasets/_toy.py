@@ -29,6 +29,13 @@ def make_gapped_sine(n_samples=400, *, random_state=None):
     References
     ----------
     Egele et al., "AutoDEUQ", section III.B.
+
+    Examples
+    --------
+    >>> from skuq.datasets import make_gapped_sine
+    >>> X, y = make_gapped_sine(100, random_state=0)
+    >>> X.shape, int((X[:, 0] < 0).sum())
+    ((100, 1), 50)
     """
     rng = check_random_state(random_state)
     n_left = n_samples // 2

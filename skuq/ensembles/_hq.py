@@ -342,6 +342,17 @@ def select_hq_proba(
     -------
     Selection
         Members with equal weights. Its loss is the NLL of the averaged probabilities.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.ensembles import select_hq_proba
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(2, size=200)
+    >>> right = rng.random((4, 200)) < np.array([[0.8], [0.8], [0.8], [0.5]])
+    >>> proba = np.where((right == y)[..., None], [0.3, 0.7], [0.7, 0.3])
+    >>> select_hq_proba(y, proba, 3).indices
+    array([2, 1, 0])
     """
     statistics = likelihood_statistics(class_log_likelihood(y, proba))
     pool = select_best(*statistics, pool_size, sample_weight=sample_weight).indices

@@ -125,6 +125,15 @@ def select_by(
     ----------
     Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift",
     section 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.ensembles import select_by
+    >>> errors = np.array([[1.0, 1.0], [-1.0, -1.0], [3.0, 3.0]])
+    >>> selection = select_by([errors], lambda mean: mean**2, 2)
+    >>> selection.indices, selection.loss
+    (array([0, 1]), 0.0)
     """
     if method not in SELECTORS:
         raise ValueError(f"`method` must be one of {SELECTORS}. Got {method!r}.")

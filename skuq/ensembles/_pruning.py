@@ -184,6 +184,17 @@ class TeamSelection:
         Number of teams that were scored.
     thresholds_ : tuple of Threshold
         Thresholds of the filters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.ensembles import select_teams
+    >>> y = np.array([0, 0, 0, 1, 1, 1])
+    >>> labels = np.array([[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 1],
+    ...                    [1, 0, 0, 1, 1, 1], [1, 0, 1, 1, 0, 0]])
+    >>> chosen = select_teams(labels, y)
+    >>> chosen.selected_, chosen.support_.tolist(), chosen.n_possible_
+    ((0, 1, 2), [True, True, True, False], 11)
     """
 
     teams_: pd.DataFrame

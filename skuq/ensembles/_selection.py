@@ -40,6 +40,15 @@ class Selection:
         The ensemble's loss on the rows it was selected on; NaN if none was computed.
     path : tuple of (int, float)
         Steps of the selection: the candidate added, and the ensemble's loss with it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.ensembles import Selection
+    >>> selection = Selection(np.array([2, 0]), np.array([0.75, 0.25]))
+    >>> candidates = np.array([[0.0, 4.0], [9.0, 9.0], [1.0, 2.0]])
+    >>> selection.weights @ candidates[selection.indices]
+    array([0.75, 2.5 ])
     """
 
     indices: np.ndarray
@@ -112,6 +121,15 @@ def select_forward(
     ----------
     Egele et al., "AutoDEUQ", Algorithm 1, lines 29-39. As printed it accepts an equal loss
     and may never end, so that a strict decrease is required here.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.ensembles import select_forward
+    >>> errors = np.array([[2.0, 2.0], [-1.0, -1.0], [9.0, 9.0]])
+    >>> selection = select_forward([errors], lambda mean: mean**2, 2)
+    >>> selection.indices, selection.weights.round(3), round(selection.loss, 3)
+    (array([1, 0]), array([0.5, 0.5]), 0.25)
     """
     order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(n_members, len(order))
@@ -318,6 +336,14 @@ def select_top(
     """Select the candidates with the lowest single losses, equally weighted.
 
     Parameters and return value are those of `select_greedy`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.ensembles import select_top
+    >>> loc = np.array([[1.0, 1.0], [5.0, 5.0], [-2.0, -2.0]])
+    >>> select_top(np.zeros(2), loc, np.ones_like(loc), n_members=2).indices
+    array([0, 2])
     """
     statistics = normal_statistics(y, loc, scale)
     return select_best(statistics, MOMENT_LOSSES[loss], n_members, sample_weight=sample_weight)

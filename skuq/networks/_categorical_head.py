@@ -21,6 +21,13 @@ class CategoricalHead:
     ----------
     n_classes : int
         Number of classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import CategoricalHead
+    >>> CategoricalHead(3).probabilities(np.log([[1.0, 1.0, 2.0]]))
+    array([[0.25, 0.25, 0.5 ]])
     """
 
     n_classes: int

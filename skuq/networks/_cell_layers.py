@@ -160,6 +160,14 @@ def build_cell_network(
     References
     ----------
     Liu, Simonyan and Yang, "DARTS: Differentiable Architecture Search", ICLR 2019.
+
+    Examples
+    --------
+    >>> from skuq.networks import Cell, Genotype, build_cell_network
+    >>> cell = Cell(nodes=((("max_pool_3x3", 0), ("skip_connect", 1)),), concat=(2,))
+    >>> model = build_cell_network(Genotype(cell, cell), (8, 8, 1), 10, channels=4, n_cells=1)
+    >>> model.output_shape
+    (None, 10)
     """
     check_image(input_shape)
     layers = CellLayers()

@@ -50,6 +50,12 @@ class DenseSkipSpace:
     ----------
     Egele et al., "AutoDEUQ: Automated Deep Ensemble with Uncertainty Quantification",
     section III.A.
+
+    Examples
+    --------
+    >>> from skuq.networks import DenseSkipSpace
+    >>> [len(DenseSkipSpace(n).decisions().architecture) for n in (3, 5, 10)]
+    [9, 17, 37]
     """
 
     n_nodes: int = 5

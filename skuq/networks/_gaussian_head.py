@@ -60,6 +60,14 @@ class GaussianHead(LikelihoodHead):
     Scoring Rules, Prediction, and Estimation", Eq. 21 (CRPS); Grimit et al. (2006), "The
     Continuous Ranked Probability Score for Circular Variables and its Application to Mesoscale
     Forecast Ensemble Verification", Eq. 5 (CRPS of mixtures).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead
+    >>> mean, std = GaussianHead().distribution(np.array([[1.5, 0.0]]))
+    >>> mean, std.round(3)
+    (array([[1.5]]), array([[0.694]]))
     """
 
     n_outputs: int = 1
@@ -179,6 +187,13 @@ class SquaredErrorHead:
     References
     ----------
     Heiss et al., "NOMU", Remark B.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import SquaredErrorHead
+    >>> SquaredErrorHead(scale=(0.5,)).distribution(np.array([[2.0]]))
+    (array([[2.]]), array([[0.5]]))
     """
 
     n_outputs: int = 1

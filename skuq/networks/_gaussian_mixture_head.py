@@ -55,6 +55,15 @@ class GaussianMixtureHead(LikelihoodHead):
     References
     ----------
     Bishop (1994), "Mixture Density Networks".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianMixtureHead
+    >>> head = GaussianMixtureHead(n_components=2)
+    >>> mean, variance = head.moments(np.zeros((1, head.n_raw)))
+    >>> head.n_raw, mean.round(3), variance.round(3)
+    (6, array([[0.]]), array([[0.968]]))
     """
 
     n_outputs: int = 1

@@ -42,6 +42,13 @@ class Cell:
     ValueError
         If an operation is unknown, an edge does not read an earlier node, or `concat` names a
         node that does not exist.
+
+    Examples
+    --------
+    >>> from skuq.networks import Cell
+    >>> cell = Cell(nodes=((("sep_conv_3x3", 0), ("skip_connect", 1)),), concat=(2,))
+    >>> cell.to_dict()
+    {'nodes': [[['sep_conv_3x3', 0], ['skip_connect', 1]]], 'concat': [2]}
     """
 
     nodes: tuple
@@ -96,6 +103,14 @@ class Genotype:
     See Also
     --------
     build_cell_network : Build the network that stacks these cells.
+
+    Examples
+    --------
+    >>> from skuq.networks import Cell, Genotype
+    >>> cell = Cell(nodes=((("sep_conv_3x3", 0), ("skip_connect", 1)),), concat=(2,))
+    >>> genotype = Genotype(normal=cell, reduction=cell)
+    >>> Genotype.from_dict(genotype.to_dict()) == genotype
+    True
     """
 
     normal: Cell

@@ -32,6 +32,13 @@ def build_mlp(
     scale_l2 : float, default=0.0
         L2 penalty on the kernel of the second half of the outputs, from which a Gaussian head
         computes its standard deviations.
+
+    Examples
+    --------
+    >>> from skuq.networks import build_mlp
+    >>> model = build_mlp((3,), 2, hidden_units=(8,))
+    >>> model.count_params()  # (3 + 1) * 8 + (8 + 1) * 2
+    50
     """
     from skuq.backend import keras
 

@@ -57,6 +57,12 @@ class NASBench201Space:
     ----------
     Dong and Yang, "NAS-Bench-201: Extending the Scope of Reproducible Neural Architecture
     Search", ICLR 2020. Zaidi et al., NeurIPS 2021, appendices B.1 and B.4.
+
+    Examples
+    --------
+    >>> from skuq.networks import NASBench201Space
+    >>> NASBench201Space().decisions().architecture.size
+    15625
     """
 
     channels: int = 16

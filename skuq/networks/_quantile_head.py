@@ -50,6 +50,16 @@ class QuantileHead:
     Koenker and Bassett (1978), "Regression Quantiles". Gaps: Park et al. (2022), "Learning
     Quantile Functions without Quantile Crossing for Distribution-free Time Series
     Forecasting".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import QuantileHead
+    >>> head = QuantileHead(levels=(0.1, 0.5, 0.9))
+    >>> head.quantiles(np.zeros((1, head.n_raw))).round(2)
+    array([[[-1.28],
+            [ 0.  ],
+            [ 1.28]]])
     """
 
     n_outputs: int = 1

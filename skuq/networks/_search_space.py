@@ -62,6 +62,12 @@ def training_hyperparameters(max_batch_size: int = 256) -> Space:
         Learning rate (log-uniform in 1e-4..1e-1), batch size (log-uniform in
         1..max_batch_size), one of seven optimisers, and the patience of the learning rate's
         reduction (10..20 epochs) and of early stopping (20..30 epochs).
+
+    Examples
+    --------
+    >>> from skuq.networks import training_hyperparameters
+    >>> training_hyperparameters().names
+    ['learning_rate', 'batch_size', 'optimizer', 'reduce_lr_patience', 'early_stopping_patience']
     """
     return Space(
         (

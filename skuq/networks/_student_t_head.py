@@ -43,6 +43,14 @@ class StudentTHead(LikelihoodHead):
     References
     ----------
     Lange, Little and Taylor (1989), "Robust Statistical Modeling Using the t Distribution".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import StudentTHead
+    >>> loc, scale, df = StudentTHead().distribution(np.zeros((1, 3)))
+    >>> loc, scale.round(3), df.round(3)
+    (array([[0.]]), array([[0.694]]), array([[2.793]]))
     """
 
     n_outputs: int = 1

@@ -96,6 +96,13 @@ def build_tabular(
     References
     ----------
     Holzmueller et al., "Better by default", NeurIPS 2024. Gorishniy et al., "TabM", ICLR 2025.
+
+    Examples
+    --------
+    >>> from skuq.networks import build_tabular
+    >>> model = build_tabular((3,), 2, hidden_units=(8,), embedding="periodic", feature_scale=True)
+    >>> [layer.name for layer in model.layers]
+    ['input', 'embedding', 'scale', 'hidden_1', 'activation_1', 'output']
     """
     _check_settings(input_shape, n_outputs, normalization, parametrization, n_copies)
     dense = _Dense(n_copies, shared, parametrization == "ntk", embedding is not None)
@@ -262,6 +269,12 @@ def bin_edges(x, n_bins: int = 32) -> np.ndarray:
     References
     ----------
     Gorishniy, Rubachev and Babenko, NeurIPS 2022, section 3.2.1.
+
+    Examples
+    --------
+    >>> from skuq.networks import bin_edges
+    >>> bin_edges([[0.0], [1.0], [2.0], [3.0], [9.0]], n_bins=2)
+    array([[0., 2., 9.]], dtype=float32)
     """
     x = np.asarray(x)
     edges = np.empty((x.shape[1], n_bins + 1), dtype="float32")

@@ -112,6 +112,13 @@ class FeatureScale(_TabularLayer):
     ----------
     D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
     and boosted trees on tabular data", NeurIPS 2024, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import FeatureScale
+    >>> np.asarray(FeatureScale()(np.array([[0.5, 2.0]])))
+    array([[0.5, 2. ]], dtype=float32)
     """
 
     _names = ("scale",)
@@ -133,6 +140,13 @@ class ParametricActivation(_TabularLayer):
     References
     ----------
     Holzmueller et al., 2024, as in `FeatureScale`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import ParametricActivation
+    >>> np.asarray(ParametricActivation("relu")(np.array([[-1.0, 2.0]])))
+    array([[0., 2.]], dtype=float32)
     """
 
     _names = ("alpha",)
@@ -171,6 +185,13 @@ class NTKDense(_TabularLayer):
     ----------
     A. Jacot, F. Gabriel and C. Hongler, "Neural tangent kernel", NeurIPS 2018; Holzmueller et
     al., 2024, as in `FeatureScale`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import NTKDense
+    >>> tuple(NTKDense(4)(np.ones((5, 3))).shape)
+    (5, 4)
     """
 
     def __init__(
@@ -242,6 +263,13 @@ class NumericEmbedding(_TabularLayer):
     Y. Gorishniy, I. Rubachev and A. Babenko, "On embeddings for numerical features in tabular
     deep learning", NeurIPS 2022 (PLR, piecewise linear); Holzmueller et al., 2024, as in
     `FeatureScale` (PBLD).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import NumericEmbedding
+    >>> tuple(NumericEmbedding("plr", columns=[0], dim=4)(np.ones((5, 3))).shape)  # 4 + 2 columns
+    (5, 6)
     """
 
     def __init__(
@@ -334,6 +362,14 @@ class CategoryEmbedding(_TabularLayer):
         the other vectors' distribution, since training may never change it.
     dims : sequence of int or int, default=8
         Length of the vectors, for each column or for all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import CategoryEmbedding
+    >>> embed = CategoryEmbedding(columns=[1], n_codes=[3], dims=4)
+    >>> tuple(embed(np.array([[0.5, 2.0], [0.1, 1.0]])).shape)
+    (2, 5)
     """
 
     def __init__(self, columns, n_codes, dims=8, **kwargs):
@@ -361,7 +397,15 @@ class CategoryEmbedding(_TabularLayer):
 
 @_registered
 class Repeat(_TabularLayer):
-    """Repeat all features `n_copies` times, as input of the first `EnsembleDense`."""
+    """Repeat all features `n_copies` times, as input of the first `EnsembleDense`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import Repeat
+    >>> np.asarray(Repeat(2)(np.array([[0.5, 2.0]])))
+    array([[0.5, 2. , 0.5, 2. ]], dtype=float32)
+    """
 
     def __init__(self, n_copies, **kwargs):
         super().__init__(**kwargs)
@@ -410,6 +454,14 @@ class EnsembleDense(_TabularLayer):
     Y. Wen, D. Tran and J. Ba, "BatchEnsemble", ICLR 2020; Y. Gorishniy, A. Kotelnikov and A.
     Babenko, "TabM: advancing tabular deep learning with parameter-efficient ensembling", ICLR
     2025.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import EnsembleDense
+    >>> layer = EnsembleDense(4, n_copies=3)
+    >>> tuple(layer(np.ones((5, 3 * 2))).shape)
+    (5, 12)
     """
 
     def __init__(

@@ -67,6 +67,14 @@ class TabularSpace:
     ----------
     D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
     and boosted trees on tabular data", NeurIPS 2024.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import TabularSpace
+    >>> decisions = TabularSpace(np.random.default_rng(0).normal(size=(100, 3))).decisions()
+    >>> decisions.architecture.names
+    ['n_layers', 'width', 'activation', 'residual', 'embedding', 'embedding_dim']
     """
 
     x: np.ndarray = field(repr=False)

@@ -29,6 +29,12 @@ class WidthDepthSpace:
     ----------
     Zaidi et al., "Neural Ensemble Search", appendix C.4, where width and depth of a fixed
     cell are varied; `CellSpace.width_depth` is the same for images.
+
+    Examples
+    --------
+    >>> from skuq.networks import WidthDepthSpace
+    >>> WidthDepthSpace(widths=(16, 64), max_depth=3).decisions().architecture.size
+    6
     """
 
     widths: tuple[int, ...] = (16, 32, 64, 128, 256)

@@ -33,6 +33,14 @@ class WithTraining:
         Fields of a training recipe that can be searched, with their defaults.
     settings : mapping
         Fields of a training recipe that are the same for all configurations.
+
+    Examples
+    --------
+    >>> from skuq.networks import DenseSkipSpace, Real, Space, WithTraining
+    >>> rate = Space((Real("learning_rate", 1e-3, 1e-2, log=True),))
+    >>> space = WithTraining(DenseSkipSpace(3), rate, {"epochs": 50, "batch_size": 32})
+    >>> space.recipe({"learning_rate": 0.005})
+    {'epochs': 50, 'batch_size': 32, 'learning_rate': 0.005}
     """
 
     space: SearchSpace

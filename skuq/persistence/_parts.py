@@ -20,6 +20,12 @@ class MissingPart:
         Name of the part in ``skuq.load(path, parts={name: ...})``.
     description : str
         Class or function of the part.
+
+    Examples
+    --------
+    >>> from skuq.persistence import MissingPart
+    >>> MissingPart("search_space", "function build").name
+    'search_space'
     """
 
     def __init__(self, name: str, description: str) -> None:

@@ -46,12 +46,31 @@ def save(estimator: Any, path: str | PathLike[str]) -> None:
     Functions, search spaces and Keras models of your own are not saved, only named: see `load`.
     Objects of scikit-learn (``preprocess=``, members of a pool) are saved with skops, which
     ``pip install "skuq[skops]"`` installs.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import skuq
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "model.skuq"
+    ...     skuq.save(skuq.NOMURegressor(c=2.0), path)
+    ...     skuq.load(path).c
+    2.0
     """
     atomic_write(path, dumps(estimator))
 
 
 def dumps(estimator: Any) -> bytes:
-    """Encode an estimator or catalog as the bytes of the file that `save` writes."""
+    """Encode an estimator or catalog as the bytes of the file that `save` writes.
+
+    Examples
+    --------
+    >>> from skuq import DeepEnsembleRegressor
+    >>> from skuq.persistence import dumps, loads
+    >>> loads(dumps(DeepEnsembleRegressor(n_members=3)))
+    DeepEnsembleRegressor(n_members=3)
+    """
     kind = _kind_of(estimator)
     if kind is None:
         raise UnsavableError(
@@ -112,6 +131,17 @@ def load(
     A file holds names of classes, plain values and arrays. Only classes that skuq has registered
     for this are ever instantiated. Sizes are bounded by the length of the file, and every part has
     a checksum. A checksum detects damage; it does not tell who wrote the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import skuq
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "model.skuq"
+    ...     skuq.save(skuq.DeepEnsembleRegressor(n_members=3), path)
+    ...     skuq.load(path)
+    DeepEnsembleRegressor(n_members=3)
     """
     restorer = Restorer(parts, trusted)
     return _checked(_archive.read(Path(path), kind=_KINDS, restore=restorer), restorer)
@@ -123,7 +153,15 @@ def loads(
     parts: dict[str, Any] | None = None,
     trusted: Sequence[str | type] | None = None,
 ) -> Any:
-    """Decode what `dumps` has written; see `load`."""
+    """Decode what `dumps` has written; see `load`.
+
+    Examples
+    --------
+    >>> from skuq import MCDropoutClassifier
+    >>> from skuq.persistence import dumps, loads
+    >>> loads(dumps(MCDropoutClassifier(dropout=0.2)))
+    MCDropoutClassifier(dropout=0.2)
+    """
     restorer = Restorer(parts, trusted)
     return _checked(_archive.from_bytes(data, kind=_KINDS, restore=restorer), restorer)
 

@@ -54,6 +54,14 @@ class CatalogDisplay(Display):
     among held-out trials. It describes only the trials that were made: a decision that the
     search soon fixed cannot matter, and of two correlated decisions either may take the
     credit. With few trials the importance is mostly chance.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skuq.plotting import CatalogDisplay
+    >>> trials = pd.DataFrame({"units": [8, 16, 32], "activation": ["relu", "tanh", "relu"]})
+    >>> CatalogDisplay(trials, [0.3, 0.1, 0.2]).plot().decisions_
+    ['units', 'activation']
     """
 
     def __init__(self, configurations, scores, *, importances=None, r2=None, score_name="score"):

@@ -43,6 +43,19 @@ class ClassDrift:
     bias : ndarray of shape (n_classes,)
         Current addition to the logits, with mean 0; positive for classes that have become more
         frequent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from skuq import CalibratedUncertaintyClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 1))
+    >>> y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
+    >>> model = CalibratedUncertaintyClassifier(LogisticRegression()).fit(X, y)
+    >>> drift = model.partial_calibrate(X, np.ones(300, int)).drift_  # only class 1 has arrived
+    >>> drift.n_rows, bool(drift.bias[1] > drift.bias[0])
+    (300, True)
     """
 
     n_rows: int
@@ -78,6 +91,15 @@ class LogitTracker:
     ----------
     Vovk (1990), "Aggregating strategies"; Herbster and Warmuth (1998), "Tracking the best
     expert" (redistributed weights).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import LogitTracker
+    >>> proba = np.full((100, 2), 0.5)
+    >>> tracker = LogitTracker.start(n_classes=2).updated(proba, np.ones(100, int))
+    >>> bool(tracker.probabilities(proba[:1])[0, 1] > 0.5)  # only class 1 has arrived
+    True
     """
 
     parameters: np.ndarray

@@ -99,6 +99,16 @@ class Mixture(Continuous):
     A subclass is a frozen dataclass with `weights`. It defines `member_means`,
     `member_variances`, `_shape`, `_parameters`, `_with`, `_stretch` and, as functions of one
     member's `_arrays`, `_cdf`, `_log_density`, `_quantile` and `_at_scores`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import GaussianMixture, Mixture
+    >>> two = GaussianMixture(np.array([[0.0], [2.0]]), np.ones((2, 1)))
+    >>> isinstance(two, Mixture)
+    True
+    >>> two.mean, two.epistemic_variance, two.weights
+    (array([1.]), array([1.]), array([0.5, 0.5]))
     """
 
     # Parts that a subclass defines.

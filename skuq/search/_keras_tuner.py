@@ -54,6 +54,16 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
     References
     ----------
     Egele et al., "AutoDEUQ", Algorithm 1, lines 1-26.
+
+    Examples
+    --------
+    >>> import keras_tuner
+    >>> from skuq.search import AgEBOOracle
+    >>> space = keras_tuner.HyperParameters()
+    >>> _ = space.Int("units", 8, 64), space.Float("learning_rate", 1e-4, 1e-1, sampling="log")
+    >>> oracle = AgEBOOracle(max_trials=5, hyperparameters=space, seed=0)
+    >>> sorted(oracle.populate_space("0")["values"])
+    ['learning_rate', 'units']
     """
 
     def __init__(
@@ -142,6 +152,17 @@ class OracleProposer:
     ------
     ValueError
         If the oracle's own `max_trials` is smaller.
+
+    Examples
+    --------
+    >>> import keras_tuner
+    >>> import numpy as np
+    >>> from skuq.networks import WidthDepthSpace
+    >>> from skuq.search import OracleProposer
+    >>> oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=5, seed=1)
+    >>> proposer = OracleProposer(oracle, WidthDepthSpace().decisions())
+    >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]
+    ['batch_size', 'depth', 'early_stopping_patience']
     """
 
     def __init__(self, oracle: Any, decisions: Decisions, n_trials: int = 1) -> None:

@@ -41,6 +41,12 @@ class Limits:
     grace : float, default=20
         Seconds from `trial_timeout` until a trial's worker is killed. A training ends by itself at
         its next slice, but not while it compiles or imports the backend.
+
+    Examples
+    --------
+    >>> from skuq.search import Limits, RunOptions
+    >>> RunOptions(n_jobs=2, limits=Limits(max_time=600, trial_timeout=60)).limits.max_time
+    600
     """
 
     max_time: float | None = None
@@ -132,6 +138,13 @@ class RunOptions:
         Name of the search in its progress and in warnings.
     score_name : str, default="score"
         Name of the score in the progress.
+
+    Examples
+    --------
+    >>> from skuq.search import RunOptions
+    >>> options = RunOptions(n_jobs=2, verbose=1)
+    >>> options.limits.max_time is None  # no limit
+    True
     """
 
     n_jobs: int | None = None

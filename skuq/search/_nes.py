@@ -92,6 +92,22 @@ class EnsembleEvolution:
     ----------
     Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift",
     Algorithm 2 and section 4.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.catalog import TrialRecord
+    >>> from skuq.search import EnsembleEvolution
+    >>> def criterion(records):
+    ...     return [np.array([[r.configuration["x"]] for r in records])], np.square, None
+    >>> evolution = EnsembleEvolution(
+    ...     sample=lambda rng: {"x": rng.normal()},
+    ...     mutate=lambda configuration, rng: {"x": configuration["x"] + 0.5},
+    ...     criteria=[criterion], population_size=3, n_parents=1,
+    ... )
+    >>> history = [TrialRecord(k, {"x": x}, score=x**2) for k, x in enumerate([2.0, 1.0, 3.0])]
+    >>> evolution.ask(history, [], np.random.default_rng(0))
+    {'x': 1.5}
     """
 
     sample: Callable[..., dict[str, Any]]

@@ -89,6 +89,17 @@ class StartingWith:
         First configurations, in order.
     proposer : Proposer
         Proposer of all others. It learns from the first trials as from its own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import WidthDepthSpace
+    >>> from skuq.search import StartingWith, make_proposer
+    >>> decisions = WidthDepthSpace().decisions()
+    >>> others = make_proposer("rs-mixed", decisions, n_trials=10)
+    >>> first = {**decisions.architecture.default(), **decisions.hyperparameters.default()}
+    >>> StartingWith([first], others).ask([], [], np.random.default_rng(0)) == first
+    True
     """
 
     configurations: Sequence[Mapping[str, Any]]

@@ -50,6 +50,14 @@ class SearchResult:
         catalog. They have all of their networks, and the mixture of their held-out predictions.
     interrupted : bool
         Whether the search ended early, by an interrupt or because it lost its slots.
+
+    Examples
+    --------
+    >>> from skuq.catalog import Catalog, TrialRecord
+    >>> from skuq.search import SearchResult
+    >>> result = SearchResult(Catalog([TrialRecord(0, {"units": 8}, score=0.4)]))
+    >>> result.catalog, result.interrupted
+    (<Catalog of 1 trials, 1 completed>, False)
     """
 
     catalog: Catalog

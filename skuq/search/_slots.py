@@ -85,6 +85,16 @@ def open_slots(
         If trials cannot run on joblib's backend.
     TimeoutError
         If a Dask cluster has no workers.
+
+    Examples
+    --------
+    >>> from skuq.search import open_slots
+    >>> def evaluate(configuration, seed):
+    ...     return configuration["x"] + seed
+    >>> with open_slots(evaluate, n_jobs=1) as slots:
+    ...     future = slots.submit(0, {"x": 1}, 10)
+    ...     slots.n_slots, slots.result(0, future)
+    (1, 11)
     """
     backend, configured = joblib.parallel.get_active_backend()
     name = type(backend).__name__

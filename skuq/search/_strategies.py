@@ -90,6 +90,15 @@ def make_proposer(
     ------
     ValueError
         If the strategy is unknown, or the space does not have a fixed decision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import WidthDepthSpace
+    >>> from skuq.search import make_proposer
+    >>> proposer = make_proposer("agebo", WidthDepthSpace().decisions(), n_trials=100)
+    >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]
+    ['batch_size', 'depth', 'early_stopping_patience']
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"`search` must be one of {STRATEGIES}. Got {strategy!r}.")

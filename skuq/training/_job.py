@@ -57,6 +57,20 @@ class TrainingState:
         Training time so far, in seconds.
     jit : bool
         Whether the program runs through XLA.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.tables import TrainingData
+    >>> from skuq.training import Recipe, TrainingJob, train_epochs
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
+    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
+    >>> state = train_epochs(job, data, 2)
+    >>> state.n_epochs, state.history.shape
+    (2, (2, 3))
     """
 
     carry: dict[str, Any]
@@ -119,6 +133,15 @@ class TrainingJob:
     ------
     ValueError
         If recipes differ in what a stack shares, or counts disagree.
+
+    Examples
+    --------
+    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.training import Recipe, TrainingJob
+    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(), seeds=[0, 1], stacked=True)
+    >>> job.seeds, job.recipe.epochs
+    ((0, 1), 100)
     """
 
     network: str

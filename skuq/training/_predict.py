@@ -53,6 +53,19 @@ def predict_members(
     once : bool, default=False
         Predict for this one time: keep and compile nothing for later. Networks without a plan
         then compute in float32.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.tables import TrainingData
+    >>> from skuq.training import Recipe, predict_members, train_member
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
+    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> member = train_member(model, GaussianHead(), Recipe(epochs=4), data, seed=0)
+    >>> predict_members([member], x[:3]).shape
+    (1, 3, 2)
     """
     x = np.asarray(x, dtype="float64")
     run = Run(dropout_mask=dropout_mask)

@@ -108,6 +108,13 @@ class Recipe:
     epsilon : float, default=1e-7
         Number added to the divisor of each step, in all optimisers but sgd; Optax uses 1e-8. If
         gradients are clipped to a norm far below it, steps become smaller.
+
+    Examples
+    --------
+    >>> from skuq.training import Recipe
+    >>> recipe = Recipe(learning_rate=0.01, epochs=50, early_stopping_patience=None)
+    >>> recipe.batch_size
+    32
     """
 
     optimizer: str = "adam"

@@ -56,6 +56,20 @@ def train(
     ------
     InterruptedError
         If `cancelled` returned True.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.tables import TrainingData
+    >>> from skuq.training import Recipe, TrainingJob, train
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
+    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), seeds=[0])
+    >>> (member,) = train(job, data)
+    >>> member.n_epochs, member.n_weights
+    (4, 34)
     """
     (members,) = train_all([job], data, cancelled=cancelled, report=report, deadline=deadline)
     return members
@@ -109,6 +123,22 @@ def train_epochs(
         ends earlier after the recipe's `epochs`, or when all members have stopped.
     cancelled, report : callable, optional
         See `train`.
+
+    Examples
+    --------
+    >>> import dataclasses
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.tables import TrainingData
+    >>> from skuq.training import Recipe, TrainingJob, train, train_epochs
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
+    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
+    >>> paused = train_epochs(job, data, 1)
+    >>> (member,) = train(dataclasses.replace(job, start=paused), data)
+    >>> member.n_epochs
+    4
     """
     run = training.TrainingRun(job, data)
     run.advance(n_epochs, cancelled=cancelled, report=report)
@@ -144,6 +174,18 @@ def train_member(
     ------
     FloatingPointError
         If no epoch had a finite loss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.tables import TrainingData
+    >>> from skuq.training import Recipe, train_member
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
+    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> train_member(model, GaussianHead(), Recipe(epochs=4), data, seed=0).n_epochs
+    4
     """
     job = TrainingJob.of_model(model, head, recipe, [seed], **fields)
     return only_member(train(job, data, cancelled=cancelled, report=report))
@@ -193,6 +235,19 @@ def train_stack(
     ------
     ValueError
         If recipes differ in what a stack shares, or counts disagree.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.tables import TrainingData
+    >>> from skuq.training import Recipe, train_stack
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
+    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> members = train_stack(model, GaussianHead(), Recipe(epochs=4), data, seeds=[0, 1, 2])
+    >>> len(members)
+    3
     """
     job = TrainingJob.of_model(model, head, recipes, seeds, stacked=True, **fields)
     return train(job, data, cancelled=cancelled, report=report)

@@ -104,7 +104,7 @@ def test_draws_take_their_own_values_at_pending_points():
     """The second point maximises what it adds to the first, over a fine grid."""
     optimizer = told(search(JointProcess(), "ei", n_restarts=50))
     first, second = optimizer.ask(), optimizer.ask()
-    step = optimizer._step(optimizer._log.results(1))
+    step = optimizer._step()
     side = np.linspace(-1, 1, 60)
     grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
     known = np.maximum(step.posterior(first), optimizer.best_value_)
@@ -200,7 +200,7 @@ def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(name, q):
 
 @pytest.mark.parametrize("name", ["lei", "ucb"])
 def test_compiled_programs_know_pending_points(name):
-    posterior = told(search(JointProcess(compiled=True)))._fitted_step().posterior
+    posterior = told(search(JointProcess(compiled=True)))._step().posterior
     acquisition, box = Acquisition(name), np.array(SQUARE, dtype=float)
     level = acquisition.pending_level(posterior([[0.2, 0.2], [0.4, 0.1]]))
     task = AcquisitionTask(posterior, acquisition, None, box, -0.1, 1.0, 1, level)
@@ -212,7 +212,7 @@ def test_compiled_programs_know_pending_points(name):
 
 
 def test_pending_points_need_joint_draws():
-    posterior = told(search(Marginal()))._fitted_step().posterior
+    posterior = told(search(Marginal()))._step().posterior
     with pytest.raises(ValueError, match="joint"):
         maximize_acquisition(
             posterior, Acquisition("ei"), None, SQUARE, 0.0, pending=[[0.0, 0.0]], n_restarts=2
@@ -250,12 +250,13 @@ def test_categories_are_climbed_from_the_best_known_points(q):
     )
     optimizer.maximize(lambda x: -np.sum(x != target), 24)
     x = optimizer.ask(q)
-    step = optimizer._step(optimizer._log.results(1), optimizer.pending_[:0])
+    optimizer.forget()
+    step = optimizer._step()
     for j in range(q):
         others = np.delete(x, j, axis=0)
         own = step._values_with(others, x[[j]], 1.0)[0]
         for point in (x[j], optimizer.best_x_):
             near = optimizer.domain.neighbours(point, 0, None)
-            near = near[step._free(near, others)]
+            near = near[step._is_available(near, others)]
             # In a batch the others moved after the first did: it may have lost a little.
             assert own > (1 - 1e-9 if q == 1 else 0.7) * step._values_with(others, near, 1.0).max()

@@ -171,6 +171,12 @@ def test_wrong_constraints_are_refused(constraints, message):
         search(JointProcess(), constraints=constraints)
 
 
+@pytest.mark.parametrize("name", ["value", "x1", "status"])
+def test_constraints_have_columns_of_their_own(name):
+    with pytest.raises(ValueError, match=f"a column of `to_frame.*'{name}'"):
+        search(JointProcess(), constraints={name: JointProcess()})
+
+
 def test_values_that_a_constraint_cannot_take_are_failures():
     optimizer = search(JointProcess(), constraints={"disc": JointProcess()})
     optimizer.tell([[0.0, 0.0], [0.1, 0.1]], [1.0, 2.0], {"disc": [np.nan, -1.0]})
@@ -226,13 +232,44 @@ def test_a_noisy_function_may_be_asked_twice_in_one_place():
     assert len(np.unique(result.x_iters)) == 2
 
 
-@pytest.mark.parametrize("name", ["noisy", "reseed"])
+@pytest.mark.parametrize("model", [JointProcess(noise=0.3), Marginal(noise=0.3)])
+def test_a_noisy_function_may_be_asked_for_more_than_the_domain_has(model):
+    optimizer = search(model, "ei", [(0, 1)], integer=[0], noisy=True, n_initial=2)
+    optimizer.tell([[0], [1]], [0.0, 1.0])
+    x = optimizer.ask(5)
+    assert x.shape == (5, 1) and len(np.unique(x)) == 2
+    optimizer.tell(x[0], 0.5)  # one result settles one of equal points
+    assert len(optimizer.pending_) == 4
+    optimizer.forget(x[0])
+    assert len(optimizer.pending_) == 3
+
+
+@pytest.mark.parametrize("name", ["noisy", "reseed", "dynamic_c"])
 def test_flags_are_flags(name):
     with pytest.raises(TypeError, match=f"`{name}` must be True or False"):
         search(JointProcess(), **{name: 1})
 
 
 # Seeds and warm starts
+
+
+class WarmFailure(Marginal):
+    """Diverges wherever it goes on from an earlier fit."""
+
+    def __init__(self, length=0.5, noise=1e-6, warm_start=True, random_state=None):
+        super().__init__(length, noise, random_state=random_state)
+        self.warm_start = warm_start
+
+    def fit(self, X, y):
+        if hasattr(self, "X_"):
+            raise FloatingPointError("diverged")
+        return super().fit(X, y)
+
+
+def test_a_warm_start_that_fails_is_followed_by_a_cold_one():
+    optimizer = search(WarmFailure(), n_initial=3, reseed=False)
+    optimizer.maximize(value, 6)
+    assert len(optimizer.history_) == 3
 
 
 class Warm(RegressorMixin, BaseEstimator):

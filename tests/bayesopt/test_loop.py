@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from skuq import NEONRegressor, NOMURegressor, _archive
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
 from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._step import distance_threshold, seeded
+from skuq.bayesopt._fit import seeded
+from skuq.bayesopt._step import distance_threshold
 from skuq.datasets import make_function
 from skuq.exceptions import FileFormatError, SearchFailedError
 
@@ -118,6 +120,7 @@ def test_domain_measures_distances_in_sides():
         ([(0, 1), (2, 2)], "zero width"),
         ([(0, np.nan)], "finite"),
         ([(0, np.inf)], "finite"),
+        ([(-1e308, 1e308)], "high - low"),
         ([(0, 1, 2)], "pairs"),
         ([0, 1], "pairs"),
         ([], "pairs"),
@@ -298,6 +301,15 @@ def test_a_function_that_always_fails_is_said_early():
     with pytest.raises(SearchFailedError, match="KeyError: 'alpha'"):
         optimizer.maximize(broken, 50)
     assert len(calls) == len(optimizer.x_) == 10
+
+
+def test_one_nan_is_a_failure_whatever_the_shape_of_outputs():
+    constraints = {"c": TinyProcess()}
+    own = search(objective=lambda y: y.sum(-1), constraints=constraints, n_initial=3)
+    results = iter([np.nan, (np.ones(2), {"c": 0.0}), np.inf, (np.ones(2), {"c": 0.0})])
+    own.maximize(lambda x: next(results), 4)
+    assert own.messages_ == ("NaN or inf", "", "NaN or inf", "")
+    assert own.y_.shape == (4, 2)
 
 
 def test_a_function_that_returns_nothing_is_an_error():
@@ -560,8 +572,8 @@ def test_milp_searches_binaries_exactly(tiny_nomu):
     result = optimizer.maximize(value, 7)
     assert len({tuple(x) for x in result.x_iters.tolist()}) == 7
     x = optimizer.ask()
-    step = optimizer._step(optimizer._log.results(1))
-    readout = step.model.readout_weights()
+    step = optimizer._step()
+    readout = step.surrogates.model.readout_weights()
     beta = optimizer.history_[-1].beta
     optimizer.forget()
     exact, _, _ = maximize_readout(readout, [(0, 1)] * 4, beta, integer=True, exclude=optimizer.x_)
@@ -574,10 +586,10 @@ def test_milp_searches_binaries_exactly(tiny_nomu):
 def test_milp_minimises_too(tiny_nomu):
     optimizer = search([(0, 1)] * 4, "mean", estimator=tiny_nomu, maximizer="milp", n_initial=6)
     optimizer.minimize(lambda x: 3 * x[0] - x[1], 6 + 1)
-    step = optimizer._step(optimizer._log.results(-1))
+    step = optimizer._step()
     x = optimizer.ask()
     sample = optimizer.domain.sample(500, np.random.default_rng(0))
-    assert step.model.predict(x)[0] <= step.model.predict(sample).min()
+    assert step.surrogates.model.predict(x)[0] <= step.surrogates.model.predict(sample).min()
 
 
 def test_milp_needs_weights():
@@ -617,6 +629,15 @@ def test_a_search_goes_on_bit_by_bit(tmp_path, settings):
     a, b = (each.minimize(value, 2) for each in (optimizer, other))
     assert_array_equal(a.x_iters, b.x_iters)
     assert a.fun == b.fun
+
+
+def test_a_running_search_can_be_pickled():
+    own = search()
+    own.tell(np.random.default_rng(0).uniform(-1, 1, (6, 2)), np.arange(6.0))
+    own.ask()
+    other = pickle.loads(pickle.dumps(own))
+    assert_array_equal(other.pending_, own.pending_)
+    assert_array_equal(other.ask(2), own.ask(2))
 
 
 def test_a_search_without_results_goes_on(tmp_path):
@@ -751,6 +772,24 @@ def test_a_fit_that_fails_is_tried_again_and_does_not_end_the_search():
         result = own.minimize(bowl, 9)
     assert len(result.x_iters) == 9 and len(own.history_) == 3
     assert len(Failing.seeds) == len(set(Failing.seeds)) == 5
+
+
+class FailingMarginal(TinyProcess):
+    """Cannot be fitted to seven results."""
+
+    def fit(self, X, y):
+        if len(X) == 7:
+            raise FloatingPointError("diverged")
+        return super().fit(X, y)
+
+
+def test_a_fit_to_predictions_that_fails_does_not_end_the_search():
+    own = search(estimator=FailingMarginal(), n_initial=3)
+    own.tell(np.random.default_rng(0).uniform(-1, 1, (6, 2)), np.arange(6.0))
+    own.ask()
+    with pytest.warns(UserWarning, match="could not be fitted to 6 results"):
+        own.ask()  # the first point is pending: the seventh result is its prediction
+    assert len(own.pending_) == 2
 
 
 def test_functions_of_an_estimator_are_the_same_in_every_step():

@@ -483,22 +483,21 @@ def test_a_search_goes_on_and_is_read_from_its_folder(tiny_space, rows, tmp_path
         read.member(0).networks[2].weights, model.catalog_.member(0).networks[2].weights
     )
 
-    train = MemberTrainer.__call__
-
-    def trained(self, configuration, seed, **changes):
-        assert changes, "a trial was run again"  # those of a refit
-        return train(self, configuration, seed, **changes)
-
     with monkeypatch.context() as patch:
-        patch.setattr(MemberTrainer, "__call__", trained)
+        patch.setattr(MemberTrainer, "__call__", None)  # nothing is trained
         again = regressor(tiny_space, **settings).fit(*rows)
-        assert_array_equal(again.predict(rows[0]), model.predict(rows[0]))
-        with pytest.warns(UserWarning, match="needs the rows"):
-            alone = skuq.AutoDEUQRegressor.from_catalog(tmp_path)
+        alone = skuq.AutoDEUQRegressor.from_catalog(tmp_path)
+        for other in (again, alone):
+            assert_array_equal(other.predict(rows[0]), model.predict(rows[0]))
         searched = skuq.AutoDEUQRegressor.from_catalog(tmp_path, refit=False)
-        assert_array_equal(alone.predict(rows[0]), searched.predict(rows[0]))
         without = regressor(tiny_space, catalog_dir=tmp_path).fit(*rows)  # the same search
         assert_array_equal(without.predict(rows[0]), searched.predict(rows[0]))
+        assert not np.array_equal(without.predict(rows[0]), model.predict(rows[0]))
+    for file in model.catalog_path_.glob("refit-000/*"):
+        file.unlink()
+    with pytest.warns(UserWarning, match="2 of 2 refits of the chosen trials are not stored"):
+        alone = skuq.AutoDEUQRegressor.from_catalog(tmp_path, refit=True)
+    assert_array_equal(alone.predict(rows[0]), searched.predict(rows[0]))
 
 
 def test_other_folds_are_another_search(tiny_space, rows, tmp_path):

@@ -1,0 +1,149 @@
+"""Fits of a search: surrogates of the results so far, their seeds, and the last fit."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from skuq._seeds import generator, trial_seed
+from skuq.bayesopt._acquisition import Acquisition
+from skuq.bayesopt._constraints import Constraints
+from skuq.bayesopt._domain import Domain
+from skuq.bayesopt._results import Results
+from skuq.bayesopt._surrogate import posterior_of
+from skuq.predictive import Posterior
+
+#: What a fit raises if it fails numerically: another seed may help.
+FIT_ERRORS = (FloatingPointError, np.linalg.LinAlgError)
+N_ATTEMPTS = 2  # seeds that are tried if a fit fails
+
+
+@dataclass(frozen=True, eq=False)
+class SearchSettings:
+    """Everything that decides a step besides results and pending points.
+
+    Parameters of `BayesianOptimizer` under their names; `domain` holds its bounds, `entropy` is
+    the seed of the whole search.
+    """
+
+    estimator: Any
+    domain: Domain
+    constraints: Constraints
+    acquisition: Acquisition
+    maximizer: str
+    n_restarts: int
+    n_draws: int
+    noisy: bool
+    reseed: bool
+    entropy: int
+
+
+@dataclass(frozen=True, eq=False)
+class Surrogates:
+    """Fitted surrogates of the outputs and of the measured constraints, and their posteriors."""
+
+    model: Any
+    posterior: Posterior
+    constraint_models: dict[str, Any]
+    constraint_posteriors: dict[str, Posterior]
+    seconds: float
+
+    @property
+    def posteriors(self) -> list[Posterior]:
+        """All posteriors, that of the outputs first."""
+        return [self.posterior, *self.constraint_posteriors.values()]
+
+
+class Fits:
+    """Fits surrogates to results; keeps the last fit, which pending points do not change."""
+
+    def __init__(self) -> None:
+        self.last: Surrogates | None = None
+        self._key: tuple = ()
+
+    def surrogates(self, settings: SearchSettings, results: Results, *, keep=True) -> Surrogates:
+        """Find the surrogates of these results, or fit them.
+
+        With `keep` they become the last fit; the results must then be those of evaluations, not
+        predictions. If the fit fails numerically, another seed is tried.
+
+        Raises
+        ------
+        FloatingPointError, LinAlgError
+            If the fit fails with every seed.
+        """
+        key = (len(results.X), len(results.failed), id(settings.estimator), settings.n_draws)
+        if keep and self.last is not None and key == self._key:
+            return replace(self.last, seconds=0.0)
+        for attempt in range(N_ATTEMPTS):
+            purpose = ("step", results.n_told) if settings.reseed else ("search",)
+            entropy = derived_seed(settings.entropy, *purpose, attempt)
+            # A warm start would fail again in the same way: the second attempt starts cold.
+            previous = None if settings.reseed or attempt else self.last
+            try:
+                surrogates = _fitted(settings, results, entropy, previous)
+                break
+            except FIT_ERRORS:
+                if attempt == N_ATTEMPTS - 1:
+                    raise
+        if keep:
+            self.last, self._key = surrogates, key
+        return surrogates
+
+    def __getstate__(self):
+        """Leave the fit out, as a saved search does; the next step fits again, with its seed."""
+        return Fits().__dict__
+
+
+def _fitted(settings, results, entropy, previous) -> Surrogates:
+    """Fit seeded clones to the results.
+
+    Estimators with ``warm_start=True`` go on from a copy of their `previous` fit.
+    """
+    start = time.perf_counter()
+    X = settings.domain.encode(results.X)
+
+    def fit(estimator, y, before, seed):
+        model = before
+        if before is None or not estimator.get_params().get("warm_start", False):
+            model = seeded(estimator, seed)
+        else:  # what was fitted before stays as it is
+            model = copy.deepcopy(before)
+        return model.fit(X, y)
+
+    def draws(model, j):
+        return posterior_of(model, settings.n_draws, derived_seed(entropy, "posterior", j))
+
+    before = None if previous is None else previous.model
+    model = fit(settings.estimator, results.outputs, before, trial_seed(entropy, 0))
+    posterior = draws(model, 0)
+    constraints, models, posteriors = settings.constraints, {}, {}
+    for j, (name, estimator) in enumerate(constraints.estimators.items(), start=1):
+        column = results.constraints[:, constraints.names.index(name)]
+        before = None if previous is None else previous.constraint_models[name]
+        models[name] = fit(estimator, column, before, trial_seed(entropy, j))
+        posteriors[name] = draws(models[name], j)
+    return Surrogates(model, posterior, models, posteriors, time.perf_counter() - start)
+
+
+def seeded(estimator, seed):
+    """Clone an estimator and seed its `random_state` and those of all its parts."""
+    model = clone(estimator)
+    # A clone copies functions, but compiled programs are found by the same function object.
+    own = estimator.get_params(deep=True)
+    kept = {n: v for n, v in own.items() if callable(v) and not hasattr(v, "get_params")}
+    model.set_params(**kept)
+    names = sorted(model.get_params(deep=True))
+    own = [name for name in names if name == "random_state" or name.endswith("__random_state")]
+    seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(own))
+    return model.set_params(**{name: int(value) for name, value in zip(own, seeds)})
+
+
+def derived_seed(entropy: int, *purpose: str | int) -> int:
+    """Draw the seed of a purpose from the entropy of a search or of a step."""
+    return int(generator(entropy, *purpose).integers(1, 2**31 - 1))
