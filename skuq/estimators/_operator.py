@@ -29,7 +29,8 @@ from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
 
-_FEWEST_FUNCTIONS = 30
+_FEWEST_FUNCTIONS = 30  # fewer are too few to leave some out and learn the noise
+
 #: Constraints of the parameters that all regressors of functions share.
 OPERATOR_CONSTRAINTS: dict = {
     "query_points": ["array-like", None],
