@@ -4,7 +4,7 @@ Five estimators on one data set, in one table and one figure
 
 Scorers know `predict_distribution` and `predict(X, return_std=True)`, so neural ensembles and
 scikit-learn's Gaussian process stand in one table. On the diabetes data, or with ``--data-dir``
-on concrete. Saves ``compare.png``; takes one to two minutes.
+on concrete. Saves ``compare.png``; takes some minutes.
 """
 
 # %%
