@@ -9,8 +9,8 @@ split and with the same seed, so that a run repeats exactly and no figure depend
 The populations of evolution have a quarter of the number of trials.
 The regret after a number of trials is the best validation NLL so far minus the best that any
 strategy has found on this split. Finished runs are written at once to
-``benchmarks/results/strategies.json`` and not repeated. With `--catalog-dir` the trials of a run that
-is cut off are stored there, and the next run continues with them.
+``benchmarks/results/strategies.json`` and not repeated. With `--catalog-dir` the trials of a run
+that is cut off are stored there, and the next run continues with them.
 """
 
 import argparse
