@@ -43,9 +43,13 @@ LOOPS = {
         ("pollutants",),
         ("pollutants",),
         (
+            "conditioned_lei",
+            "conditioned_lcb",
+            "conditioned_warm_lei",
             "neon_lei",
             "neon_lcb",
             "rpn_lei",
+            "rpn_refined_lei",
             "gp",
             "gp_composite",
             *DESIGNS,
@@ -70,13 +74,17 @@ FEWER_RUNS = {
     "neon_paper_lei": 2,
     "neon_lei_exp": 0,
     "neon_lcb_exp": 0,
+    "conditioned_warm_lei": 3,
+    "rpn_refined_lei": 2,
 }  # of those that are slow, for comparison
 
 
 def settings_of(part, method, arguments):
     """What must be the same for two searches to be compared."""
     settings = {"hidden": arguments.hidden} if method.startswith("nomu") else {}
-    if arguments.training_steps is not None and method.startswith(("neon", "rpn", "nomu", "q")):
+    if arguments.training_steps is not None and method.startswith(
+        ("conditioned", "neon", "rpn", "nomu", "q")
+    ):
         settings["training_steps"] = arguments.training_steps
     return settings
 
@@ -91,7 +99,7 @@ def matern(d):
 
 def estimator_and_settings(part, method, task, arguments):
     """A surrogate, and what of the search differs from the defaults."""
-    # Searches are those of a trained EpiNet; simulations have no noise.
+    # Simulations have no noise. Methods named "neon" train an EpiNet, as in the paper.
     given = {"query_points": task.query_points, "noise": 0.0}
     if arguments.training_steps is not None:
         given["steps"] = arguments.training_steps
@@ -112,8 +120,13 @@ def estimator_and_settings(part, method, task, arguments):
         given |= {"schedule": "exponential", "final_lr_factor": 0.03}
     if method.startswith("neon_lcb"):
         return NEONRegressor(epistemic="epinet", **given), LCB
-    if method == "rpn_lei":  # narrow: 16 of NEON's width take four times as long as NEON, these 1.5
+    if method.startswith("conditioned"):
+        if "warm" in method:
+            given |= {"refine": True, "warm_start": True, "steps": _few_after_the_first}
+        return NEONRegressor(**given), LCB if method.endswith("lcb") else {}
+    if method.startswith("rpn"):  # narrow: 16 of NEON's width take four times as long, these 1.5
         small = {"encoder_units": (24, 24), "latent": 24, "decoder_units": (24, 24)}
+        given["refine"] = "refined" in method
         return OperatorEnsembleRegressor(16, **small, **given), {}
     if method == "neon_paper_lei":
         return NEONRegressor.from_paper("pollutants", batch_size=32, **given), {}
@@ -122,6 +135,11 @@ def estimator_and_settings(part, method, task, arguments):
     if method == "gp_composite":
         return OutputwiseRegressor(matern(len(task.bounds))), {}
     return NEONRegressor(epistemic="epinet", **given), {}
+
+
+def _few_after_the_first(n_functions):
+    """Steps of a search that goes on from its last fit, and begins with five functions."""
+    return 3000 if n_functions <= 5 else 300
 
 
 def function_search(method, d, arguments):

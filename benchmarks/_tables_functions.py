@@ -207,8 +207,12 @@ def nomu_solar():
 
 SEARCHES = {
     "pollutants": {
-        "neon_lei": "NEON, leaky EI",
-        "neon_lcb": "NEON, LCB (0.316, absolute)",
+        "conditioned_lei": "NEON, conditioned prior, leaky EI",
+        "conditioned_lcb": "the same, LCB (0.316, absolute)",
+        "conditioned_warm_lei": "the same, leaky EI, refined from warm starts",
+        "neon_lei": "NEON, trained EpiNet, leaky EI",
+        "neon_lcb": "the same, LCB (0.316, absolute)",
+        "rpn_refined_lei": "16 small networks with random priors, refined, leaky EI",
         "neon_lei_exp": "leaky EI, learning rate to 3 % as in the paper",
         "neon_lcb_exp": "LCB (0.316, absolute), learning rate to 3 %",
         "gp_composite": "a Gaussian process for each output, leaky EI",
@@ -247,6 +251,8 @@ def searches(part):
     rows = []
     for method, title in SEARCHES[part].items():
         runs = records("bo", part=part, method=method)
+        if not runs:
+            continue
         last = [c[marks[-1]] for c in curves(runs)]
         cells = [str(len(runs)), *(median_after(runs, n) for n in marks)]
         spread = f"{significant(min(last), 2)} to {significant(max(last), 2)}"

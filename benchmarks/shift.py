@@ -43,7 +43,7 @@ from skuq import (
 from skuq.datasets import corrupt_table
 from skuq.exceptions import CalibrationWarning, SmallValidationWarning
 from skuq.fitted._calibrated import classifier_distribution
-from skuq.metrics import coverage_curve, ece_loss, gaussian_nll_loss, ood_auroc_score
+from skuq.metrics import ece_loss, gaussian_nll_loss, ood_auroc_score
 from skuq.predictive import CategoricalMixture
 from skuq.tables import TablePreprocessor
 
@@ -52,6 +52,7 @@ METHODS = ("scale", "isotonic", "conformal")
 DELAYS = {"hour": 1, "day": 24, "week": 168, "month": None, "never": 10**9}
 KINDS = ("boosting", "tabular ensemble")
 FOLDS = KFold(5, shuffle=True, random_state=0)
+N_BINS = 10
 
 
 # Bike rentals
@@ -187,26 +188,29 @@ def scores(y, proba):
 
 
 def run_groups(data_dir, name, split):
-    """Which rows were held, and the predicted standard deviation of each."""
+    """Rows held by 90 % intervals in ten bins of the predicted standard deviation, and the NLL."""
     data = np.load(data_dir / "uci_regression" / f"{name}.npz")
     train, test = data["train_idx"][split], data["test_idx"][split]
     X, y = data["X"], data["y"]
-    found = {}
     ensemble = DeepEnsembleRegressor(random_state=split)
     model = CalibratedUncertaintyRegressor(ensemble, "conformal", cv=FOLDS).fit(X[train], y[train])
-    _, std = model.estimator_.predict(X[test], return_std=True)
+    plain = model.estimator_.predict_distribution(X[test])
+    # Bins of each split, since the unit of the std may differ between fits.
+    bins = np.argsort(np.argsort(plain.std)) * N_BINS // len(test)
+    found = {
+        "counts": np.bincount(bins, minlength=N_BINS).tolist(),
+        "plain": {"nll": float(-plain.log_prob(y[test]).mean())},
+    }
     for method in METHODS:
         for groups in (None, "uncertainty"):
             model.set_params(method=method, groups=groups)
             model.calibration_ = model._learn(model.calibration_rows_)
             low, high = model.predict_interval(X[test], 0.9).T
+            inside = (low <= y[test]) & (y[test] <= high)
             found[f"{method}, {groups}"] = {
-                "inside": ((low <= y[test]) & (y[test] <= high)).astype(int).tolist(),
+                "held": np.bincount(bins[inside], minlength=N_BINS).tolist(),
                 "nll": float(-model.log_prob(X[test], y[test]).mean()),
             }
-    plain = model.estimator_.predict_distribution(X[test])
-    found["plain"] = {"nll": float(-plain.log_prob(y[test]).mean())}
-    found["std"] = [float(f"{s:.4g}") for s in std]
     return found
 
 
@@ -296,20 +300,27 @@ def summary(records):
                 print(f"{name:28s} {key:20s} {score['log_loss']:.3f} {score['ece']:.3f}")
     for name in ("concrete", "wine", "kin8nm", "protein"):
         runs = found("groups", name)
-        for key in [key for key in (runs[0] if runs else ()) if key not in ("std", "plain")]:
+        for key in [key for key in (runs[0] if runs else ()) if key not in ("counts", "plain")]:
             worst, _ = pooled_bins(runs, key)
             nll = np.mean([own[key]["nll"] - own["plain"]["nll"] for own in runs])
             print(f"{name:10s} {key:25s} worst bin off by {worst:.3f}, NLL {nll:+.4f}")
 
 
-def pooled_bins(runs, key, n_bins=10):
-    """Largest distance from 0.90 of a bin, and whether each is within the goal."""
-    inside = np.concatenate([own[key]["inside"] for own in runs]).astype(float)
-    # Bins within each split, since the unit of the std may differ between fits.
-    ranks = np.concatenate([np.argsort(np.argsort(own["std"])) / len(own["std"]) for own in runs])
-    _, held, counts = coverage_curve(1 - inside, 0 * inside, 0.5 + 0 * inside, ranks, n_bins=n_bins)
+def pooled_bins(runs, key):
+    """Largest distance of a bin's coverage from 0.90, and whether each bin meets the goal."""
+    counts = np.sum([own["counts"] for own in runs], axis=0)
+    coverage = np.sum([own[key]["held"] for own in runs], axis=0) / counts
     allowed = np.maximum(0.05, 2 * np.sqrt(0.09 / counts))
-    return abs(held - 0.9).max(), abs(held - 0.9) <= allowed
+    return abs(coverage - 0.9).max(), abs(coverage - 0.9) <= allowed
+
+
+def rounded(found):
+    """Round all numbers in dictionaries and lists to six decimals."""
+    if isinstance(found, dict):
+        return {key: rounded(value) for key, value in found.items()}
+    if isinstance(found, list):
+        return [rounded(value) for value in found]
+    return round(found, 6) if isinstance(found, float) else found
 
 
 def main():
@@ -327,8 +338,8 @@ def main():
             if (part, name, split) in done:
                 continue
             found = run(arguments.data_dir, name, split)
-            records.append({"part": part, "name": name, "split": split, "found": found})
-            RESULTS.write_text(json.dumps(records, indent=0))
+            records.append({"part": part, "name": name, "split": split, "found": rounded(found)})
+            RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
     summary(records)
 
 

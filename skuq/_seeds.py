@@ -30,7 +30,16 @@ def generator(entropy: int, *purpose: str | int) -> np.random.Generator:
 
 def trial_seed(entropy: int, trial_number: int) -> int:
     """Make the seed >= 1 of one trial's weights and batches (for Keras-Tuner 0 is no seed)."""
-    state = _sequence(entropy, ("trial", trial_number)).generate_state(1)[0]
+    return _seed(entropy, ("trial", trial_number))
+
+
+def repeat_seed(seed: int, number: int) -> int:
+    """Make the seed >= 1 of a repeat of the trial with this seed."""
+    return _seed(seed, ("repeat", number))
+
+
+def _seed(entropy: int, purpose: tuple[str | int, ...]) -> int:
+    state = _sequence(entropy, purpose).generate_state(1)[0]
     return int(state) % (_MAX_SEED - 1) + 1
 
 

@@ -180,6 +180,18 @@ def files():
     return {**numbers(), "model": model, "build": None}
 
 
+def scores():
+    X, y = rows(200)
+    return {**files(), "X_test": X, "y_test": y, "X_held_out": X[:50], "y_held_out": y[:50]}
+
+
+def calibrations():
+    X, y = rows(300)
+    days = [slice(start, start + 10) for start in range(200, 300, 10)]
+    own = {"X": X, "y": y, "days": days, "X_target": X[150:]}
+    return {**numbers(), **own, "X_2011": X[:200], "y_2011": y[:200]}
+
+
 def tables():
     X, y = rows()
     frame = pd.DataFrame(X, columns=list("abc")).assign(site=["north", "south", "west"] * 20)
@@ -194,11 +206,13 @@ def tables():
 SETUP = {
     "docs/bayesopt.md": searches,
     "docs/engine.md": trainings,
+    "docs/methods/calibration.md": calibrations,
     "docs/methods/hq.md": classes,
     "docs/methods/neon.md": functions,
     "docs/methods/nes.md": classes,
     "docs/methods/nomu.md": functions,
     "docs/methods/tabular.md": tables,
+    "docs/metrics.md": scores,
     "docs/saving.md": files,
 }
 

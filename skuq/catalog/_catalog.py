@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -106,24 +106,28 @@ class Catalog(Sequence[TrialRecord]):
         return result
 
     def to_frame(self) -> pd.DataFrame:
-        """Tabulate the trials: status, score, time, share of training, configuration, message."""
+        """Tabulate the trials: status, score, time, share of training, configuration, message.
+
+        A decision with the name of another column has ``decision_`` before it.
+        """
         rows = []
         for record in self.records:
             member = record.result if record.completed else None
-            rows.append(
-                {
-                    "trial_number": record.trial_number,
-                    "status": record.status,
-                    "score": record.score,
-                    "seconds": record.seconds,
-                    "share": record.share,
-                    "n_epochs": member.n_epochs if member else 0,
-                    "best_epoch": member.best_epoch if member else -1,
-                    **record.configuration,
-                    "message": record.message,
-                }
-            )
-        return pd.DataFrame(rows)
+            row = {
+                "trial_number": record.trial_number,
+                "status": record.status,
+                "score": record.score,
+                "seconds": record.seconds,
+                "share": record.share,
+                "n_epochs": member.n_epochs if member else 0,
+                "best_epoch": member.best_epoch if member else -1,
+                "message": record.message,
+            }
+            rows.append(with_decisions(row, record.configuration))
+        frame = pd.DataFrame(rows)
+        if rows:
+            frame["message"] = frame.pop("message")  # the last column
+        return frame
 
     def keep_arrays_of(self, indices: npt.ArrayLike) -> Catalog:
         """Copy the catalog, with weights and held-out predictions of these trials only."""
@@ -135,3 +139,9 @@ class Catalog(Sequence[TrialRecord]):
             for index, record in enumerate(self.records)
         ]
         return Catalog(records, self.held_out)
+
+
+def with_decisions(row: dict[str, Any], configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the decisions of a trial to its row of a table, under names that are not taken."""
+    decisions = {f"decision_{k}" if k in row else k: v for k, v in configuration.items()}
+    return {**row, **decisions}

@@ -20,10 +20,12 @@ from skuq.catalog._search_files import (
     SearchDescription,
     has_search,
     move_aside,
+    read_retrained,
     read_search,
     read_trials,
     trial_files,
     write_estimator,
+    write_retrained,
     write_search,
     write_trial,
 )
@@ -125,7 +127,7 @@ class CatalogFolder:
         self.records: list[TrialRecord] = []
         self._search: SearchDescription | None = None
         self._n_finished = 0
-        for left_over in self.path.glob(".*.tmp"):
+        for left_over in self.path.rglob(".*.tmp"):
             left_over.unlink()  # left by a process that was killed while it wrote
         if not has_search(self.path):
             return
@@ -194,6 +196,15 @@ class CatalogFolder:
         write_trial(self.path, record, self._search.id, self._n_finished)
         self._n_finished += 1
         self.records.append(record)
+
+    def retrained(self, name: str) -> list[TrialRecord]:
+        """Read the records of one round of retraining, such as "repeat-000"."""
+        return read_retrained(self.path, name, move_broken=True)
+
+    def add_retrained(self, name: str, record: TrialRecord) -> None:
+        """Write a network of this round, with number and configuration of its trial."""
+        assert self._search is not None
+        write_retrained(self.path, name, record, self._search.id)
 
 
 def _fingerprint(parts: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
         self.records: list[TrialRecord] = []
         self.entropy: int | None = None
         self._space: dict[str, str] | None = None
+        self._retrained: dict[str, list[TrialRecord]] = {}
 
     def differences(self, parts: dict[str, Any], objects: dict[str, Any]) -> list[str]:
         """List the names of parts and objects that differ in another search."""
@@ -51,3 +52,11 @@ class CatalogMemory(contextlib.nullcontext["CatalogMemory"]):
     def add(self, record: TrialRecord) -> None:
         """Add a trial."""
         self.records.append(record)
+
+    def retrained(self, name: str) -> list[TrialRecord]:
+        """Return the records of one round of retraining, such as "repeat-000"."""
+        return self._retrained.get(name, [])
+
+    def add_retrained(self, name: str, record: TrialRecord) -> None:
+        """Add a network of this round, with number and configuration of its trial."""
+        self._retrained.setdefault(name, []).append(record)

@@ -128,6 +128,13 @@ def write_trial(folder: Path, record: TrialRecord, search_id: str, n_finished: i
     _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
 
 
+def write_retrained(folder: Path, name: str, record: TrialRecord, search_id: str) -> None:
+    """Write a network that was trained again after the search, to the subfolder of its round."""
+    subfolder = folder / name
+    subfolder.mkdir(exist_ok=True)
+    write_trial(subfolder, record, search_id, len(trial_files(subfolder)))
+
+
 def _trial_name(trial_number: int) -> str:
     return f"trial-{trial_number:06d}.skuq"
 
@@ -213,6 +220,20 @@ def read_search(folder: Path) -> SearchDescription:
 def _decode_held_out(tree: dict[str, Any]) -> HeldOut:
     shifted = tuple(_decode_held_out(part) for part in tree["shifted"])
     return HeldOut(tree["rows"], tree["y"], tree["weight"], shifted)
+
+
+def read_retrained(folder: Path, name: str, *, move_broken: bool = False) -> list[TrialRecord]:
+    """Read the networks that were trained again after the search, in one round; see `read_trials`.
+
+    They are stored as trials in a subfolder. Refits have trained on all rows and predict none.
+    """
+    if not (folder / name).is_dir():
+        return []
+    search = read_search(folder)
+    if name.startswith("refit"):
+        nothing = HeldOut(None, np.empty((0, 1)), np.empty(0))
+        search = search._replace(held_out=nothing)
+    return [record for _, record in read_trials(folder / name, search, move_broken=move_broken)]
 
 
 def read_trials(

@@ -13,6 +13,7 @@ from skuq import search
 from skuq._params import HasMethods, Hidden, Interval, Options, StrOptions
 from skuq._registry import saved_as
 from skuq._space import Space
+from skuq._warnings import warn_user
 from skuq.catalog import Catalog
 from skuq.catalog._search_files import find_search
 from skuq.ensembles import (
@@ -56,6 +57,7 @@ _PAPER_EXPERIMENTS = {
     "benchmark": {"search_space": "benchmark", "epochs": 100, "validation_fraction": 0.25},
     "toy": {"search_space": "toy", "epochs": 200, "validation_fraction": 1 / 3},
 }
+_EVOLVING = ("agebo", "age", "age-mixed")
 _SEARCH_EVERYTHING = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
 
 _TUNER_METHODS = ["run_trial", "get_best_models"]  # of Keras-Tuner's tuners
@@ -190,10 +192,20 @@ class _AutoDEUQ(SearchMethod):
         own = self.estimator
         return resolve_search_space(own.search_space, own.n_nodes, own.max_batch_size)
 
+    def identifying_parameters(self):
+        given = {"initial_trials": self._given_configurations()}
+        return {**super().identifying_parameters(), **given}
+
     def proposer(self, space, held_out):
         """Make the proposer of the search strategy, which starts with the initial trials."""
         own, decisions = self.estimator, self.estimator.decisions_
         if isinstance(own.search, str):
+            if own.search in _EVOLVING and (own.population_size or 0) >= self.n_trials:
+                warn_user(
+                    f"Evolution starts after `population_size={own.population_size}` trials, and "
+                    f"`n_trials` is {self.n_trials}: all architectures are drawn at random. Set a "
+                    "smaller `population_size` or more trials.",
+                )
             planned = _N_TRIALS if isinstance(own.n_trials, str) else own.n_trials
             proposer = make_proposer(
                 own.search,
@@ -219,15 +231,20 @@ class _AutoDEUQ(SearchMethod):
         pinned = pin(decisions, own.fixed_architecture, own.fixed_hyperparameters)
         return search.OracleProposer(oracle, pinned, self.n_trials)
 
+    def _given_configurations(self):
+        """Return the configurations that the user gives as `initial_trials`, or None."""
+        given = self.estimator.initial_trials
+        if given is None or isinstance(given, list | tuple):
+            return given
+        return _best_configurations(given)
+
     def _initial_configurations(self, space):
         """Return the configurations of the first trials: the user's, or the space's recipes."""
         own = self.estimator
-        given, name = own.initial_trials, "initial_trials"
+        given, name = self._given_configurations(), "initial_trials"
         if given is None:
             known = hasattr(space, "known_recipes") and own.search in _SEARCH_EVERYTHING
             given, name = (space.known_recipes() if known else []), "known_recipes"
-        elif not isinstance(given, list | tuple):
-            given = _best_configurations(given)
         both = sum(own.decisions_, Space())
         fixed = {**(own.fixed_architecture or {}), **(own.fixed_hyperparameters or {})}
         checked = [{**both.check(configuration, name), **fixed} for configuration in given]
@@ -295,6 +312,11 @@ def _best_configurations(trials):
     """Return the configurations of the best trials of a catalog, or of a search's folder."""
     catalog = trials if isinstance(trials, Catalog) else Catalog.load(find_search(trials))
     completed = [catalog[int(k)] for k in catalog.completed]
+    if not completed:
+        raise ValueError(
+            f"`initial_trials` must have a completed trial to start from. Got {catalog!r}. Give "
+            "another catalog, a list of configurations, or None."
+        )
     best = sorted(completed, key=lambda record: record.score)[:_N_TAKEN_OVER]
     return [record.configuration for record in best]
 

@@ -84,6 +84,11 @@ class _CalibratedUncertainty:
             )
         X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
         y = self._check_y(y)
+        if np.sum(weight > 0) < 2:
+            raise ValueError(
+                "Calibration needs at least 2 rows with positive weights. Got "
+                f"n_samples={np.sum(weight > 0)}."
+            )
         fit_params, splitting = self._route(X, sample_weight, fit_params)
         # Rows of no weight say nothing, and their predictions may be wild.
         if prefit:
@@ -97,8 +102,10 @@ class _CalibratedUncertainty:
             *folds, fitted = self._fit_folds(X, y, fit_params, splits)
         mixtures, rows = zip(*folds)
         order = np.concatenate(rows)
+        # In units in which a row of average weight has 1, also if repeated folds predict it often.
+        unit = weight[order].sum() / len(np.unique(order))
         self.calibration_rows_ = CalibrationRows(
-            safe_indexing(X, order), mixtures, y[order], weight[order]
+            safe_indexing(X, order), mixtures, y[order], weight[order] / unit
         )
         self.estimator_ = fitted
         self.calibration_ = self._learn(self.calibration_rows_)
@@ -137,8 +144,9 @@ class _CalibratedUncertainty:
         rows = self.calibration_rows_
         if rows is None:
             raise ValueError("`recalibrate` needs `calibration_rows_`, which are None: fit again.")
-        self.density_ratio_, weight = fit_density_ratio(rows.X, X_target, classifier)
-        self.calibration_ = self._weighted(self._learn(rows.weighted(weight)), self.density_ratio_)
+        ratio, factor = fit_density_ratio(rows.X, X_target, rows.weight, classifier)
+        self.calibration_ = self._weighted(self._learn(rows.weighted(factor)), ratio)
+        self.density_ratio_ = ratio
         vars(self).pop("last_time_", None)
         return self
 
@@ -278,22 +286,38 @@ def _check_order(time, n_rows, last):
     """Return the last of these times; raise ValueError if they go back."""
     if time is None:
         return None
-    time = column_or_1d(time)
+    time = _as_numbers_or_dates(time)
     if len(time) != n_rows:
         raise ValueError(f"`time` must have {n_rows} rows, as y. Got {len(time)}.")
     if pd.isna(time).any():
         raise ValueError("`time` must be known for all rows. Got missing values.")
-    back = np.flatnonzero(time[1:] < time[:-1])
+    try:
+        back = np.flatnonzero(time[1:] < time[:-1])
+        is_before_last = last is not None and len(time) and bool(time[0] < last)
+    except TypeError as error:
+        raise ValueError(
+            f"`time` must be of one kind, also in later calls. Got {time[:1]} after {last!r}."
+        ) from error
     if len(back):
         raise ValueError(
             f"`time` must not go back: truths are learnt in order. Row {back[0] + 1} is of "
             f"{time[back[0] + 1]}, the row before of {time[back[0]]}. Sort the rows by time."
         )
-    if last is not None and len(time) and time[0] < last:
+    if is_before_last:
         raise ValueError(
             f"`time` must not go back: truths up to {last} have been learnt already. Got {time[0]}."
         )
     return time[-1] if len(time) else last
+
+
+def _as_numbers_or_dates(time):
+    """Convert times to an array (n,); of periods the start is taken, and time zones are undone."""
+    index = pd.Index(time)
+    if isinstance(index, pd.PeriodIndex):
+        index = index.to_timestamp()
+    if pd.api.types.infer_dtype(index) == "date":  # of the standard library
+        index = pd.DatetimeIndex(index)
+    return (index.tz_convert(None) if getattr(index, "tz", None) else index).to_numpy()
 
 
 def _fit_and_predict(calibrated, X, y, fit_params, train, test):
@@ -428,8 +452,6 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
     def _check_y(self, y):
         with explain_labels(self):
             y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
-        if len(y) < 2:
-            raise ValueError(f"Calibration needs at least 2 rows. Got n_samples={len(y)}.")
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         return y

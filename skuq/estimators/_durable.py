@@ -21,7 +21,6 @@ from skuq.catalog._memory import CatalogMemory
 from skuq.catalog._search_files import find_search, read_estimator
 from skuq.exceptions import SearchFailedError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
-from skuq.search import SearchResult
 
 #: Constraints of the parameters about the storage and the end of a search.
 DURABLE_CONSTRAINTS: dict = {
@@ -36,18 +35,18 @@ DURABLE_CONSTRAINTS: dict = {
 RUNNING_PARAMETERS = ("n_trials", "refit", "n_jobs", "verbose", *DURABLE_CONSTRAINTS)
 
 
-def open_store(estimator, params_not_in_fingerprint, memory, is_fitted, data):
+def open_store(estimator, params, memory, is_fitted, data):
     """Open the store of a search's trials: a folder, a `CatalogMemory`, or none.
 
-    `params_not_in_fingerprint` are parameters that do not change trials. `memory` holds the
-    trials of the previous fit, if the estimator `is_fitted` and kept them. `data` are arrays,
-    rows, lists of them, or None, by name.
+    `params` are the parameters that change trials, by name. `memory` holds the trials of the
+    previous fit, if the estimator `is_fitted` and kept them. `data` are arrays, rows, lists of
+    them, or None, by name, and replace parameters of the same name.
     """
     if estimator.catalog_dir is None and not estimator.warm_start:
         return contextlib.nullcontext()
     parts, objects = {name: _digest(value) for name, value in data.items()}, {}
-    for name, value in estimator.get_params(deep=False).items():
-        if name not in params_not_in_fingerprint and name not in data:
+    for name, value in params.items():
+        if name not in data:
             if isinstance(value, MissingPart):
                 value()  # raises an error that names the missing part
             parts[name] = _plain(value)
@@ -97,33 +96,38 @@ def begin_search(store, estimator, held_out):
     store.begin(estimator.entropy_, space, held_out, saved)
 
 
-def load_search(cls, path, trusted):
+def load_search(cls, path, trusted, params):
     """Load the estimator and the trials of a folder; see `SearchEstimator.from_catalog`.
 
-    Returns the estimator as it was before its first trial, the SearchResult, and the search's
-    folder.
+    Returns the estimator as it was before its first trial, with the parameters `params`, and the
+    catalog of its first `n_trials` trials, as `fit` with these parameters would take them.
     """
     path = find_search(path)
     estimator = loads(read_estimator(path), trusted=trusted)
     if type(estimator) is not cls:
         name = type(estimator).__name__
         raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")
-    catalog = Catalog.load(path)
+    # The folder may have been moved since.
+    _set_params_after_search(estimator, {"catalog_dir": str(path), **params})
+    estimator.catalog_path_ = path
+    stored = Catalog.load(path)
+    n_trials = estimator._method.n_trials
+    catalog = Catalog([r for r in stored if r.trial_number < n_trials], stored.held_out)
     if not len(catalog.completed):
         raise SearchFailedError(
             f"None of the {len(catalog)} trials in {path} has succeeded.", catalog.records
         )
-    return estimator, SearchResult(catalog), path
+    return estimator, catalog
 
 
-def set_params_after_search(estimator, params_not_in_fingerprint, params):
+def _set_params_after_search(estimator, params):
     """Set parameters of an estimator that has trials; only some can be changed then."""
     missing = [
         name
         for name, value in estimator.get_params(deep=False).items()
         if isinstance(value, MissingPart)
     ]
-    allowed = {*params_not_in_fingerprint, *missing}
+    allowed = {*estimator._method.params_not_in_fingerprint, *missing}
     wrong = sorted(set(params) - allowed)
     if wrong:
         raise ValueError(
@@ -146,7 +150,11 @@ def _digest(data):
 
 
 def _plain(value):
-    """Describe a parameter in JSON: objects by their representation, functions by name."""
+    """Describe a parameter in JSON.
+
+    Estimators are described by their parameters, since scikit-learn shortens their representation.
+    Other objects are described by their representation, and functions by their name.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     try:
@@ -159,6 +167,9 @@ def _plain(value):
         return {str(key): _plain(own) for key, own in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(own) for own in value]
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        params = value.get_params(deep=False)
+        return [f"{type(value).__module__}.{type(value).__qualname__}", _plain(params)]
     is_named = callable(value) and hasattr(value, "__qualname__")  # generators are not
     kind = value if is_named else type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"

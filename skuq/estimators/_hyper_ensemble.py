@@ -12,6 +12,7 @@ from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.ensembles import select_forward, select_greedy
+from skuq.ensembles._selection import real_weight
 from skuq.estimators._api import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._network_estimator import (
     NETWORK_CONSTRAINTS,
@@ -113,7 +114,7 @@ class _HyperDeepEnsemble(TrainingMethod):
             n_members,
             sample_weight=weight,
             min_members=min_members,
-            max_size=4 * n_members,
+            min_weight=real_weight(min_members),
         )
 
     def _continue(self, network, head, data, members, settings, report):

@@ -10,7 +10,7 @@ import numpy as np
 from skuq import training
 from skuq._params import HasMethods, Interval, StrOptions
 from skuq._registry import saved_as
-from skuq._seeds import generator, trial_seed
+from skuq._seeds import generator
 from skuq.estimators._neon_conditioned import train_conditioned
 from skuq.estimators._neon_paper import paper_settings
 from skuq.estimators._network_estimator import check_units, completed
@@ -127,6 +127,13 @@ class NEONRegressor(OperatorRegressor):
         Whether to standardise inputs, query points and values, each component by itself. With
         "columns" each query point has a scale of its own, as for the paper's pollutants. There are
         predictions at the query points of Y only then.
+    refine : bool, default=False
+        Whether to minimise the squared error further after training, in double precision: by the
+        Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
+        noise (``noise=0.0``), as results of simulations are.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the networks and scales of the previous fit. Choose fewer
+        `steps` then.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -230,6 +237,8 @@ class NEONRegressor(OperatorRegressor):
         warmup=0.0,
         clip_norm=1.0,
         standardize=True,
+        refine=False,
+        warm_start=False,
         random_state=None,
         verbose=None,
     ):
@@ -264,6 +273,8 @@ class NEONRegressor(OperatorRegressor):
         self.warmup = warmup
         self.clip_norm = clip_norm
         self.standardize = standardize
+        self.refine = refine
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
@@ -317,6 +328,11 @@ class NEONRegressor(OperatorRegressor):
                 prior_scale=float(self.prior_scale),
                 report=report,
             )
+        if self.refine:
+            raise ValueError(
+                "`refine=True` changes base networks only, and is not possible with a trained "
+                f"EpiNet. Got epistemic={self.epistemic!r}."
+            )
         epinet = EpiNet(
             _n_features(job),
             job.head.n_raw,
@@ -327,33 +343,16 @@ class NEONRegressor(OperatorRegressor):
             self.activation,
             bool(self.factorize),
         )
-        order = job.row_order()
         network = EpistemicNetwork(job.base, job.head.n_raw, epinet)
         recipe = replace(job.recipe, n_draws=self.n_index_samples)
         index = normal_indices(self.n_draws, self.n_index, generator(job.entropy, "index"))
-        if not job.learns_noise:
-            training_job = training.TrainingJob.of_model(
-                network,
-                job.head,
-                recipe,
-                [trial_seed(job.entropy, 0)],
-                permutations=None if order is None else [order],
-            )
-            (member,) = members = training.train(training_job, job.data, report=report)
-            completed(members)
-            return IndexDraws(member, index), None
-        # A twin is trained on four fifths of the functions, and judged on the others.
-        left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
-        members = training.train_stack(
-            network,
-            job.head,
-            recipe,
-            job.data,
-            [trial_seed(job.entropy, k) for k in range(2)],
-            splits=[(rows, None) for rows, _ in job.splits(left_out)],
-            permutations=[job.row_order(k) for k in range(2)] if job.by_function else None,
-            report=report,
-        )
+        # To learn the noise, a twin is trained on four fifths of the functions, and judged on the
+        # others.
+        n_members, left_out = 1, None
+        if job.learns_noise:
+            n_members = 2
+            left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
+        members = job.train(network, n_members, report, left_out=left_out, recipe=recipe)
         if completed(members) != [0, 1]:
             completed(members[:1])
             return IndexDraws(members[0], index), None

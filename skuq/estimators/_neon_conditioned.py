@@ -1,37 +1,33 @@
-"""Training of NEON with a conditioned prior: base networks, then linear algebra.
+"""Train NEON with a conditioned prior: base networks first, then linear algebra.
 
-A network is taken as linear in its weights, around those that it has been trained to. Random
-changes of the weights are then functions of a Gaussian process, whose kernel is the tangent kernel:
-products of the outputs' derivatives by the weights. Both the functions and what the network leaves
-of the data are conditioned on the data in closed form.
+A trained network is linearised in its weights. A random change of the weights then is a draw from
+a Gaussian process whose kernel is the tangent kernel, the inner products of the outputs'
+derivatives with respect to the weights. The draws and the network's residuals are conditioned on
+the data in closed form.
 
-Notation: K networks of P weights, n values (of pairs and outputs) that are conditioned on.
+Notation: K networks of P weights each; n values to condition on, one for each pair and output.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from scipy import linalg
 
-from skuq import training
-from skuq._seeds import generator, trial_seed
+from skuq._seeds import generator
 from skuq.estimators._network_estimator import completed
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.networks._plan import ARRAYS
 from skuq.predictive._posterior import normal_indices
 from skuq.training._draws import variables_of
 
-MAX_VALUES = 1500  # conditioned on; of more so many are drawn
-_N_FOLDS = 5  # networks where noise is learnt, each of which leaves out one
-_JITTER = 1e-7  # variance that is added to the prior's of 1
-# Variances of the noise to choose among, in units of the prior's. With less, conditioning asks for
-# more than the single precision of predictions can meet: intervals are then far too narrow.
+MAX_VALUES = 1500  # with more values, a random part is conditioned on
+_N_FOLDS = 5  # networks that learn the noise; each leaves out one fold
+_JITTER = 1e-7  # added to the kernel's diagonal, whose mean is 1
+# Candidates for the noise variance, in units of the prior variance. Smaller ones ask for more
+# precision than float32 weights have, and intervals become far too narrow.
 _NOISES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
-_OWN_SHARE = 0.5  # of a network's squared errors that other networks do not share
-_PRIOR_VALUES = 2  # with the scale of all, that are added to those of each column
+_OWN_SHARE = 0.5  # assumed share of a network's squared error that averages out over networks
+_PRIOR_VALUES = 2  # pseudo-values at the common scale, which stabilise each column's factor
 
 
 def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
@@ -41,7 +37,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     -------
     draws : ConditionedDraws
     widths : tuple of two ndarrays, or None
-        As `OperatorRegressor._train` has it.
+        See `OperatorRegressor._train`.
     """
     members, left_out = _train_bases(job, report)
     rng, m = generator(job.entropy, "prior"), job.head.n_outputs
@@ -52,7 +48,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     scale, noise, widths = prior_scale, np.zeros(1), None
     if left_out is not None:
         unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
-        # Each value's place among the scales: its column, if columns have their own, and output.
+        # Position of each value's factor: its output, and its column if columns have scales.
         place = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
         scale, noise, factor = _choose(members, job.data.x[rows], y, unseen, place, job.noise.size)
         factor = factor.reshape(job.noise.shape)
@@ -65,12 +61,18 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     directions = np.stack(
         [
             _conditioned_directions(
-                _Tangents(member, job.data.x[rows]), y, noise, n_functions, amplitude, rng
+                _Tangents(member, job.data.x[rows]),
+                y,
+                noise,
+                n_functions,
+                amplitude,
+                len(member.weights),
+                rng,
             )
             for member in members
         ]
     )
-    # What is each network's own of its errors averages out in the mean of all.
+    # The part of the errors that networks do not share averages out in their mean.
     directions[:, 1:] *= np.sqrt(1 - _OWN_SHARE * (1 - 1 / len(members)))
     rng = generator(job.entropy, "index")
     index = normal_indices(n_draws, n_functions * len(members), rng)
@@ -78,73 +80,63 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
 
 
 def _train_bases(job, report):
-    """Train the base networks; return those that have not diverged, and what they leave out."""
+    """Train the base networks; return those that converged, and the functions each leaves out."""
     learns, n_members = job.learns_noise, _N_FOLDS if job.learns_noise else 1
     left_out = job.folds(n_members, n_members) if learns else None
-    members = training.train_stack(
-        EpistemicNetwork(job.base, job.head.n_raw),
-        job.head,
-        replace(job.recipe, keep="best") if learns else job.recipe,
-        job.data,
-        [trial_seed(job.entropy, k) for k in range(n_members)],
-        splits=job.splits(left_out) if learns else None,
-        permutations=[job.row_order(k) for k in range(n_members)] if job.by_function else None,
-        report=report,
-    )
+    network = EpistemicNetwork(job.base, job.head.n_raw)
+    members = job.train(network, n_members, report, left_out=left_out, validate=learns)
     kept = completed(members)
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 
 
 class _Tangents:
-    """A network at rows (N, d): its values (n,), their derivatives (n, P) and tangent kernel.
+    """Values (n,), derivatives and tangent kernel (n, n) of a network at rows (N, d).
 
-    The kernel `gram` (n, n) is divided by `unit`, such that it is 1 on average for a value with
-    itself.
+    The kernel `gram` is divided by `unit`, its mean diagonal.
     """
 
     def __init__(self, member, x):
         network, variables = variables_of(member)
-        base = network.network.base
-        self.values = base(ARRAYS, variables, x)[0].ravel()
-        self.jacobian = base.jacobian(variables, x)
-        gram = self.jacobian @ self.jacobian.T
+        self.derivatives = network.network.base.derivatives(variables, x)
+        self.values = self.derivatives.raw.ravel()
+        gram = self.derivatives.gram()
         self.unit = np.trace(gram) / len(gram) or 1.0
         self.gram = gram / self.unit
 
 
-def _conditioned_directions(tangents, y, noise, n_functions, amplitude, rng):
-    """Compute a change of the weights that meets the data, and random ones that the data allow.
+def _conditioned_directions(tangents, y, noise, n_functions, amplitude, n_weights, rng):
+    """Compute directions (1 + n_functions, P) in weight space, conditioned on the data.
 
-    The first, of (1 + n_functions, P), interpolates what the network leaves of the data. The others
-    are random, less the changes that interpolate their own values at the data: a posterior's draws
-    around 0 (Matheron's rule).
+    The first one corrects the mean: it interpolates the network's residuals. The others are draws
+    from the posterior around 0 by Matheron's rule: random prior draws, minus the interpolation of
+    their own values at the data.
     """
-    jacobian, unit = tangents.jacobian, tangents.unit
-    random = rng.standard_normal((n_functions, jacobian.shape[1])) * amplitude / np.sqrt(unit)
-    functions = random @ jacobian.T
-    # Draws meet the data up to noise of their own.
+    derivatives, unit = tangents.derivatives, tangents.unit
+    random = rng.standard_normal((n_functions, n_weights)) * amplitude / np.sqrt(unit)
+    functions = derivatives.along(random)
+    # Each draw meets the data up to noise of its own.
     functions += rng.standard_normal(functions.shape) * amplitude * np.sqrt(noise)
     targets = np.concatenate([(y - tangents.values)[None], -functions])
     noisy = tangents.gram + np.diag(np.broadcast_to(noise + _JITTER, len(y)))
     solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), targets.T)
-    directions = solution.T @ jacobian / unit
+    directions = derivatives.back(solution.T) / unit
     directions[1:] += random
     return directions
 
 
 def _choose(members, x, y, unseen, place, n_places):
-    """Choose the prior's scale, the noise in its units, and factors, by values left out.
+    """Choose the prior's scale and noise variance by maximum likelihood on held-out values.
 
-    The errors of each network on the values that it has left out, after conditioning on the others,
-    are most likely under normals of the variances that they have then. Factors (n_places,) are
-    those of the values of each place, such as a column.
+    Each network predicts the values that it has left out, conditioned on all others; their errors
+    are normal with the predicted variances times the squared scale. The noise variance is in units
+    of the prior's. Factors (n_places,) correct the scale in each place, such as a column.
     """
     squares, variances = np.zeros((2, len(_NOISES), len(y)))
     for member, own in zip(members, unseen):
         tangents = _Tangents(member, x)
         for k, noise in enumerate(_NOISES):
             squares[k, own], variances[k, own] = _left_out(tangents, y, own, noise)
-    seen = unseen.any(axis=0)  # the members of some folds may have diverged
+    seen = unseen.any(axis=0)  # the networks of some folds may have diverged
     squares, variances, place = squares[:, seen], variances[:, seen], place[seen]
     ratios = squares / variances
     scales = np.maximum(ratios.mean(axis=1), 1e-300)
@@ -156,7 +148,7 @@ def _choose(members, x, y, unseen, place, n_places):
 
 
 def _left_out(tangents, y, own, noise):
-    """Squared errors of the values `own`, and their variances with noise, given all others."""
+    """Compute squared errors and predictive variances of the values `own`, given all others."""
     others, residual = ~own, y - tangents.values
     gram = tangents.gram[np.ix_(others, others)]
     gram[np.diag_indices_from(gram)] += noise + _JITTER

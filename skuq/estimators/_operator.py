@@ -1,11 +1,12 @@
-"""Regressors of functions: from a table of functions to trained operator networks.
+"""Base of the regressors of functions: validate, scale, and train operator networks.
 
 Notation: n functions, q query points, m components.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,8 +14,10 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
+from skuq import training
 from skuq._params import Interval, StrOptions, fit_context
-from skuq._seeds import draw_entropy, generator
+from skuq._seeds import draw_entropy, generator, trial_seed
+from skuq.catalog import Member
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import check_units, training_progress
@@ -23,18 +26,20 @@ from skuq.fitted._operator import Spread
 from skuq.networks import OPTIMIZERS, OperatorHead, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._builders import refuse_model
+from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
 from skuq.predictive._out_of_bag import fit_scale
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
+from skuq.training._draws import read_network
 
-_FEWEST_FUNCTIONS = 30  # some of which are left out to learn the noise
-#: Folds of which a network leaves out one to learn the noise.
+_FEWEST_FUNCTIONS = 30  # fewer are too few to leave some out and learn the noise
+#: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
 
-#: Constraints of the parameters that all regressors of functions have.
+#: Constraints of the parameters that all regressors of functions share.
 OPERATOR_CONSTRAINTS: dict = {
     "query_points": ["array-like", None],
     "encoder_units": ["array-like", Interval(Integral, 1, None, closed="left")],
@@ -59,6 +64,8 @@ OPERATOR_CONSTRAINTS: dict = {
     "warmup": [Interval(Real, 0, 1, closed="both")],
     "clip_norm": [Interval(Real, 0, None, closed="neither"), None],
     "standardize": ["boolean", StrOptions({"columns"})],
+    "refine": ["boolean"],
+    "warm_start": ["boolean"],
     "random_state": ["random_state"],
     "verbose": ["verbose", None],
 }
@@ -66,7 +73,7 @@ OPERATOR_CONSTRAINTS: dict = {
 
 @dataclass(frozen=True, eq=False)
 class OperatorTraining:
-    """What the networks of one fit are trained with.
+    """Data and settings with which the networks of one fit are trained.
 
     Attributes
     ----------
@@ -81,13 +88,17 @@ class OperatorTraining:
     by_function : bool
         Whether batches hold whole functions.
     entropy : int
-        Decides all random numbers of the fit.
+        Seed of all random numbers of the fit.
     weight : ndarray of shape (n_functions,)
         Weights of the functions.
     learns_noise : bool
         Whether functions are left out to learn the noise and the scale of the epistemic part.
     noise : ndarray of shape (1, m) or (q, m)
         Known standard deviation of the noise of standardised values; 0 where it is learnt.
+    refine : bool, default=False
+        Whether to `skuq.training.refine` the members.
+    previous : tuple of Member
+        Members of the previous fit, whose weights training starts from; none by default.
     """
 
     base: Any
@@ -100,16 +111,83 @@ class OperatorTraining:
     weight: np.ndarray
     learns_noise: bool
     noise: np.ndarray
+    refine: bool = False
+    previous: tuple[Member, ...] = ()
+
+    def train(
+        self,
+        network: EpistemicNetwork,
+        n_members: int,
+        report: Callable[[int, int], Any] | None,
+        *,
+        left_out: np.ndarray | None = None,
+        validate: bool = False,
+        recipe: Recipe | None = None,
+    ) -> list[Member | FloatingPointError]:
+        """Train members of one network, from the previous fit's weights if there are any.
+
+        Parameters
+        ----------
+        network : EpistemicNetwork
+        n_members : int
+        report : callable or None
+        left_out : ndarray of shape (n_members, n_functions), optional
+            Functions that each member does not see.
+        validate : bool, default=False
+            Whether members keep the epoch that is best on the functions they do not see.
+        recipe : Recipe, optional
+            By default the job's.
+        """
+        recipe, splits = recipe or self.recipe, None
+        if left_out is not None:
+            splits = [(own, others if validate else None) for own, others in self.splits(left_out)]
+        fields: dict = {} if splits is None else {"splits": splits}
+        if self.by_function:
+            fields["permutations"] = [self.row_order(k) for k in range(n_members)]
+        if self.previous:
+            fields["start"] = self._start(network, n_members)
+        members = training.train_stack(
+            network,
+            self.head,
+            replace(recipe, keep="best") if validate else recipe,
+            self.data,
+            [trial_seed(self.entropy, k) for k in range(n_members)],
+            report=report,
+            **fields,
+        )
+        if not self.refine:
+            return members
+        data = self.data
+        rows: list = [slice(None)] * n_members
+        if splits is not None:
+            rows = [own for own, _ in splits]
+        return [
+            member
+            if isinstance(member, FloatingPointError)
+            else training.refine(member, data.x[own], data.y[own], data.weight[own])
+            for member, own in zip(members, rows)
+        ]
+
+    def _start(self, network, n_members):
+        """Weights and state of the previous fit's members, in turn if there were fewer."""
+        known = read_network(self.previous[0].network)
+        if known.without_names() != network.without_names():
+            raise ValueError(
+                "`warm_start=True` goes on with the networks of the previous fit, but parameters "
+                "or query points have changed their architecture. Set warm_start=False."
+            )
+        members = (self.previous[k % len(self.previous)] for k in range(n_members))
+        return [(member.weights, list(member.state)) for member in members]
 
     @property
     def n_functions(self) -> int:
-        """Functions to train on."""
+        """Number of functions to train on."""
         return len(self.data.x) // self.n_queries
 
     def folds(self, n_members: int, n_folds: int) -> np.ndarray:
-        """Draw the functions that members leave out: a mask (n_members, n_functions).
+        """Draw the functions that each member leaves out: a mask (n_members, n_functions).
 
-        So many members one after the other leave out each function once.
+        Any `n_folds` members in a row leave out each function exactly once.
         """
         left_out = np.zeros((n_members, self.n_functions), dtype=bool)
         for k in range(n_members):
@@ -120,7 +198,7 @@ class OperatorTraining:
     def splits(self, left_out: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """Find the rows that each member trains and validates on.
 
-        All members need equally many: some functions of the smaller parts are there twice.
+        All members need equally many rows, so some functions of smaller parts occur twice.
         """
         parts = []
         for side in (~left_out, left_out):
@@ -129,21 +207,21 @@ class OperatorTraining:
         return list(zip(*parts))
 
     def rows_of(self, functions: np.ndarray) -> np.ndarray:
-        """Find the rows of functions, all pairs of one together."""
+        """Find the rows of functions; the pairs of a function are adjacent."""
         return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
 
     def row_order(self, *purpose):
-        """Return what draws each epoch's order of rows, or None for a plain permutation."""
+        """Make the callable that orders the rows of each epoch; None for a plain permutation."""
         if not self.by_function:
             return None
         return _OrderByFunction(self.n_queries, generator(self.entropy, "order", *purpose))
 
 
 class OperatorRegressor(UncertaintyRegressor):
-    """Fit and score of regressors whose targets are functions, known at query points.
+    """Base class of regressors whose targets are functions, known at query points.
 
-    A subclass trains its networks in `_train`. If it accepts a trained model whose predictions
-    are kept, it prepares that in `_fit_given`.
+    A subclass trains its networks in `_train`. One that accepts a given model prepares it in
+    `_fit_given`.
     """
 
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
@@ -167,6 +245,7 @@ class OperatorRegressor(UncertaintyRegressor):
         -------
         self
         """
+        previous = getattr(self, "fitted_", None) if self.warm_start else None
         forget_fit(self)
         by_column = self.standardize == "columns"
         inputs = FunctionInputs(
@@ -181,12 +260,16 @@ class OperatorRegressor(UncertaintyRegressor):
         rows = read_rows(self, inputs, targets, X, Y, sample_weight)
         rows = rows.take(rows.used)
         self.entropy_ = draw_entropy(self.random_state)
-        inputs.fit(rows.X)
-        targets.fit(rows.y)
-        given = self._fit_given(rows.X, inputs, targets)
+        if previous is None:
+            inputs.fit(rows.X)
+            targets.fit(rows.y)
+        else:  # its weights belong to its scales
+            inputs.take_scales(previous.inputs, rows.X)
+            targets.take_scales(previous.targets, rows.y)
+        given = previous.given if previous else self._fit_given(rows.X, inputs, targets)
         if given is None:
             x, y = inputs.transform(rows.X), targets.transform(rows.y)
-        else:  # only what the given model leaves is learnt
+        else:  # learn the residuals of the given model
             x, y = given.features(rows.X), targets.transform(rows.y, given.mean(rows.X))
         job = OperatorTraining(
             base=_build_base(self, inputs, targets) if given is None else None,
@@ -199,7 +282,10 @@ class OperatorRegressor(UncertaintyRegressor):
             weight=rows.weight,
             learns_noise=self._learns_noise(len(rows.y), given),
             noise=self._known_noise(targets),
+            refine=self.refine,
+            previous=() if previous is None else tuple(previous.draws.members),
         )
+        self._check_refine(job)
         with training_progress(self.verbose) as progress:
             draws, widths = self._train(job, progress.epochs)
         if widths is None and job.noise.any():
@@ -208,17 +294,34 @@ class OperatorRegressor(UncertaintyRegressor):
         self.fitted_ = FittedOperator(inputs, targets, draws, given, spread)
         return self
 
+    def _check_refine(self, job):
+        """Raise ValueError if `refine` is asked for where it cannot be done."""
+        if not self.refine:
+            return
+        reasons = {
+            f"loss={self.loss!r}": self.loss in ("huber", "nll"),
+            "`output_map`": self.output_map is not None,
+            "`build_base`": not isinstance(job.base, OperatorNetwork),
+            f"noise={self.noise!r}": job.learns_noise or job.noise.any(),
+        }
+        reason = next((name for name, holds in reasons.items() if holds), None)
+        if reason is not None:
+            raise ValueError(
+                f"`refine=True` fits the squared error of data without noise, and is not possible "
+                f"with {reason}. Set noise=0.0 and leave out what changes the loss."
+            )
+
     def _fit_given(self, X, inputs, targets):
-        """Fit the `GivenBase` of a model whose predictions are kept; None if there is none."""
+        """Fit the `GivenBase` of a given model; return None without one."""
 
     def _learns_noise(self, n_functions, given):
-        """Whether functions are left out to learn the noise."""
+        """Tell whether functions are left out to learn the noise."""
         if not isinstance(self.noise, str) or self.loss == "nll" or given is not None:
             return False
         return n_functions >= _FEWEST_FUNCTIONS
 
     def _known_noise(self, targets):
-        """Standard deviation of the noise of standardised values; 0 where it is not known."""
+        """Compute the known standard deviation of the noise of standardised values, else 0."""
         if isinstance(self.noise, str):
             return np.zeros_like(targets.scale_)
         noise = np.asarray(self.noise, dtype="float64")
@@ -240,10 +343,10 @@ class OperatorRegressor(UncertaintyRegressor):
         Returns
         -------
         draws
-            As of a `FittedOperator`.
+            See `FittedOperator`.
         widths : tuple of two ndarrays of shape (1, m) or (q, m), or None
-            Factor of the draws' distance from their mean, and standard deviation of the noise of
-            standardised values, where they have been learnt.
+            Learnt factor of the epistemic part, and learnt standard deviation of the noise of
+            standardised values; None if they are not learnt.
         """
         raise NotImplementedError
 
@@ -315,7 +418,7 @@ def fit_widths(
     weight = weight[weight > 0]
     factor, noise = np.ones(shape), np.zeros(shape)
     for place in np.ndindex(shape):
-        columns = slice(None)  # also where a column of its own has too few values
+        columns = slice(None)  # all columns share one noise if there are too few functions
         if shape[0] > 1 and len(weight) >= _FEWEST_FUNCTIONS:
             columns = slice(place[0], place[0] + 1)
         own, predicted = (v[:, columns, place[1]] for v in (error, variance))
@@ -323,8 +426,8 @@ def fit_widths(
         own, predicted = own.reshape(-1, 1), predicted.reshape(-1, 1)
         if not own.any():
             continue
-        # Of two ways to explain errors that are larger than predicted, noise is the first to try:
-        # rows of equal variance cannot tell it from a factor.
+        # Errors larger than predicted are attributed to noise first, not to the factor: equal
+        # predicted variances cannot tell them apart.
         ratio = np.average(own[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
         ratio = min(ratio, 1.0)
         a, floor = fit_scale(own, ratio * predicted, rows, prior_rows=0)
@@ -333,7 +436,7 @@ def fit_widths(
 
 
 def _recipe(model, n_functions, n_queries) -> Recipe:
-    """Make the recipe from an estimator's parameters: whole epochs, for at least `steps` steps."""
+    """Make the recipe of an estimator: the fewest whole epochs with at least `steps` steps."""
     n_steps = model.steps(n_functions) if callable(model.steps) else model.steps
     if not isinstance(n_steps, Integral) or n_steps < 1:
         raise ValueError(
@@ -361,7 +464,7 @@ def _recipe(model, n_functions, n_queries) -> Recipe:
 
 
 def _build_base(model, inputs, targets):
-    """Build the base network: a description, or the JSON of what the user builds."""
+    """Build the base network: its description, or the JSON of the model that the user builds."""
     n_inputs, n_queries = len(inputs.scaling.scale_), inputs.query_points.shape[1]
     n_raw = targets.head.n_raw
     if model.build_base is not None:
@@ -390,7 +493,7 @@ def _build_base(model, inputs, targets):
 
 @dataclass(frozen=True)
 class _OrderByFunction:
-    """Random orders of rows in which those of a function stay together."""
+    """Random orders of rows that keep the rows of a function together."""
 
     n_queries: int
     rng: np.random.Generator

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
 
-from skuq import training
 from skuq._params import Interval
 from skuq._registry import saved_as
-from skuq._seeds import generator, trial_seed
+from skuq._seeds import generator
 from skuq.estimators._network_estimator import completed
 from skuq.estimators._operator import (
     N_FOLDS,
@@ -104,6 +102,13 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         Whether to standardise inputs, query points and values, each component by itself. With
         "columns" each query point has a scale of its own, as for the paper's pollutants. There are
         predictions at the query points of Y only then.
+    refine : bool, default=False
+        Whether to minimise the squared error further after training, in double precision: by the
+        Levenberg-Marquardt method for up to 1500 values, and by L-BFGS for more. For data without
+        noise (``noise=0.0``), as results of simulations are.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the networks and scales of the previous fit. Choose fewer
+        `steps` then.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -185,6 +190,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         warmup=0.0,
         clip_norm=1.0,
         standardize=True,
+        refine=False,
+        warm_start=False,
         random_state=None,
         verbose=None,
     ):
@@ -214,31 +221,20 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         self.warmup = warmup
         self.clip_norm = clip_norm
         self.standardize = standardize
+        self.refine = refine
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
     def _train(self, job, report):
         network = EpistemicNetwork(job.base, job.head.n_raw, prior_scale=float(self.prior_scale))
-        numbers = range(self.n_members)
-        orders = [job.row_order(k) for k in numbers]
-        learns, left_out, splits = job.learns_noise and self.n_members > 1, None, None
+        learns, left_out = job.learns_noise and self.n_members > 1, None
         if self.bootstrap is not None:
-            left_out = ~np.stack([self._bootstrap(job, k) for k in numbers])
+            left_out = ~np.stack([self._bootstrap(job, k) for k in range(self.n_members)])
+            learns = learns and left_out.any(axis=1).all()
         elif learns:
             left_out = job.folds(self.n_members, N_FOLDS)
-        if left_out is not None:
-            learns = learns and left_out.any(axis=1).all()
-            splits = [(train, valid if learns else None) for train, valid in job.splits(left_out)]
-        members = training.train_stack(
-            network,
-            job.head,
-            replace(job.recipe, keep="best") if learns else job.recipe,
-            job.data,
-            [trial_seed(job.entropy, k) for k in numbers],
-            splits=splits,
-            permutations=orders if job.by_function else None,
-            report=report,
-        )
+        members = job.train(network, self.n_members, report, left_out=left_out, validate=learns)
         kept = completed(members)
         draws = MemberDraws(tuple(members[k] for k in kept))
         if not learns or len(kept) < 2:
@@ -246,7 +242,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         return draws, self._widths(job, draws, left_out[kept])
 
     def _widths(self, job, draws, left_out):
-        """Fit the factor of the spread and the noise to functions that members have left out."""
+        """Fit the epistemic factor and the noise to functions that members have left out."""
         values, _ = job.head.values(ARRAYS, draws.raw(job.data.x, draws.index))
         unseen = np.repeat(left_out, job.n_queries, axis=1)[..., None]
         n_unseen = unseen.sum(axis=0)

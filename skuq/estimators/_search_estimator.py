@@ -23,6 +23,9 @@ from skuq._params import HasMethods, Hidden, Interval, fit_context
 from skuq._seeds import draw_entropy
 from skuq._warnings import warn_user
 from skuq.catalog import HeldOut
+from skuq.catalog._catalog import with_decisions
+from skuq.catalog._search_files import read_retrained
+from skuq.ensembles import Selection
 from skuq.estimators._api import forget_fit, to_keras
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._durable import (
@@ -31,12 +34,12 @@ from skuq.estimators._durable import (
     begin_search,
     load_search,
     open_store,
-    set_params_after_search,
 )
 from skuq.fitted import FittedEnsemble
 from skuq.networks import TabularSpace
 from skuq.predictive._out_of_bag import fit_scale
 from skuq.search import CandidatePredictions, Limits, RunOptions, Search, SearchResult
+from skuq.search._retraining import Retraining
 from skuq.tables import (
     ClassTargets,
     NumberTargets,
@@ -129,6 +132,11 @@ class SearchMethod:
     def params_not_in_fingerprint(self) -> set[str]:
         """Parameters that do not change trials."""
         return {*self.selection_parameters, *self.prediction_parameters, *RUNNING_PARAMETERS}
+
+    def identifying_parameters(self) -> dict[str, Any]:
+        """Return the parameters that change trials, by name."""
+        params = self.estimator.get_params(deep=False)
+        return {k: params[k] for k in params if k not in self.params_not_in_fingerprint}
 
     @property
     def head(self):
@@ -280,8 +288,8 @@ class SearchEstimator:
         vars(self).update(method.attributes(given.inputs, given.targets))
         # A user's splitter can make other folds each time, so that the folds identify the search.
         splits = None if isinstance(self.cv, Integral | str | None) else given.splits(self)
-        identity, ignored = given.identity(splits), method.params_not_in_fingerprint
-        with open_store(self, ignored, self._memory, was_fitted, identity) as store:
+        identity, params = given.identity(splits), method.identifying_parameters()
+        with open_store(self, params, self._memory, was_fitted, identity) as store:
             self._memory = store if self.catalog_dir is None else None
             self.catalog_path_ = None if store is None else store.path
             if store is not None:
@@ -293,37 +301,52 @@ class SearchEstimator:
             if store is not None:
                 begin_search(store, self, search.held_out)
             result = search.run()
-        self._select(result)
-        if self.refit:
-            options = self._options(
-                "refit", trial_timeout=self.trial_timeout, raise_on_failures=False
-            )
-            result = search.refit(result, self._trials_to_keep(), MemberRefitter, options)
-            self.refitted_ = result.refitted
-        elif method.n_repeats and not result.interrupted:
-            self._repeat(method, search, result, given, splits, started)
+            self._select(result)
+            self._retrain(method, search, result, given, splits, store, started)
         self._warn_of_few_members()
         return self
 
-    def _repeat(self, method, search, result, given, splits, started):
-        """Train the selected trials again on other folds, and calibrate with their predictions."""
-        folds = None
-        if splits.parts is not None:
-            rounds = range(1, 1 + method.n_repeats)
-            folds = [given.splits(self, repeat).parts for repeat in rounds]
-        options = self._options(
-            "repeats",
-            self._time_left(started),
-            self.trial_timeout,
-            raise_on_failures=False,
-            needs_success=False,
-        )
+    def _retrain(self, method, search, result, given, splits, store, started):
+        """Refit or repeat the selected trials, if that is asked for and there is time."""
+        retraining = self._retraining(method, result)
+        if retraining is None or (result.interrupted and retraining.kind == "repeat"):
+            return
+        timeout = self.trial_timeout
+        if retraining.kind == "refit":
+            make_evaluation = MemberRefitter
+            options = self._options("refit", trial_timeout=timeout, raise_on_failures=False)
+        else:
+            if self.max_time is not None and time.monotonic() - started >= self.max_time:
+                return
+            folds = None
+            if splits.parts is not None:
+                rounds = range(1, 1 + method.n_repeats)
+                folds = [given.splits(self, repeat).parts for repeat in rounds]
+            make_evaluation = functools.partial(MemberRepeater, folds=folds)
+            options = self._options(
+                "repeats",
+                self._time_left(started),
+                timeout,
+                raise_on_failures=False,
+                needs_success=False,
+            )
+        result = retraining.train(search, make_evaluation, options, store)
+        self._take_retrained(method, result)
+
+    def _retraining(self, method, result):
+        """Describe the training after the search; None if there is none."""
+        if self.refit:
+            return Retraining("refit", result, self._trials_to_keep())
+        if not method.n_repeats:
+            return None
         heaviest_first = np.argsort(-self.selection_.weights, kind="stable")
         chosen = self.selection_.indices[heaviest_first].tolist()
-        make_repeater = functools.partial(MemberRepeater, folds=folds)
-        result = search.repeat(result, chosen, make_repeater, method.n_repeats, options)
-        self.repeated_ = result.repeated
-        if len(result.sets) == 1:
+        return Retraining("repeat", result, chosen, method.n_repeats, method.head)
+
+    def _take_retrained(self, method, result):
+        """Predict with the networks trained after the search; calibrate with those of repeats."""
+        self.refitted_, self.repeated_ = result.refitted, result.repeated
+        if result.repeated and len(result.sets) == 1:
             chosen = self.selection_.indices
             candidates = result.candidate_predictions(indices=chosen)
             own = replace(self.selection_, indices=np.arange(len(chosen)))
@@ -396,8 +419,12 @@ class SearchEstimator:
         method = method or self._method
         chosen = method.choose(candidates)
         calibration = method.calibration(chosen, candidates)
-        indices = self.catalog_.completed[np.asarray(chosen.indices)]
-        return replace(chosen, indices=indices), calibration
+        # Candidates are the completed trials.
+        positions = self.catalog_.completed
+        path = tuple((int(positions[k]), loss) for k, loss in chosen.path)
+        return replace(
+            chosen, indices=positions[np.asarray(chosen.indices)], path=path
+        ), calibration
 
     def _warn_of_few_members(self):
         """Warn if the ensemble has fewer networks than the minimum for epistemic uncertainty."""
@@ -463,7 +490,9 @@ class SearchEstimator:
             self._result.check_complete()
             candidates = self._result.candidate_predictions(indices=self.catalog_.completed)
         else:
-            candidates = self._candidates_on(X, y, sample_weight)
+            # Without refits, which the new selection gives up.
+            trials = [self._result.member(k).networks for k in self.catalog_.completed]
+            candidates = self._candidates_on(trials, X, y, sample_weight)
         self.selection_, self.calibration_ = self._choose(candidates, method)
         if self.refitted_:
             self.refitted_ = {}
@@ -479,7 +508,8 @@ class SearchEstimator:
         Parameters
         ----------
         X, y, sample_weight : optional
-            Further rows to score each trial on.
+            Further rows to score each trial on, by the networks with which it would predict: those
+            of the search and of its repeats, or the refitted one.
 
         Returns
         -------
@@ -517,11 +547,7 @@ class SearchEstimator:
                     np.nan if network.weights is None else network.n_weights for network in networks
                 ),
             }
-            decisions = {
-                f"decision_{name}" if name in row else name: value
-                for name, value in record.configuration.items()
-            }
-            rows.append({**row, **decisions})
+            rows.append(with_decisions(row, record.configuration))
         frame = pd.DataFrame(rows)
         # Completed trials first, then the discarded ones.
         order = {"completed": 0, "discarded": 1, "failed": 2}
@@ -531,7 +557,8 @@ class SearchEstimator:
 
     def _scores_on(self, X, y, sample_weight):
         """Score each completed trial on other rows; scores are by position in the catalog."""
-        candidates = self._candidates_on(X, y, sample_weight)
+        trials = [self._result.networks(k) for k in self.catalog_.completed]
+        candidates = self._candidates_on(trials, X, y, sample_weight)
         head, weight = self.targets_.head, candidates.weight
         scores = [
             np.average(head.scores(candidates.y, raw.astype("float64")), weights=weight)
@@ -539,15 +566,14 @@ class SearchEstimator:
         ]
         return dict(zip(self.catalog_.completed.tolist(), map(float, scores)))
 
-    def _candidates_on(self, X, y, sample_weight):
-        """Predict other rows with every completed trial."""
+    def _candidates_on(self, trials, X, y, sample_weight):
+        """Predict other rows with every completed trial; `trials` are their networks."""
         if X is None or y is None:
             raise ValueError("Give both X and y, or neither and no weights.")
         self._result.check_complete()
         data = (X, y) if sample_weight is None else (X, y, sample_weight)
         rows = read_validation_rows(self, self.inputs_, self.targets_, data, "X, y", required=True)
         x, targets, weight = standardise_rows(rows, self.inputs_, self.targets_)
-        trials = [self._result.member(k).networks for k in self.catalog_.completed]
         raws = [predict_members(networks, x, once=True) for networks in trials]
         raws = [raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw) for raw in raws]
         moments = None
@@ -627,11 +653,13 @@ class SearchEstimator:
             self._result.check_complete()
             indices = self.catalog_.completed
             changes |= {"refitted_": {}, "repeated_": {}}
-        one = replace(self.selection_, weights=np.ones(1), loss=float("nan"), path=())
-        return [
-            (f"trial{k}", self._copy(selection_=replace(one, indices=np.array([k])), **changes))
-            for k in indices
-        ]
+        n_sets = len(self.selections_)
+
+        def alone(k):
+            one = Selection(np.array([k]), np.ones(1))
+            return self._copy(selection_=one, selections_=(one,) * n_sets, **changes)
+
+        return [(f"trial{k}", alone(k)) for k in indices]
 
     to_keras = to_keras
 
@@ -653,8 +681,8 @@ class SearchEstimator:
             Trusted types in a scikit-learn transformer given as `preprocess`, see `skuq.load`.
         **params : dict
             Parameters that do not change trials: those of the selection, such as `n_members`, and
-            of the run, such as `n_trials`. Also your own functions and objects, such as a
-            `search_space`, which are not stored and are needed to fit again.
+            of the run, such as `n_trials` to take the first trials only. Also your own functions
+            and objects, such as a `search_space`, which are not stored and are needed to fit again.
 
         Returns
         -------
@@ -674,19 +702,22 @@ class SearchEstimator:
         FileFormatError
             If a file is broken.
         """
-        estimator, result, path = load_search(cls, path, trusted)
-        # The folder may have been moved since.
-        params = {"catalog_dir": str(path), **params}
-        set_params_after_search(estimator, estimator._method.params_not_in_fingerprint, params)
-        estimator.catalog_path_ = path
+        estimator, catalog = load_search(cls, path, trusted, params)
+        method, result = estimator._method, SearchResult(catalog)
         estimator._select(result)
-        if estimator.refit or estimator._method.n_repeats:
-            trained = "`refit=True` `fit` trains them again on all rows"
-            if not estimator.refit:
-                trained = f"repeats={estimator.repeats!r} `fit` trains more of them"
-            warn_user(
-                f"Members are the networks of the search: with {trained}, which needs the rows.",
-            )
+        retraining = estimator._retraining(method, result)
+        if retraining is not None:
+            read = functools.partial(read_retrained, estimator.catalog_path_)
+            stored = retraining.stored(read)
+            estimator._take_retrained(method, retraining.joined(stored))
+            # How many repeats a limit of time allows is not known.
+            n_asked = len(retraining.asked)
+            if len(stored) < (n_asked if estimator.max_time is None else 1):
+                warn_user(
+                    f"{n_asked - len(stored)} of {n_asked} {retraining.kind}s of the chosen trials "
+                    "are not stored, and the other networks predict. `fit` with the same rows "
+                    "trains them.",
+                )
         return estimator
 
     def _trials_to_keep(self):

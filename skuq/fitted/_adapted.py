@@ -7,11 +7,15 @@ from typing import Any
 
 from skuq._registry import saved_as
 from skuq._reprs import record_repr
+from skuq._warnings import warn_user
+from skuq.exceptions import CalibrationWarning
 from skuq.fitted._calibrated import ClassCalibration, regressor_distribution, with_mean
 from skuq.predictive import AdaptedDistribution, CategoricalMixture
 from skuq.predictive._adapted import normal_scores
 from skuq.predictive._class_tracking import LogitTracker
 from skuq.predictive._tracking import NOMINAL, QuantileTracker
+
+_FAR = 1000  # standard deviations
 
 
 @saved_as("fitted.AdaptedCalibration")
@@ -49,6 +53,14 @@ class AdaptedCalibration:
         """Learn from truths (n[, m]) in the order of their arrival."""
         mixture = regressor_distribution(estimator, X, self.start.method)
         scores = normal_scores(self.start.smooth(mixture, X), y)
+        furthest = abs(scores).max()
+        if furthest > _FAR:
+            warn_user(
+                f"A truth lies {furthest:.2g} predicted stds away from its prediction. "
+                "Intervals follow changes that large only slowly: `fit` again, on rows "
+                "like these.",
+                CalibrationWarning,
+            )
         return AdaptedCalibration(self.start, self.tracker.updated(scores.reshape(len(y), -1)))
 
 

@@ -1,7 +1,7 @@
 """Draws of networks whose random prior is conditioned on data in closed form.
 
-Notation: K networks of P weights each, N rows (pairs of an input and a query point), m outputs;
-an index z of n_index numbers tells draws apart.
+Notation: K networks of P weights each; N rows, each a pair of an input and a query point; m
+outputs. Every draw has an index z of n_index numbers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _CHUNK_ENTRIES = 2**20  # numbers held at a time: 8 MB
 @saved_as("fitted.FittedOperator.ConditionedDraws")
 @dataclass(frozen=True, eq=False)
 class ConditionedDraws:
-    """Draws of linearised networks: each changes the weights along random directions.
+    """Draws of linearised networks, each along random directions in weight space.
 
-    The prediction is the mean of the networks, each changed along its first direction. A draw adds
-    ``sum_i z_i f_i(x)``, with a function f_i for each other direction of each network: the
-    derivative of the network along it.
+    The mean is the average of the networks, each corrected along its first direction. A draw adds
+    ``sum_i z_i f_i(x)``, where f_i is the derivative of a network along one of its other
+    directions.
 
     Attributes
     ----------
     members : tuple of Member
         Networks without EpiNet and prior.
     index : ndarray of shape (n_draws, n_index)
-        The indices that predictions average over; their numbers are those of the first network's
-        functions, then of the second's.
+        The indices that predictions average over: numbers for the directions of the first network,
+        then of the second, and so on.
     directions : ndarray of shape (K, 1 + n_index / K, P)
     """
 
@@ -66,11 +66,16 @@ class ConditionedDraws:
         return np.concatenate(parts, axis=1)
 
 
-def linearised(space: Namespace, networks: Sequence[Any], rows: Any, index: Any) -> Any:
-    """Compute draws (S, N, m) of networks, each (base, variables, directions), at rows (N, d)."""
+def linearised(
+    space: Namespace, networks: Sequence[Any], rows: Any, index: Any, n_queries: int = 1
+) -> Any:
+    """Compute draws (S, N, m) of networks, each (base, variables, directions), at rows (N, d).
+
+    Every `n_queries` rows that follow each other are pairs of one input and the query points.
+    """
     xp, mean, functions = space.xp, 0.0, []
     for base, variables, directions in networks:
-        raw, tangents = base.tangents(space, variables, directions, rows)
+        raw, tangents = base.tangents(space, variables, directions, rows, n_queries)
         mean = mean + (raw + tangents[0]) / len(networks)
         functions.append(tangents[1:])
     joined = xp.concatenate(functions, axis=0)  # (n_index, N, m)

@@ -12,9 +12,10 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import indexable
+from sklearn.utils.validation import has_fit_parameter
 
 from skuq._params import safe_indexing
 from skuq._registry import saved_as
@@ -51,7 +52,7 @@ class DensityRatio:
         Mean ratio of the calibration rows; weights are in units of it.
     n_effective : float
         Effective number of calibration rows: the number of equally weighted rows with the same
-        information.
+        information. Weights of `fit` count as well.
     unsupported : float
         Share of the target's rows with ratios above the bound, for which there are hardly any
         similar calibration rows.
@@ -83,15 +84,22 @@ class DensityRatio:
 
 
 def fit_density_ratio(
-    X: Any, X_target: Any, classifier: Any = None
+    X: Any, X_target: Any, weight: np.ndarray, classifier: Any = None
 ) -> tuple[DensityRatio, np.ndarray]:
-    """Learn the density ratio of a target, and the weights (n,) of the calibration rows X.
+    """Learn the density ratio of a target, and the factors (n,) of the calibration rows' weights.
 
-    The weights have the mean 1. By default the classifier is a logistic regression of the
-    standardised columns, with one-hot encoded categories. A `CalibrationWarning` is given if the
-    target and the calibration rows have too little in common.
+    Calibration rows X with these weights (n,) represent their population. By default the classifier
+    is a logistic regression of the standardised columns, with one-hot encoded categories. A
+    `CalibrationWarning` is given if the target and the calibration rows have too little in common.
     """
     X, X_target = (indexable(rows)[0] for rows in (X, X_target))
+    if classifier is None and len(np.shape(X)) != 2:
+        raise ValueError(
+            "`recalibrate` needs the argument `classifier`: its own takes tables only. Got X of "
+            f"shape {np.shape(X)}."
+        )
+    if classifier is not None and not hasattr(classifier, "predict_proba"):
+        raise TypeError(f"`classifier` must have predict_proba. {classifier!r} has none.")
     n, n_target = _n_rows(X), _n_rows(X_target)
     if min(n, n_target) < 2 * _FOLDS:
         raise ValueError(
@@ -103,6 +111,9 @@ def fit_density_ratio(
             TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
         )
     rows, is_target = _stacked(X, X_target), np.repeat([0, 1], [n, n_target])
+    weight = weight / weight.mean()
+    weights = np.concatenate([weight, np.ones(n_target)])
+    weighted_fit = _weights_argument(classifier, weight)
     rng = np.random.default_rng(0)
     classifiers, log_odds = [], np.empty(n + n_target)
     for train, test in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(
@@ -110,18 +121,19 @@ def fit_density_ratio(
     ):
         sides = [train[is_target[train] == side] for side in (0, 1)]
         used = np.concatenate([rng.permutation(side)[:_MOST_ROWS] for side in sides])
-        model = clone(classifier).fit(safe_indexing(rows, used), is_target[used])
+        given = dict.fromkeys(weighted_fit, weights[used])
+        model = clone(classifier).fit(safe_indexing(rows, used), is_target[used], **given)
         log_odds[test] = _log_odds(model, safe_indexing(rows, test))
         classifiers.append(model)
-    odds = float(np.mean(is_target[used] == 0) / np.mean(is_target[used] == 1))
+    odds = float(weights[used] @ (is_target[used] == 0) / np.sum(is_target[used] == 1))
     ratio = odds * np.exp(log_odds)
     largest = float(np.clip(np.sqrt(n), *_LARGEST))
     unsupported = float(np.mean(ratio[n:] > largest))
     clipped = np.minimum(ratio[:n], largest)
-    unit = float(clipped.mean())
-    weights = unsupported + (1 - unsupported) * clipped / unit
-    n_effective = effective_rows(weights)
-    auc = float(roc_auc_score(is_target, log_odds))
+    unit = float(np.average(clipped, weights=weight))
+    factor = unsupported + (1 - unsupported) * clipped / unit
+    n_effective = effective_rows(weight * factor)
+    auc = float(roc_auc_score(is_target, log_odds, sample_weight=weights))
     found = DensityRatio(tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc)
     if n_effective < _FEWEST_EFFECTIVE or unsupported > _MOST_UNSUPPORTED:
         warn_user(
@@ -131,7 +143,24 @@ def fit_density_ratio(
             "with truths of the target: partial_calibrate(X, y).",
             CalibrationWarning,
         )
-    return found, weights
+    return found, factor
+
+
+def _weights_argument(classifier: Any, weight: np.ndarray) -> list[str]:
+    """Name the argument of a classifier's `fit` for weights; none if the weights are equal."""
+    if np.allclose(weight, 1):
+        return []
+    if isinstance(classifier, Pipeline):
+        name, last = classifier.steps[-1]
+        argument = f"{name}__sample_weight"
+    else:
+        last, argument = classifier, "sample_weight"
+    if not has_fit_parameter(last, "sample_weight"):
+        raise TypeError(
+            "`classifier` must take `sample_weight`, because the calibration rows have weights. "
+            f"{classifier!r} does not."
+        )
+    return [argument]
 
 
 def _log_odds(classifier: Any, X: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A trained model of functions whose predictions stay as they are.
+"""A given trained model whose predictions are kept exactly.
 
 Notation: n inputs, q query points, m components, as in `skuq.tables._functions`.
 """
@@ -20,7 +20,7 @@ from skuq.tables import FunctionInputs
 
 @saved_as("fitted.FittedOperator.GivenBase")
 class GivenBase:
-    """Predictions of a given model, and the features that an EpiNet sees of it.
+    """Predictions of a given model, and the features that it gives to an EpiNet.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ class GivenBase:
     Attributes
     ----------
     is_operator : bool
-        Whether the model has inputs u and y, hence predicts at any query points.
+        Whether the model has inputs u and y, so that it predicts at any query points.
     mean_, scale_ :
-        Of the model's last hidden layer. Fitted by `fit`.
+        Mean and scale of the model's last hidden layer, fitted by `fit`.
     """
 
     def __init__(self, model: Any, inputs: FunctionInputs, n_components: int) -> None:
@@ -56,13 +56,13 @@ class GivenBase:
         self.scale_: float = 1.0
         hidden = self._last_hidden(X, self.inputs.points())
         if hidden is not None:
-            # One mean a column, and one scale for all: a single feature may hardly vary.
+            # Each column has a mean, but all share one scale: a single feature may hardly vary.
             self.mean_ = StandardScaler(with_std=False).fit(hidden).mean_
             self.scale_ = np.sqrt(np.var(hidden, axis=0).mean()) or 1.0
         return self
 
     def features(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
-        """Standardised last hidden layer, u and y of every pair: rows (n * q, n_features)."""
+        """Compute features (n * q, n_features) of all pairs: last hidden layer, u and y."""
         points = self.inputs.points(query_points)
         rows, hidden = self.inputs.transform(X, query_points), self._last_hidden(X, points)
         if hidden is None:
@@ -70,7 +70,7 @@ class GivenBase:
         return np.concatenate([(hidden - self.mean_) / self.scale_, rows], axis=1)
 
     def mean(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:
-        """Predictions (n, q, m) in units of Y, bit by bit those of the model."""
+        """Compute the model's predictions (n, q, m) in units of Y."""
         points = self.inputs.points(query_points)
         if self.is_operator:
             mean = self.model.predict(_pairs(X, points), verbose=0)

@@ -51,7 +51,8 @@ class CalibrationRows:
         Predictions, fold by fold.
     y : ndarray of shape (n[, m])
     weight : ndarray of shape (n,)
-        Positive.
+        Positive; 1 for a row of average weight. Their sum is the number of distinct rows: a row
+        that is predicted several times, in repeated folds, counts once.
     """
 
     X: Any
@@ -62,8 +63,9 @@ class CalibrationRows:
     __repr__ = record_repr
 
     def weighted(self, factor: np.ndarray) -> CalibrationRows:
-        """Multiply the weights by (n,)."""
-        return replace(self, weight=self.weight * factor)
+        """Multiply the weights by (n,), and keep their sum."""
+        weight = self.weight * factor
+        return replace(self, weight=weight * self.weight.sum() / weight.sum())
 
     def fold_parts(self, values: np.ndarray) -> list[np.ndarray]:
         """Split values (n, ..) by folds."""
@@ -211,21 +213,22 @@ def _learn_output(
     """
     weights = np.split(weight, np.cumsum([len(y) for y in ys])[:-1])
     scale = fit_scale(list(mixtures), list(ys), weights)
-    errors = np.concatenate([y - m.mean for m, y in zip(mixtures, ys)])
-    if not errors.any() and all((m.std == 1).all() for m in mixtures):
+    if not _has_errors(mixtures, ys) and all((m.std == 1).all() for m in mixtures):
         scale = SMALLEST_STD  # of a point estimator that makes no errors
     whole = _errors(method, mixtures, ys, scale)
-    learnt = [(scale, *_fit_shape(method, whole, weight))]
+    learnt = [(scale, *_fit_shape(method, whole, weight, effective_rows(weight)))]
     if not n_groups:
         return learnt
     groups = [_select(group, mixtures, ys, weights, codes) for group in range(n_groups)]
     n_rows = np.array([effective_rows(np.concatenate(w)) for _, _, w in groups])
-    own = np.array([fit_scale(*group) for group in groups])
+    # Groups without errors say nothing of the unit: 0 counts as unknown.
+    own = np.array([fit_scale(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # Squares of heavy-tailed errors tell less of a variance than those of normal ones.
     kurtosis = _kurtosis(groups, own)
-    scales = np.sqrt(pool_variances(own**2, 2 * n_rows / (kurtosis - 1)))
+    scales = np.sqrt(pool_variances((own / scale) ** 2, 2 * n_rows / (kurtosis - 1))) * scale
+    scales[scales == 0] = scale
     common = weighted_quantile(whole, weight, _PRIOR_LEVELS) if len(whole) else whole
-    prior = np.full(len(common), _PRIOR_ROWS * weight.mean() / len(_PRIOR_LEVELS))
+    prior = np.full(len(common), _PRIOR_ROWS / len(_PRIOR_LEVELS))
     for (m, y, w), n, own_scale in zip(groups, n_rows, scales):
         together = np.concatenate(w)
         shape = _fit_shape(
@@ -233,7 +236,6 @@ def _learn_output(
             np.concatenate([_errors(method, m, y, own_scale), common]),
             np.concatenate([together, prior]) if len(whole) else together,
             n_rows=n + _PRIOR_ROWS,
-            new_weight=weight.mean(),
         )
         learnt.append((float(own_scale), *shape))
     return learnt
@@ -258,15 +260,20 @@ def _select(
 
 def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> float:
     """Kurtosis of the errors in units of each group's std; at least 3, that of a normal."""
-    squares = np.concatenate(
-        [((y - m.mean) / (c * m.std)) ** 2 for g, c in zip(groups, scales) for m, y, _ in zip(*g)]
-    )
-    weight = np.concatenate([w for _, _, ws in groups for w in ws])
-    largest = squares.max()
-    if largest == 0:
+    known = [(group, scale) for group, scale in zip(groups, scales) if scale > 0]
+    if not known:
         return 3.0
-    mean, fourth = (np.average((squares / largest) ** k, weights=weight) for k in (1, 2))
+    squares = np.concatenate(
+        [((y - m.mean) / (c * m.std)) ** 2 for g, c in known for m, y, _ in zip(*g)]
+    )
+    weight = np.concatenate([w for (_, _, ws), _ in known for w in ws])
+    mean, fourth = (np.average((squares / squares.max()) ** k, weights=weight) for k in (1, 2))
     return float(np.clip(fourth / mean**2, 3.0, 50.0))
+
+
+def _has_errors(mixtures: Sequence[Any], ys: Sequence[np.ndarray]) -> bool:
+    """Whether any y differs from its prediction."""
+    return any((y != m.mean).any() for m, y in zip(mixtures, ys))
 
 
 def _errors(
@@ -285,18 +292,15 @@ def _fit_shape(
     method: str,
     errors: np.ndarray,
     weight: np.ndarray,
-    *,
-    n_rows: float | None = None,
-    new_weight: float | None = None,
+    n_rows: float,
 ) -> tuple[Any, ...]:
     """Fit levels of "isotonic", or scores and their coverage of "conformal"."""
     if method == "isotonic":
         return fit_levels(errors, weight, n_rows)
     if method == "conformal":
         order = np.argsort(errors)
-        # One more row, of the mean weight, may lie anywhere: it counts as outside.
-        total = weight.sum() + (weight.mean() if new_weight is None else new_weight)
-        return errors[order], np.cumsum(weight[order]) / total
+        # The new row, of weight 1, may lie anywhere: it counts as outside.
+        return errors[order], np.cumsum(weight[order]) / (weight.sum() + 1)
     return ()
 
 
@@ -345,7 +349,7 @@ def _learn_logits(
         own = group_of == group
         part = proba[own], codes[own], rows.weight[own]
         if method == "vector":
-            found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS * rows.weight.mean()))
+            found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS))
             continue
         n_rows = effective_rows(rows.weight[own])
         log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)

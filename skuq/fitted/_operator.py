@@ -1,4 +1,4 @@
-"""A fitted operator: pair inputs with query points, run networks, apply the head, restore.
+"""A fitted operator: it pairs inputs with query points, runs networks and restores units.
 
 Notation: n inputs, q query points, m components, S draws; values are (S, n, q, m) inside, and in
 the shape of the user's Y outside.
@@ -125,11 +125,11 @@ class FittedOperator:
     targets : FunctionTargets
         Fitted; holds the head of the networks.
     draws : IndexDraws, ConditionedDraws or MemberDraws
-        The networks, and what tells their draws apart.
+        The networks, and the indices of their draws.
     given : GivenBase or None
-        A model whose predictions are kept; the networks then only say how unsure these are.
+        A model whose predictions are the mean; the networks then only give their uncertainty.
     spread : Spread or None
-        Scale of the epistemic part, and the noise. None leaves draws as they are, without noise.
+        Factor of the epistemic part, and the noise. None means a factor of 1 and no noise.
     """
 
     inputs: FunctionInputs
@@ -160,7 +160,7 @@ class FittedOperator:
     def _values_around(
         self, mean: np.ndarray | None, X: np.ndarray, index: np.ndarray, query_points: Any
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Compute `values`, from the predictions of the given model where there is one."""
+        """Compute `values`, around the predictions of the given model if there is one."""
         encode = self.inputs.transform if self.given is None else self.given.features
         rows = encode(X, query_points)
         loc, scale = self._standardised(rows, index)
@@ -171,8 +171,7 @@ class FittedOperator:
             if self.spread is not None:
                 factor = self.spread.factor
                 loc = loc * np.tile(factor, (len(rows) // len(factor), 1))
-            # A given model is the mean itself: the EpiNet moves it one way for one z and another
-            # way for another, but not on average.
+            # The mean of the draws is the given model's prediction exactly.
             loc = loc if self.given is not None else loc + centre
         n_queries = len(self.inputs.points(query_points))
         shape = (len(loc), len(X), n_queries, self.targets.head.n_outputs)
@@ -180,7 +179,7 @@ class FittedOperator:
         return self.targets.restore(loc.reshape(shape), scale, mean)
 
     def _standardised(self, rows: np.ndarray, index: np.ndarray) -> tuple[Any, Any]:
-        """Means and standard deviations (S, n * q, m) of standardised values."""
+        """Compute means and standard deviations (S, n * q, m) of standardised values."""
         return self.targets.head.values(ARRAYS, self.draws.raw(rows, index))
 
     def distribution(
@@ -197,7 +196,7 @@ class FittedOperator:
     ) -> np.ndarray:
         """Draw (n[, q[, m]], n_samples): each draw is one function of inputs and query points.
 
-        Every value has noise of its own.
+        Noise is independent from value to value.
         """
         loc, scale = self.values(X, self.draws.independent(n_samples, rng), query_points)
         if scale is None and self.spread is not None:
@@ -235,5 +234,5 @@ class FittedOperator:
         return Posterior(through_predictions, (index,), None, len(index), shape)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
-        """Raise ValueError: there is no Keras model of it."""
+        """Raise ValueError: functions at query points have no Keras model."""
         refuse_keras("operators predict functions at query points")

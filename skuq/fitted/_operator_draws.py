@@ -96,7 +96,7 @@ class OperatorDraws:
                 (self.network.base, [v[i] for v in variables[:k]], [d[i] for d in variables[k:]])
                 for i in range(self.n_members)
             ]
-            raw = linearised(space, networks, rows, index)
+            raw = linearised(space, networks, rows, index, q)
         else:
             run = Run(space, index=index)
             raw, _, _ = network.forward(variables[:k], variables[k:], rows, run)

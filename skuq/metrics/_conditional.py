@@ -135,7 +135,8 @@ def worst_slab_coverage(
     Returns
     -------
     float
-        Lowest coverage, between 0 and 1; ideally the nominal coverage of the intervals.
+        Lowest coverage, between 0 and 1; ideally the nominal coverage of the intervals. NaN if none
+        of the rows of the second half lies in the slab, which happens with a few dozen rows only.
 
     Raises
     ------
@@ -175,30 +176,39 @@ def worst_slab_coverage(
     for direction in directions:
         projected = X[choose] @ direction
         by_position = np.argsort(projected, kind="stable")
-        coverage, first, last = _worst_run(inside[choose][by_position], min_share)
+        coverage, first, last = _worst_run(
+            inside[choose][by_position], projected[by_position], min_share
+        )
         if coverage < worst:
             worst = coverage
             slab = direction, projected[by_position[first]], projected[by_position[last]]
     direction, low, high = slab
     projected = X[judge] @ direction
     held = inside[judge][(low <= projected) & (projected <= high)]
-    return float(held.mean()) if len(held) else float(worst)
+    return float(held.mean()) if len(held) else np.nan
 
 
-def _worst_run(inside: np.ndarray, min_share: float) -> tuple[float, int, int]:
-    """Find the run of at least a share of the values with the lowest mean.
+def _worst_run(
+    inside: np.ndarray, projected: np.ndarray, min_share: float
+) -> tuple[float, int, int]:
+    """Find the run of at least a share of the rows (n,) with the lowest coverage.
 
-    Return the mean, and the first and last position of the run.
+    Rows are sorted by their projections. Those with equal ones belong to a run together or not at
+    all. Return the coverage, and the first and last position of the run.
     """
     n = len(inside)
     shortest = max(int(np.ceil(min_share * n)), 1)
     total = np.concatenate([[0], np.cumsum(inside)])
+    # First position of the rows with the same projection, and the position after the last.
+    begin = np.searchsorted(projected, projected, side="left")
+    end = np.searchsorted(projected, projected, side="right")
     best = (np.inf, 0, 0)
     # Longer runs need not be tried: one half of a run of twice the length has no higher mean.
     for length in np.unique(np.linspace(shortest, min(2 * shortest, n), 21).astype(int)):
-        means = (total[length:] - total[:-length]) / length
-        first = int(np.argmin(means))
-        best = min(best, (float(means[first]), first, first + int(length) - 1))
+        first, last = begin[: n - length + 1], end[length - 1 :]
+        means = (total[last] - total[first]) / (last - first)
+        k = int(np.argmin(means))
+        best = min(best, (float(means[k]), int(first[k]), int(last[k]) - 1))
     return best
 
 

@@ -1,7 +1,6 @@
-"""EpiNets: what turns one network's prediction into a family of them, one an index z.
+"""EpiNets: networks that make a base network's prediction depend on a random index z.
 
-Notation: as in `_operator`; further S indices z (.., S, n_index), so that draws are
-(.., S, N, n_raw).
+Notation: as in `_operator`, and S indices z (.., S, n_index); draws are (.., S, N, n_raw).
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from skuq.networks._plan import Namespace, without_names
 @saved_as("networks.EpiNet")
 @dataclass(frozen=True)
 class EpiNet:
-    """A trained network of features and z, plus a frozen random one (Eq. 4).
+    """A trained network of features and z, plus a frozen random prior network (Eq. 4).
 
-    Both are linear in z at their end: the trained one gives n_index * n_raw numbers, the
-    prior is n_index networks that give n_raw numbers each, and z weighs and sums these.
+    Both end with a sum weighted by z: of the n_index * n_raw outputs of the trained network, and
+    of the n_raw outputs of each of the prior's n_index networks.
 
     Parameters
     ----------
@@ -32,7 +31,7 @@ class EpiNet:
     n_index : int
         Length of z, which is standard normal.
     units, prior_units : tuple of int
-        Hidden layers of the trained network, and of each network of the prior.
+        Widths of the hidden layers of the trained network, and of each network of the prior.
     prior_scale : float
         alpha in Eq. 4.
     activation : str
@@ -78,10 +77,10 @@ class EpiNet:
         return [Dense(*pair) for pair in zip(units, units[1:])]
 
     def draw(self, rng) -> tuple[list, list]:
-        """First weights, and the kernels of the prior (its biases are 0).
+        """Draw first weights, and the kernels of the prior (its biases are 0).
 
-        Those are (n_index, n_inputs, n_units); the first ones stand side by side in one
-        matrix (n_features, n_index * n_units), as they multiply the same features.
+        The prior's kernels are (n_index, n_inputs, n_units). The first ones multiply the same
+        features and are joined to one matrix (n_features, n_index * n_units).
         """
         weights = [part for layer in self._layers for part in layer.draw(rng)]
         first, *others = (
@@ -94,7 +93,7 @@ class EpiNet:
         return len(self._prior_layers)
 
     def __call__(self, space: Namespace, weights, state, features, index):
-        """Draws (.., S, N, n_raw) from features (.., N, n_features), index (.., S, n_index)."""
+        """Compute draws (.., S, N, n_raw) from features (.., N, n_features) and indices."""
         return self._trainable_part(
             space, weights, features, index
         ) + self.prior_scale * self._prior(space, state, features, index)
@@ -102,8 +101,8 @@ class EpiNet:
     def _trainable_part(self, space, weights, features, index):
         xp, weights = space.xp, iter(weights)
         own = [[next(weights) for _ in layer.shapes] for layer in self._layers]
-        # Rows and indices meet in the first layer's sum, so each is multiplied once, not
-        # once for every pair.
+        # The first layer is a sum of a part of each row and a part of each index, so that
+        # neither is multiplied again for every pair.
         first, kernel = self._layers[0], self._layers[0].kernel(xp, own[0])
         n = self.n_features
         of_rows = xp.matmul(features, kernel[..., :n, :])[..., None, :, :]
@@ -118,7 +117,7 @@ class EpiNet:
         for layer, part in zip(self._layers[1:-1], own[1:-1]):
             value = layer(space, part, value)
         value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
-        # z meets the last layer's weights before the rows do: n_index times less to multiply.
+        # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
         last = self._layers[-1]
         kernel, bias = last.kernel(xp, own[-1]), own[-1][1]
         kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
@@ -126,7 +125,7 @@ class EpiNet:
         return xp.matmul(value, kernel) + bias
 
     def _of_index(self, xp, weights, index):
-        """Weights (.., n, n_index * n_raw) summed by each index: (.., S, n, n_raw)."""
+        """Sum weights (.., n, n_index * n_raw), weighted by each index: (.., S, n, n_raw)."""
         lead, n = tuple(weights.shape[:-2]), weights.shape[-2]
         weights = xp.reshape(weights, (*lead, n, self.n_index, self.n_raw))
         weights = xp.reshape(xp.moveaxis(weights, -2, -3), (*lead, self.n_index, n * self.n_raw))
@@ -134,7 +133,7 @@ class EpiNet:
         return xp.reshape(summed, (*summed.shape[:-1], n, self.n_raw))
 
     def _sum_over_index(self, xp, value, index):
-        """Values (.., S, N, n_index * n_raw) summed by z: (.., S, N, n_raw)."""
+        """Sum values (.., S, N, n_index * n_raw), weighted by z: (.., S, N, n_raw)."""
         value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
         return xp.sum(value * index[..., :, None, :, None], axis=-2)
 
@@ -153,18 +152,18 @@ class EpiNet:
 
 @dataclass(frozen=True)
 class EpistemicNetwork:
-    """Description of a NEON member: a base network and its epinet.
+    """Description of an operator network with a random prior: base network and EpiNet.
 
     Parameters
     ----------
     base : OperatorNetwork, str or None
-        A string is the JSON of a Keras model as `keras_base` makes it. Without a base, rows
-        are features already and what is learnt is what a given base leaves.
+        A string is the JSON of a Keras model, see `keras_base`. None if rows hold the features of
+        a given model, whose residuals are learnt.
     n_raw : int
-        Numbers that base and EpiNet give for a row.
+        Number of raw outputs for a row.
     epinet : EpiNet or None
-        Without one, a network of its own with a randomised prior (RPN): the base plus
-        `prior_scale` times a frozen network of the same kind.
+        Without one, the prediction is that of the base plus `prior_scale` times a frozen network
+        of the same architecture (a randomised prior network, RPN).
     prior_scale : float
         Scale of the random prior; 0 disables it.
     """
@@ -175,7 +174,7 @@ class EpistemicNetwork:
     prior_scale: float = 0.0
 
     def to_json(self) -> str:
-        """The network's configuration, as `Member.network` holds it."""
+        """Write the configuration, as `Member.network` holds it."""
         parts = {"class_name": type(self).__name__, **asdict(self)}
         if isinstance(self.base, str):
             parts["base"] = json.loads(self.base)
@@ -198,9 +197,9 @@ class EpistemicNetwork:
         return 0 if self.epinet is None else self.epinet.n_index
 
     def without_names(self) -> EpistemicNetwork:
-        """Equal for equal networks, as Keras counts its layers' names through a session.
+        """Replace the names of Keras layers, which differ between equal networks.
 
-        To tell networks apart: what stands in it cannot be rebuilt.
+        The result is for comparisons only and cannot be rebuilt.
         """
         if not isinstance(self.base, str):
             return self

@@ -26,16 +26,16 @@ _LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm
 
 @dataclass(frozen=True)
 class Dense:
-    """A dense layer, with random weight factorisation on request.
+    """A dense layer, optionally with random weight factorisation.
 
     Parameters
     ----------
     n_inputs, n_units : int
     activation : str
     factorized : bool
-        The kernel is ``g * v`` with one factor g an output, all of them trained, which changes
-        the steps an optimiser takes but not what the layer can say. At first log(g) is normal
-        with mean 1 and standard deviation 0.01, as in the code of NEON's authors.
+        The kernel is ``g * v`` with one factor g for each output; both are trained. This changes
+        the optimiser's steps, but not the functions that the layer can represent. At first log(g)
+        is normal with mean 1 and standard deviation 0.01, as in the code of NEON's authors.
 
     References
     ----------
@@ -55,7 +55,7 @@ class Dense:
         return shapes + [(self.n_units,)] * self.factorized
 
     def draw(self, rng) -> list[np.ndarray]:
-        """First weights: Glorot's normal kernel, biases of 0."""
+        """Draw first weights: Glorot's normal kernel, and biases of 0."""
         spread = math.sqrt(2 / (self.n_inputs + self.n_units))
         kernel, bias = rng.normal(0, spread, self.shapes[0]), np.zeros(self.n_units)
         if not self.factorized:
@@ -64,17 +64,17 @@ class Dense:
         return [kernel / g, bias, g]
 
     def kernel(self, xp, weights):
-        """The matrix (.., n_inputs, n_units) that rows are multiplied with."""
+        """Compute the kernel (.., n_inputs, n_units)."""
         return weights[0] * weights[2][..., None, :] if self.factorized else weights[0]
 
     def __call__(self, space: Namespace, weights, x):
-        """(.., N, n_inputs) to (.., N, n_units)."""
+        """Apply the layer: (.., N, n_inputs) to (.., N, n_units)."""
         y = space.xp.matmul(x, self.kernel(space.xp, weights)) + weights[1][..., None, :]
         return space.activation(self.activation)(y)
 
 
 def tile_columns(xp, y, n):
-    """Columns of y over and over until there are n."""
+    """Repeat the columns of y until there are n."""
     times = -(-n // y.shape[-1])
     return xp.concatenate([y] * times, axis=-1)[..., :n]
 
@@ -87,19 +87,19 @@ class OperatorNetwork:
     Parameters
     ----------
     n_inputs, n_queries, n_raw : int
-        d_u, d_y, and how many numbers it gives.
+        d_u, d_y, and the number of outputs.
     encoder_units : tuple of int
         Widths of the encoder's hidden layers.
     latent : int
         Length of the latent vector beta.
     decoder : {"split", "concat"}
-        "split" cuts beta into as many chunks as the decoder has hidden layers, each of which
-        takes one of them; "concat" gives all of it to the first.
+        "split" gives each hidden layer of the decoder one of equally long chunks of beta; "concat"
+        gives all of beta to the first.
     decoder_units : tuple of int
     fourier_scale : float, optional
-        The decoder sees cosines and sines of y times a (trained) matrix with normal entries
-        of this standard deviation at first; without it y itself, repeated until it is as
-        long as the part of beta beside it.
+        The decoder gets cosines and sines of y times a trained matrix, whose first entries are
+        normal with this standard deviation. Without it the decoder gets y itself, repeated until
+        it is as long as its chunk of beta.
     activation : str
     factorized : bool
         As in `Dense`.
@@ -125,12 +125,12 @@ class OperatorNetwork:
 
     @property
     def n_features(self) -> int:
-        """Length of what an EpiNet sees: beta, the last hidden layer, y as long as beta."""
+        """Length of the EpiNet's features: beta, the last hidden layer, y as long as beta."""
         return 2 * self.latent + self.decoder_units[-1]
 
     @property
     def _chunk(self) -> int:
-        """Length of the part of beta that the decoder's first layer sees."""
+        """Length of the chunk of beta that the decoder's first layer gets."""
         return self.latent // (len(self.decoder_units) if self.decoder == "split" else 1)
 
     @functools.cached_property
@@ -160,7 +160,7 @@ class OperatorNetwork:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the trained variables: encoder, frequencies, decoder."""
+        """Shapes of the trained variables: those of encoder, frequencies and decoder."""
         encoder, decoder = self._layers
         frequencies = [(self.n_queries, self._n_frequencies)] * self._has_frequencies
         return (
@@ -170,7 +170,7 @@ class OperatorNetwork:
         )
 
     def draw(self, rng) -> list[np.ndarray]:
-        """First weights."""
+        """Draw first weights."""
         encoder, decoder = self._layers
         weights = [part for layer in encoder for part in layer.draw(rng)]
         if self._has_frequencies:
@@ -179,7 +179,7 @@ class OperatorNetwork:
         return weights + [part for layer in decoder for part in layer.draw(rng)]
 
     def __call__(self, space: Namespace, weights, x):
-        """Raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
+        """Compute raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
         xp, weights = space.xp, iter(weights)
         u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
         encoder, decoder = self._layers
@@ -203,13 +203,14 @@ class OperatorNetwork:
         features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
         return apply(decoder[-1], value), features
 
-    def tangents(self, space: Namespace, weights, directions, x):
+    def tangents(self, space: Namespace, weights, directions, x, n_queries: int = 1):
         """Compute raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions.
 
-        Without a member axis. `directions` are S changes of each variable, ``(S, *shape)``.
+        Without a member axis. `directions` are S changes of each variable, ``(S, *shape)``. Every
+        `n_queries` rows that follow each other have the same u, which is encoded once.
         """
         xp, weights, directions = space.xp, iter(weights), iter(directions)
-        u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
+        u, y = x[::n_queries, : self.n_inputs], x[:, self.n_inputs :]
         encoder, decoder = self._layers
 
         def apply(layer, value, tangent):
@@ -231,6 +232,8 @@ class OperatorNetwork:
         d_beta: Any = None
         for layer in encoder:
             beta, d_beta = apply(layer, beta, d_beta)
+        if n_queries > 1:
+            beta, d_beta = (xp.repeat(part, n_queries, axis=-2) for part in (beta, d_beta))
         if self._has_frequencies:
             phase, d_phase = xp.matmul(y, next(weights)), xp.matmul(y, next(directions))
             cos, sin = xp.cos(phase), xp.sin(phase)
@@ -247,14 +250,14 @@ class OperatorNetwork:
             value, tangent = apply(layer, value, tangent)
         return apply(decoder[-1], value, tangent)
 
-    def jacobian(self, weights, x) -> np.ndarray:
-        """Compute derivatives (N n_raw, n_weights) of raw outputs by all weights, in NumPy.
+    def derivatives(self, weights, x) -> Derivatives:
+        """Compute raw outputs and their derivatives by all weights, in NumPy.
 
-        Without a member axis; the outputs of a row stand below each other.
+        Without a member axis.
         """
         encoder, decoder = self._layers
         weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
-        # Of each layer: itself, its variables, its input, and what its activation sees.
+        # For each layer: the layer, its variables, its input, and the input of its activation.
         trace: list[Any] = []
 
         def apply(layer, value):
@@ -263,6 +266,7 @@ class OperatorNetwork:
             trace.append((layer, own, value, before))
             return ARRAYS.activation(layer.activation)(before)
 
+        # Forwards, as in `__call__`.
         beta = u
         for layer in encoder:
             beta = apply(layer, beta)
@@ -276,35 +280,81 @@ class OperatorNetwork:
                 own = beta[:, k * self._chunk : (k + 1) * self._chunk]
                 value = np.concatenate([value, own], axis=1)
             value = apply(layer, value)
-        apply(decoder[-1], value)
+        raw = apply(decoder[-1], value)
 
-        rows = []
-        for c in range(self.n_raw):
-            # Backwards: `d` is the derivative by what comes out of a layer.
-            d = np.zeros((len(x), self.n_raw))
-            d[:, c] = 1
-            d_beta, blocks = np.zeros_like(beta), []
-            for k in reversed(range(len(decoder))):
-                d, block = _backward(trace[len(encoder) + k], d)
-                blocks.append(block)
-                if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
-                    width = d.shape[1] - self._chunk
-                    d_beta[:, k * self._chunk : (k + 1) * self._chunk] += d[:, width:]
-                    d = d[:, :width]
-            if self._has_frequencies:
-                half = first_width // 2
-                d_phase = -np.sin(phase) * d[:, :half] + np.cos(phase) * d[:, half:]
-                blocks.append((y[:, :, None] * d_phase[:, None, :]).reshape(len(x), -1))
-            d = d_beta
-            for k in reversed(range(len(encoder))):
-                d, block = _backward(trace[k], d)
-                blocks.append(block)
-            rows.append(np.concatenate(blocks[::-1], axis=1))
-        return np.stack(rows, axis=1).reshape(len(x) * self.n_raw, -1)
+        # Backwards: `d` (n_raw, N, width) is the derivative with respect to a layer's output.
+        d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
+        d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
+        for k in reversed(range(len(decoder))):
+            d, own_blocks = _backward(trace[len(encoder) + k], d)
+            blocks += own_blocks
+            if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
+                width = d.shape[-1] - self._chunk
+                d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
+                d = d[..., :width]
+        if self._has_frequencies:
+            half = first_width // 2
+            blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
+        d = d_beta
+        for k in reversed(range(len(encoder))):
+            d, own_blocks = _backward(trace[k], d)
+            blocks += own_blocks
+        return Derivatives(raw, tuple(blocks[::-1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """Raw outputs of N rows, and their derivatives J (N n_raw, P) by all P weights.
+
+    J is kept in factors, which are far smaller. Its rows are in the order of ``raw.ravel()``.
+
+    Attributes
+    ----------
+    raw : ndarray of shape (N, n_raw)
+    blocks : tuple of (ndarray of shape (N, a), ndarray of shape (n_raw, N, b))
+        For each variable, in the network's order, two factors: row (n, c) of its columns of J is
+        the outer product of ``left[n]`` and ``right[c, n]``.
+    """
+
+    raw: np.ndarray
+    blocks: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+    def gram(self) -> np.ndarray:
+        """Compute J J^T (N n_raw, N n_raw), the tangent kernel."""
+        n, n_raw = self.raw.shape
+        total = np.zeros((n_raw, n, n_raw, n))
+        for left, right in self.blocks:
+            # The inner product of two outer products is the product of two inner products.
+            flat = right.reshape(n_raw * n, -1)
+            inner = (flat @ flat.T).reshape(total.shape)
+            inner *= (left @ left.T)[:, None, :]
+            total += inner
+        return total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
+
+    def along(self, directions: np.ndarray) -> np.ndarray:
+        """Compute directions (S, P) times J^T: changes (S, N n_raw) of the raw outputs."""
+        changes, start = 0.0, 0
+        for left, right in self.blocks:
+            a, b = left.shape[1], right.shape[2]
+            own = directions[:, start : start + a * b].reshape(-1, a, b)
+            start += a * b
+            changes = changes + np.einsum("snb,cnb->snc", left @ own, right, optimize=True)
+        return np.asarray(changes).reshape(len(directions), -1)
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """Compute values (S, N n_raw) times J: gradients (S, P)."""
+        weights = values.reshape(len(values), *self.raw.shape)
+        parts = [
+            (left.T @ np.einsum("snc,cnb->snb", weights, right, optimize=True)).reshape(
+                len(values), -1
+            )
+            for left, right in self.blocks
+        ]
+        return np.concatenate(parts, axis=1)
 
 
 def slope(space: Namespace, activation: str, x):
-    """Derivative of an activation, by differences in double precision."""
+    """Compute the derivative of an activation, by central differences in double precision."""
     function, step = space.activation(activation), 1e-5
     if space.xp is np:
         return (function(x + step) - function(x - step)) / (2 * step)
@@ -314,24 +364,27 @@ def slope(space: Namespace, activation: str, x):
 
 
 def _backward(traced, d):
-    """Derivatives by a layer's input and by its variables (N, n), from those by its output."""
+    """Compute derivatives with respect to a layer's input, and blocks of its variables, last first.
+
+    `d` (n_raw, N, n_units) holds the derivatives with respect to its output.
+    """
     layer, weights, value, before = traced
     if layer.activation != "linear":
         d = d * slope(ARRAYS, layer.activation, before)
-    by_kernel = d * weights[2] if layer.factorized else d
-    parts = [(value[:, :, None] * by_kernel[:, None, :]).reshape(len(value), -1), d]
+    ones = np.ones((len(value), 1))
+    blocks = [(ones, d), (value, d * weights[2] if layer.factorized else d)]
     if layer.factorized:
-        parts.append((value @ weights[0]) * d)
-    return d @ layer.kernel(np, weights).T, np.concatenate(parts, axis=1)
+        blocks.insert(0, (ones, (value @ weights[0]) * d))
+    return d @ layer.kernel(np, weights).T, blocks
 
 
 def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
-    """A Keras model with inputs u and y as a base network: its configuration, as JSON.
+    """Convert a Keras model with inputs u and y to a base network: its configuration, as JSON.
 
     The model is functional, with inputs (N, n_inputs) and (N, n_queries) and one output
-    (N, n_raw). The result is a model of rows [u, y] that gives the raw outputs, then features:
-    what enters the model's last layers of weights, u and y. Raise ValueError for another kind of
-    model, or one that has no weights or cannot be rebuilt from its configuration.
+    (N, n_raw). The result is a model of rows [u, y] whose outputs are the raw outputs, followed by
+    features: the inputs of the model's last layers with weights, u and y. Raise ValueError for
+    another kind of model, or one that has no weights or cannot be rebuilt from its configuration.
     """
     from skuq.backend import keras
 

@@ -1,4 +1,4 @@
-"""Head of an operator network: values of functions from its draws, and their loss.
+"""Head of an operator network: it converts raw draws to values, and computes their loss.
 
 Notation: as in `_epinet`; m outputs (components of the function's value) a row.
 """
@@ -32,7 +32,7 @@ def _bounded(space, raw):
     return sigmoid(a) * sigmoid(-b)
 
 
-#: By name: the function ``(space, raw (.., n * m)) -> values (.., m)``, and n.
+#: For each name the function ``(space, raw (.., n * m)) -> values (.., m)``, and n.
 OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
     "decaying": (_decaying, 2),
     "bounded": (_bounded, 2),
@@ -42,17 +42,17 @@ OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
 @saved_as("networks.OperatorHead")
 @dataclass(frozen=True)
 class OperatorHead:
-    """Values of m outputs from raw draws (.., S, N, n_raw), and their loss.
+    """Convert raw draws (.., S, N, n_raw) to values of m outputs, and compute their loss.
 
     Parameters
     ----------
     n_outputs : int
-        m.
+        Number of outputs, m.
     kind : {"squared", "huber", "nll"}
         Half the squared error; the same with slope 1 beyond an error of 1; or the negative
-        log likelihood of a mixture of normals, one a draw (Eq. 5).
+        log likelihood of a mixture of normals with one component for each draw (Eq. 5).
     output_map : {"decaying", "bounded"}, callable or None
-        The last step from raw numbers to values, of all draws alike: ``a * exp(-softplus(b))``,
+        Last step from raw numbers to values, the same for all draws: ``a * exp(-softplus(b))``,
         ``sigmoid(a) * exp(-softplus(b))`` (NEON's cell towers and interferometer), or a
         function of `keras.ops` from (.., m) to (.., m).
 
@@ -69,14 +69,14 @@ class OperatorHead:
 
     @property
     def n_raw(self) -> int:
-        """Numbers the network has to give."""
+        """Number of raw outputs of the network."""
         if self.kind == "nll":
             return GaussianHead(self.n_outputs).n_raw
         per_output = OUTPUT_MAPS[self.output_map][1] if isinstance(self.output_map, str) else 1
         return per_output * self.n_outputs
 
     def values(self, space: Namespace, raw):
-        """Means (.., m) and, if `kind` is "nll", standard deviations, else None."""
+        """Compute means (.., m), and standard deviations if `kind` is "nll", else None."""
         if self.kind == "nll":
             return GaussianHead(self.n_outputs).distribution(raw, space.xp)
         if isinstance(self.output_map, str):
@@ -90,7 +90,7 @@ class OperatorHead:
         return self.output_map(raw), None
 
     def loss(self, y, raw):
-        """The loss of each row (.., N), mean over draws and outputs: y (.., N, m)."""
+        """Compute the loss of each row (.., N), a mean over draws and outputs, for y (.., N, m)."""
         from skuq.backend import ops
 
         y = y[..., None, :, :]

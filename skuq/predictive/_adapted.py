@@ -37,8 +37,9 @@ def normal_scores(base: Any, y: np.ndarray) -> np.ndarray:
     outside = np.sign(level - 0.5) * ((level < _EDGE) | (level > 1 - _EDGE))
     if outside.any():
         low, high = base.inverse_cdf(_as_levels([_EDGE, 1 - _EDGE], y.ndim))
-        beyond = np.where(outside > 0, y - high, low - y) / base.std
-        scores = scores + outside * np.maximum(beyond, 0)
+        with np.errstate(over="ignore"):  # an infinite score is further out than any other
+            beyond = np.maximum(np.where(outside > 0, y - high, low - y) / base.std, 0)
+        scores = scores + np.where(outside == 0, 0.0, np.copysign(beyond, outside))
     return scores
 
 

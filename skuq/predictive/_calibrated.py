@@ -239,8 +239,9 @@ class ConformalMixture(_Calibrated):
             if at.max(initial=0) >= len(scores):
                 reached = reach[-1] / np.max(self._spare(reach))
                 raise ValueError(
-                    f"{len(scores)} calibration rows reach a coverage of {reached:.4g}. "
-                    f"Got {coverage.max():.4g}."
+                    f"The calibration rows reach a coverage of {reached:.4g}. Got "
+                    f"{coverage.max():.4g}: calibrate on more rows (of each group), or take "
+                    'method="isotonic".'
                 )
             columns.append(scores[at])
         radius = np.stack(columns, axis=-1).reshape(levels.shape)
@@ -265,10 +266,13 @@ class ConformalMixture(_Calibrated):
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output, in steps."""
         z = (np.asarray(y, dtype=float) - self.mean) / self.std
-        columns = [
-            np.concatenate([[0.0], reach])[np.searchsorted(scores, abs(own))] / self._spare(reach)
-            for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(z), -1, 0))
-        ]
+        columns = []
+        for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
+            # Scores equal to y count on its own side of the mean: right-continuous.
+            inside = np.where(
+                own > 0, *(np.searchsorted(scores, abs(own), side) for side in ("right", "left"))
+            )
+            columns.append(np.concatenate([[0.0], reach])[inside] / self._spare(reach))
         return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:

@@ -19,10 +19,12 @@ from skuq.predictive._types import Factor
 
 _SIGNIFICANT = 1.92  # nats: half of what a chi-square of one degree exceeds in one case of 20
 _SMALLEST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
+_SMALLEST_DENSITY = np.finfo(float).tiny
 _NEGLIGIBLE = 1e-6  # share of a standard deviation that is as good as none
 _MOST_PAIRED = 3000  # rows of a fold whose neighbours are looked for
 _NEAR = 10  # neighbours that each of them is paired with
 _LARGEST_SPREAD = 5.0
+_SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 _ROW_PRECISION = 0.1  # that a row gives a slope or a bias of logits, about
 _STEP = 0.1  # of a search in the logarithm of a scale: each row's likelihood varies over about 1
 _PAIR_FACTORS = np.geomspace(1e-3, 10, 24)  # scales tried for a pair, times that without noise
@@ -355,16 +357,18 @@ def effective_rows(weights: np.ndarray) -> float:
 
 
 def fit_levels(
-    pit: np.ndarray, weights: np.ndarray, n_rows: float | None = None
+    pit: np.ndarray, weights: np.ndarray, n_rows: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit knots (n_knots,) of the map from predicted to observed levels (Kuleshov et al., 2018).
 
     The isotonic fit of the observed on the predicted levels is the distribution function of
     the PIT values (n,). Between knots, of which each holds ten values or more, and twenty at
     most, it is linear, so that there is a density. Both ends increase strictly from 0 to 1.
-    `n_rows` is how many rows the values are worth, by default n.
+    `n_rows` is the effective number of rows.
     """
-    n_knots = int(np.clip((len(pit) if n_rows is None else n_rows) // 10, 1, 20))
+    n_knots = int(
+        np.clip((n_rows + 1e-6) // 10, 1, 20)
+    )  # n_rows is rounded where weights are equal
     observed = np.arange(n_knots + 1) / n_knots
     inner = weighted_quantile(pit, weights, observed[1:-1])
     predicted = np.concatenate([[0.0], inner, [1.0]])
@@ -373,11 +377,16 @@ def fit_levels(
 
 
 def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> float:
-    """Fit the temperature of averaged probabilities by maximum likelihood (Guo et al., 2017)."""
+    """Fit the temperature T of averaged probabilities by maximum likelihood (Guo et al., 2017).
+
+    A standard normal prior of log(T) keeps it from 0 where every row's class is the most probable:
+    a few such rows do not show that the classifier never errs.
+    """
     rows = np.arange(len(codes))
 
     def nll(log_t: float) -> float:
-        return -(weights @ np.log(tempered(probas, np.exp(log_t))[rows, codes]))
+        proba = tempered(probas, np.exp(log_t))[rows, codes]
+        return 0.5 * log_t**2 - weights @ np.log(np.maximum(proba, _SMALLEST_DENSITY))
 
     # Unimodal in 1 / T, as logistic regression with one coefficient is.
     return float(np.exp(optimize.minimize_scalar(nll, bounds=(-4, 4), method="bounded").x))
@@ -454,6 +463,8 @@ def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
     in microarray experiments", section 6.2.
     """
     used = variances > 0
+    if used.sum() < 2:
+        return np.full(len(variances), variances.max())
     half = 0.5 * degrees[used]
     logs = np.log(variances[used]) - special.digamma(half) + np.log(half)
     # A group of few rows tells little of how much groups differ.
@@ -461,10 +472,9 @@ def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
     weight = 1 / (noise + 0.1)
     centre = np.average(logs, weights=weight)
     spread = np.average((logs - centre) ** 2 - noise, weights=weight)
-    spread *= len(logs) / max(len(logs) - 1, 1)
-    if len(logs) < 2 or spread <= 0:
-        pooled = np.average(variances[used], weights=degrees[used]) if used.any() else 0.0
-        return np.full(len(variances), pooled)
+    spread *= len(logs) / (len(logs) - 1)
+    if spread < _SMALLEST_SPREAD:
+        return np.full(len(variances), np.average(variances[used], weights=degrees[used]))
     prior = _inverse_trigamma(spread)  # half of the degrees of freedom
     typical = np.exp(centre + special.digamma(prior) - np.log(prior))
     averaged: np.ndarray = (2 * prior * typical + degrees * variances) / (2 * prior + degrees)

@@ -16,6 +16,7 @@ from skuq.predictive._adapted import increasing
 _TAIL = np.array([0.005, 0.01, 0.025, 0.05])
 LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
 NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
+_LOWER, _MEDIAN, _UPPER = np.searchsorted(LEVELS, np.array([0.05, 0.5, 0.95]) - 1e-9)
 _DENSITY = np.exp(-0.5 * NOMINAL**2) / np.sqrt(2 * np.pi)
 # Within about this many rows the error of a level is halved. The density is bounded from below, as
 # steps beyond the 5 % levels would otherwise be larger than the changes to follow.
@@ -23,6 +24,8 @@ MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
 # Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
 _PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
 _STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
+_SCALE_MEMORY = 2  # position of the memory whose quantiles give the unit of the steps
+_SMALLEST_UNIT = 1e-3
 _HORIZON = 500  # rows over which the weighted steps should be as good as the best step size
 _SHARE = 1 / (2 * _HORIZON)  # share of the weight that is redistributed at each row
 _REMEMBERED = 500  # last rows that `CalibrationDrift` describes
@@ -75,8 +78,9 @@ class QuantileTracker:
 
     Each step size tracks every quantile by online gradient descent on its pinball loss: after a
     truth the quantile of level p moves up by the step times p, or down by the step times 1 - p. In
-    the long run a share p of the truths is below it, for any sequence of truths. Step sizes are
-    weighted by their recent losses.
+    the long run a share p of the truths is below it, for any sequence of truths. Steps are in units
+    of the current spread of the scores, so that errors can become a hundred times larger or
+    smaller. Step sizes are weighted by their recent losses.
 
     Attributes
     ----------
@@ -97,6 +101,8 @@ class QuantileTracker:
     Candès (2024), "Conformal inference for online prediction with arbitrary distribution
     shifts", Algorithm 1 (weights of step sizes). Angelopoulos, Candès and Tibshirani (2023),
     "Conformal PID control for time series prediction" (steps of scores instead of levels).
+    Angelopoulos, Barber and Bates (2024), "Online conformal prediction with decaying step sizes"
+    (coverage for any sequence of step sizes).
 
     Examples
     --------
@@ -137,6 +143,7 @@ class QuantileTracker:
         """
         losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
         losses -= (self.weights * losses).sum(axis=0)
+        losses /= _spread(self.positions[_SCALE_MEMORY])
         k, n = len(MEMORIES), len(scores)
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
@@ -146,8 +153,9 @@ class QuantileTracker:
         positions = self.positions
         for start in range(0, n, _STEP_ROWS):
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
-            push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)
-            positions = positions + _STEPS[..., None] * push
+            push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
+            unit = _spread(positions[_SCALE_MEMORY])  # (m,)
+            positions = positions + unit * _STEPS[..., None] * push
         last = scores[-_REMEMBERED:]
         seen = np.stack([last, self._levelled(last)], axis=1)
         return QuantileTracker(
@@ -165,11 +173,12 @@ class QuantileTracker:
         levels have about equal weights.
         """
         r = self.positions[..., output]
-        ordered = np.sort(scores)
+        # Beyond all quantiles the losses of all step sizes grow alike, and might overflow.
+        ordered = np.sort(np.clip(scores, r.min() - 1, r.max() + 1))
         below = np.searchsorted(ordered, r)
         sums = np.concatenate([[0.0], np.cumsum(ordered)])
         # Pinball loss of v at r: p (v - r) for all v, plus r - v for those below r.
-        losses = LEVELS * (sums[-1] - len(scores) * r) + below * r - sums[below]
+        losses = LEVELS * (sums[-1] - len(ordered) * r) + below * r - sums[below]
         mean: np.ndarray = (losses / _DENSITY).mean(axis=1)
         return mean
 
@@ -185,15 +194,18 @@ class QuantileTracker:
         """Describe the deviation from the calibration; `shape` is () or (m,)."""
         without, with_ = np.moveaxis(abs(self.recent) <= special.ndtri(0.95), 1, 0)
         found = self.quantiles
-        low, middle, high = (
-            found[np.searchsorted(LEVELS, p - 1e-9)].reshape(shape) for p in (0.05, 0.5, 0.95)
-        )
+        shift, spread = found[_MEDIAN].reshape(shape), _spread(found).reshape(shape)
         return CalibrationDrift(
             self.n_rows,
             float(np.mean(with_)) if len(with_) else np.nan,
             float(np.mean(without)) if len(without) else np.nan,
-            middle if shape else float(middle),
-            (high - low) / (2 * special.ndtri(0.95))
-            if shape
-            else float((high - low) / (2 * special.ndtri(0.95))),
+            shift if shape else float(shift),
+            spread if shape else float(spread),
         )
+
+
+def _spread(quantiles: np.ndarray) -> np.ndarray:
+    """Width (m,) of the 90 % interval of quantiles (q, m), divided by its nominal width."""
+    width = quantiles[_UPPER] - quantiles[_LOWER]
+    spread: np.ndarray = np.maximum(abs(width) / (2 * NOMINAL[_UPPER]), _SMALLEST_UNIT)
+    return spread

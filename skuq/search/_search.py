@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skuq._seeds import generator, trial_seed
-from skuq._warnings import warn_user
 from skuq.catalog import Catalog, HeldOut
 from skuq.catalog._records import TrialBudget, TrialRecord
 from skuq.exceptions import SearchFailedError
 from skuq.search._halving import SuccessiveHalving
 from skuq.search._limits import RunOptions
-from skuq.search._proposers import FixedSequence, Proposer
-from skuq.search._result import SearchResult, join_trials
+from skuq.search._proposers import Proposer
+from skuq.search._result import SearchResult
 from skuq.search._running import RunningTrial, RunningTrials
 from skuq.search._slots import Slots, open_slots
 from skuq.search._trial_log import Store, TrialLog
 
 _MAX_STACK_SIZE = 16
-_NEARLY_WHOLE = 0.9  # smallest share of a full training with which a repeat is used
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class Search:
                     for k, seed, result in zip(numbers, seeds, results)
                 )
                 log.store_finished()
-        return SearchResult(Catalog(log.history, self.held_out))
+        return SearchResult(Catalog(log.history, self.held_out), interrupted=log.interrupted)
 
     def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
         """Propose the configuration of the first missing trial, and take a free slot for it."""
@@ -181,124 +179,6 @@ class Search:
             ) from error
         seed = trial_seed(self.entropy, number)
         return RunningTrial(number, configuration, seed, slot, self.options.limits.deadline())
-
-    def refit(
-        self,
-        result: SearchResult,
-        indices: Sequence[int],
-        make_refitter: Callable[..., Callable[..., Any]],
-        options: RunOptions,
-    ) -> SearchResult:
-        """Refit the networks of some trials on all rows.
-
-        Trials whose refit fails keep their networks, with a warning, so that the search is never
-        lost.
-
-        Parameters
-        ----------
-        result : SearchResult
-            Result of this search.
-        indices : sequence of int
-            Positions of the trials in the catalog.
-        make_refitter : callable
-            ``make_refitter(evaluate, records)`` returns an evaluation of
-            ``{"trial": trial_number}``.
-        options : RunOptions
-        """
-        catalog = result.catalog
-        records = [catalog[k] for k in indices]
-        asked = [{"trial": record.trial_number} for record in records]
-        finished, reason = self._train_again(make_refitter, records, asked, options)
-        members = {r.configuration["trial"]: r.result for r in finished if r.completed}
-        if len(members) < len(records):
-            failures = (r.message for r in finished if not r.completed)
-            reason = reason or next(failures, "interrupted")
-            warn_user(
-                f"{len(records) - len(members)} of {len(records)} networks could not be refitted "
-                f"on all rows; the networks of the search are used instead ({reason}).",
-            )
-        positions = {record.trial_number: k for k, record in enumerate(catalog)}
-        refitted = {positions[number]: member for number, member in members.items()}
-        return replace(result, refitted=refitted)
-
-    def repeat(
-        self,
-        result: SearchResult,
-        indices: Sequence[int],
-        make_repeater: Callable[..., Callable[..., Any]],
-        n_rounds: int,
-        options: RunOptions,
-    ) -> SearchResult:
-        """Train some trials again, and join their networks to those of the search.
-
-        Trainings that fail, or are shortened because time runs out, are left out; failures with a
-        warning.
-
-        Parameters
-        ----------
-        result : SearchResult
-            Result of this search.
-        indices : sequence of int
-            Positions of the trials in the catalog, the most important first.
-        make_repeater : callable
-            ``make_repeater(evaluate, records)`` returns an evaluation of
-            ``{"trial": trial_number, "round": k}`` that takes a budget.
-        n_rounds : int
-            Maximum number of times that each trial is trained again.
-        options : RunOptions
-        """
-        records = [result.catalog[k] for k in indices]
-        asked = [
-            {"trial": record.trial_number, "round": k}
-            for k in range(n_rounds)
-            for record in records
-        ]
-        finished, reason = self._train_again(make_repeater, records, asked, options)
-        failures = [record.message for record in finished if record.failed]
-        if not finished and reason:
-            failures = [reason]  # none was recorded
-        if failures:
-            warn_user(
-                f"{len(failures)} of {len(asked)} repeats of the chosen trials failed; the others "
-                f"and the networks of the search predict ({failures[0]}).",
-            )
-        found: dict[int, list[Any]] = {}
-        for record in sorted(finished, key=lambda record: record.trial_number):
-            if record.completed and record.share >= _NEARLY_WHOLE:
-                found.setdefault(record.configuration["trial"], []).append(record.result)
-        head = getattr(self.evaluate, "head", None)
-        repeated = {
-            k: join_trials([record.result, *found[record.trial_number]], head)
-            for k, record in zip(indices, records)
-            if record.trial_number in found
-        }
-        return replace(result, repeated=repeated)
-
-    def _train_again(
-        self,
-        make_evaluation: Callable[..., Callable[..., Any]],
-        records: Sequence[TrialRecord],
-        asked: Sequence[dict[str, int]],
-        options: RunOptions,
-    ) -> tuple[Sequence[TrialRecord], str]:
-        """Train some trials again; return the new records, and the reason if it failed.
-
-        Errors are not raised, so that the search is not lost.
-        """
-        entropy = int(generator(self.entropy, options.name).integers(1, 2**31 - 1))
-        try:
-            evaluation = make_evaluation(self.evaluate, records)
-            again = Search(
-                evaluation,
-                FixedSequence(asked),
-                len(asked),
-                entropy,
-                options=options,
-                seconds=self.seconds,
-            )
-            return again.run().catalog, ""
-        except (Exception, KeyboardInterrupt) as error:
-            return (), f"{type(error).__name__}: {error}"
 
 
 def _record(number: int, configuration: dict[str, Any], seed: int, result: Any) -> TrialRecord:

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from skuq._progress import Progress
@@ -27,6 +28,16 @@ class Store(Protocol):
 
     def add(self, record: TrialRecord) -> Any:
         """Store a trial; it is safe when this returns."""
+
+
+class RetrainingStore(Protocol):
+    """A place for networks of trials that are trained again after the search."""
+
+    def retrained(self, name: str) -> Sequence[TrialRecord]:
+        """Return the records of one round of retraining, such as "repeat-000"."""
+
+    def add_retrained(self, name: str, record: TrialRecord) -> Any:
+        """Store a network of this round, with number and configuration of its trial."""
 
 
 class TrialLog:

@@ -140,6 +140,16 @@ class FunctionInputs:
         self.query_scaling.fit(self.query_points)
         return self
 
+    def take_scales(self, other: FunctionInputs, X: np.ndarray) -> None:
+        """Take the scales of an earlier fit, in place of learning those of X (n, d_u)."""
+        n_before = len(other.scaling.scale_)
+        if n_before != X.shape[1]:
+            raise ValueError(
+                f"`warm_start=True` goes on with a fit of {n_before} features. Got "
+                f"{X.shape[1]} features."
+            )
+        self.scaling, self.query_scaling = other.scaling, other.query_scaling
+
     def points(self, query_points: Any = None) -> np.ndarray:
         """Check the query points (q, d_y) of a prediction; by default those of `fit`."""
         if query_points is None:
@@ -255,6 +265,19 @@ class FunctionTargets:
             mean, scale = low - _MARGIN * spread, (1 + 2 * _MARGIN) * spread
         self.mean_, self.scale_ = mean.reshape(shape), scale.reshape(shape)
         return self
+
+    def take_scales(self, other: FunctionTargets, values: np.ndarray) -> None:
+        """Take the scales of an earlier fit, in place of learning those of values (n, q, m)."""
+        before, now = (
+            other.scale_.shape,
+            (values.shape[1] if self.by_column else 1, values.shape[2]),
+        )
+        if before != now:
+            raise ValueError(
+                f"`warm_start=True` goes on with a fit whose values have scales of shape {before}. "
+                f"Now they have {now}."
+            )
+        self.mean_, self.scale_ = other.mean_, other.scale_
 
     def transform(self, values: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
         """Standardise values (n, q, m) to rows (n * q, m), around `mean_` or other means."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq._seeds import trial_seed
+from skuq._seeds import repeat_seed, trial_seed
 from skuq.catalog._records import (
     FoldedMember,
     Member,
@@ -339,10 +339,15 @@ class MemberRepeater:
             trainer.cancel()
 
     def __call__(self, asked: Mapping[str, int], seed: int, budget: TrialBudget) -> TrialOutcome:
-        """Train the configuration of a trial with another seed, on the folds of the round."""
-        trainer = self._trainers[asked["round"] % len(self._trainers)]
-        configuration = self._trials[asked["trial"]].configuration
-        outcome: TrialOutcome = trainer(configuration, seed, budget)
+        """Train the configuration of a trial with another seed, on the folds of the round.
+
+        The seed depends on the trial and the round only, whatever else is trained again.
+        """
+        trial, number = self._trials[asked["trial"]], asked["round"]
+        trainer = self._trainers[number % len(self._trainers)]
+        outcome: TrialOutcome = trainer(
+            trial.configuration, repeat_seed(trial.seed, number), budget
+        )
         return outcome
 
 

@@ -361,7 +361,7 @@ def test_a_users_own_space(tiny, wave):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("space", slow_after(1, ["toy", None, "benchmark"]))
+@pytest.mark.parametrize("space", slow_after(1, ["toy", "dense", "benchmark"]))
 def test_the_papers_spaces(tiny, wave, space):
     tiny.set_params(search_space=space, n_trials=2, epochs=2)
     frame = tiny.fit(*wave).catalog_.to_frame()
@@ -616,7 +616,7 @@ def test_search_spaces_of_the_wrong_form(tiny, wave, space):
 
 @pytest.mark.slow
 def test_first_prediction_of_many_members_is_quiet(tiny, wave, capfd):
-    tiny.set_params(n_trials=8, n_members=7, min_members=7, search_space=None, epochs=2)
+    tiny.set_params(n_trials=8, n_members=7, min_members=7, search_space="dense", epochs=2)
     tiny.fit(*wave).predict(wave[0])
     assert "WARNING" not in capfd.readouterr().err
 

@@ -14,13 +14,13 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
-from skuq.catalog import Catalog, FoldedMember
+from skuq.catalog import Catalog, FoldedMember, TrialRecord
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import crps_loss
 from skuq.networks import TabularSpace
 from skuq.persistence import dumps, loads
 from skuq.search import StartingWith, SuccessiveHalving
-from skuq.training import MemberRepeater, predict_members
+from skuq.training import MemberRepeater, MemberTrainer, predict_members
 
 # One small architecture, so that few programs are compiled.
 SMALL = {"fixed_architecture": {"n_layers": 1, "width": 32, "embedding": "none", "residual": False}}
@@ -208,6 +208,32 @@ def test_initial_trials_that_the_space_does_not_have(wave, given, match):
         AutoDEUQRegressor(**FAST, initial_trials=given).fit(*wave)
 
 
+def test_a_catalog_without_a_completed_trial_is_no_start(wave):
+    failed = Catalog([TrialRecord(0, status="failed")])
+    with pytest.raises(ValueError, match="must have a completed trial .*Catalog of 1 trials, 0 co"):
+        AutoDEUQRegressor(**FAST, initial_trials=failed).fit(*wave)
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"population_size": 2}, True),
+        ({"population_size": 2, "search": "bo"}, False),
+        ({"population_size": 1}, False),
+        ({}, False),
+    ],
+)
+def test_a_population_that_is_never_full_says_so(tiny_space, settings, warns):
+    model = AutoDEUQRegressor(2, search_space=tiny_space, **settings)
+    model.decisions_ = tiny_space.decisions()
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        model._method.proposer(tiny_space, None)
+    assert [w for w in noted if "all architectures are drawn at random" in str(w.message)] == (
+        noted if warns else []
+    )
+
+
 def test_a_keras_tuner_oracle_takes_no_initial_trials(wave):
     oracle = keras_tuner.oracles.RandomSearchOracle()
     model = AutoDEUQRegressor(**FAST, search=oracle, initial_trials=[{"n_layers": 1}])
@@ -377,6 +403,19 @@ def test_folds_of_a_splitter_are_not_repeated(wave):
     assert model.repeated_ == {} and len(model.fitted_.members) == 2 * len(model.selection_)
 
 
+def test_no_repeat_begins_after_the_deadline(tiny_space, wave, monkeypatch):
+    class Late(MemberRepeater):
+        def __init__(self, *arguments, **settings):
+            raise AssertionError("no time is left")
+
+    monkeypatch.setattr("skuq.estimators._search_estimator.MemberRepeater", Late)
+    settings = {"n_trials": 2, "epochs": 2, "search_space": tiny_space, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", SmallValidationWarning)
+        AutoDEUQRegressor(**settings, repeats=2, max_time=1e-6, min_members=1).fit(*wave)
+
+
 def test_failed_repeats_leave_the_networks_of_the_search(tiny_space, wave, monkeypatch):
     def fail(*arguments):
         raise MemoryError("no room")
@@ -405,11 +444,16 @@ def test_an_interrupted_search_has_no_repeats(tiny_space, wave):
     assert len(model.fitted_.members) == 1 and model.repeated_ == {}
 
 
-def test_a_stored_search_says_that_it_has_no_repeats(wave, tmp_path):
-    model = AutoDEUQRegressor(**{**FAST, "repeats": 1}, catalog_dir=tmp_path).fit(*wave)
-    with pytest.warns(UserWarning, match="with repeats=1 `fit` trains more of them"):
-        again = AutoDEUQRegressor.from_catalog(model.catalog_path_)
-    assert len(again.fitted_.members) < len(model.fitted_.members)
+def test_repeats_of_folds_are_stored(wave, tmp_path, monkeypatch):
+    settings = {**FAST, "repeats": 1, "catalog_dir": tmp_path}
+    model = AutoDEUQRegressor(**settings).fit(*wave)
+    monkeypatch.setattr(MemberTrainer, "__call__", None)  # nothing is trained
+    again = AutoDEUQRegressor(**settings).fit(*wave)
+    loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
+    expected = model.predict(wave[0], return_std=True)
+    for other in (again, loaded):
+        assert other.calibration_ == model.calibration_
+        assert_array_equal(other.predict(wave[0], return_std=True), expected)
 
 
 def test_a_gap_in_a_stored_search_is_filled_by_the_recipe_that_is_missing(wave, tmp_path):
@@ -467,6 +511,37 @@ def test_a_leaderboard_of_a_trial_with_repeats(repeated, wave):
     assert pickled.n_weights.isna().sum() == 1  # not 0: nobody knows
 
 
+def test_a_leaderboard_scores_refitted_networks(tiny_space, wave):
+    X, y = wave
+    model = AutoDEUQRegressor(3, epochs=3, cv=2, search_space=tiny_space, refit=True)
+    board = model.set_params(random_state=0).fit(X, y).leaderboard(X, y).set_index("trial")
+    unit = np.log(model.targets_.scaling.scale_[0])
+    for k, (_, member) in zip(model.selection_.indices, model.member_estimators()):
+        number = model.catalog_[int(k)].trial_number
+        assert board.n_networks[number] == 1
+        assert_allclose(board.new_score[number], -member.log_prob(X, y).mean() - unit, rtol=1e-5)
+
+
+def test_a_member_holds_nothing_of_the_others(tiny_space, wave):
+    model = AutoDEUQRegressor(3, epochs=2, search_space=tiny_space, random_state=0).fit(*wave)
+    (name, member), *others = model.member_estimators()
+    assert others
+    kept = loads(dumps(member), parts={"search_space": tiny_space})
+    weights = [kept.catalog_.member(int(k)).weights for k in kept.catalog_.completed]
+    assert [f"trial{k}" for k, own in enumerate(weights) if own is not None] == [name]
+    assert_array_equal(member.at_severity(0).predict(wave[0]), member.predict(wave[0]))
+
+
+def test_steps_of_a_selection_are_trials_of_the_catalog(fitted):
+    records = [TrialRecord(0, status="failed")]
+    records += [replace(r, trial_number=r.trial_number + 1) for r in fitted.catalog_]
+    later = fitted._copy(catalog_=Catalog(records, fitted.catalog_.held_out)).reselect()
+    assert set(later.selection_.indices) <= {step[0] for step in later.selection_.path}
+    assert [step[0] - 1 for step in later.selection_.path] == [
+        step[0] for step in fitted.selection_.path
+    ]
+
+
 def fitted_without_one_member(model):
     selection = model.selection_
     one = replace(selection, indices=selection.indices[:1], weights=np.ones(1))
@@ -480,6 +555,13 @@ def test_decisions_with_the_name_of_a_column(fitted):
     ]
     board = fitted._copy(catalog_=Catalog(records, fitted.catalog_.held_out)).leaderboard()
     assert (board.decision_weight == 7).all() and board.weight.sum() == pytest.approx(1)
+
+
+def test_decisions_with_the_name_of_a_column_of_the_catalog():
+    configuration = {"score": 7, "message": "hello", "units": 8}
+    (row,) = Catalog([TrialRecord(0, configuration, score=0.5)]).to_frame().to_dict("records")
+    assert (row["score"], row["decision_score"], row["units"]) == (0.5, 7, 8)
+    assert (row["message"], row["decision_message"]) == ("", "hello")
 
 
 def test_a_leaderboard_needs_both_x_and_y(fitted, wave):

@@ -1,5 +1,6 @@
 import pickle
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,6 +26,7 @@ from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
     KFold,
+    RepeatedKFold,
     StratifiedGroupKFold,
     StratifiedKFold,
     cross_val_predict,
@@ -108,7 +110,8 @@ def test_calibration_is_learnt_out_of_fold():
         mean, std = BayesianRidge().fit(X[train], y[train]).predict(X[test], return_std=True)
         squares[test] = ((y[test] - mean) / std) ** 2
     assert_allclose(model.scale_, np.sqrt(squares.mean()))
-    two = clone(model).set_params(n_jobs=2).fit(X, y)
+    with joblib.parallel_config("threading"):
+        two = clone(model).set_params(n_jobs=2).fit(X, y)
     assert two.scale_ == model.scale_
 
 
@@ -158,6 +161,27 @@ def test_weights_are_repeats():
     assert_allclose(
         model.predict(X), TooSure().fit(X_train[::2], y_train[::2]).predict(X), rtol=1e-9
     )
+
+
+def test_repeated_folds_count_a_row_once():
+    X, y = line(40)
+    cv = RepeatedKFold(n_splits=4, n_repeats=5, random_state=0)
+    model = CalibratedUncertaintyRegressor(TooSure(), "conformal", cv=cv).fit(X, y)
+    assert len(model.scores_) == 200
+    # 40 rows reach a coverage of 40 / 41, however often each is predicted.
+    with pytest.raises(ValueError, match="reach a coverage of 0.9756"):
+        model.predict_interval(X, 0.98)
+
+
+@pytest.mark.parametrize("method", ["temperature", "vector"])
+def test_priors_do_not_outweigh_rows_beside_a_heavy_one(method):
+    X, y = load_iris(return_X_y=True)
+    fitted = GaussianNB().fit(X, y)
+    expected = CalibratedUncertaintyClassifier(fitted, method, cv="prefit").fit(X, y)
+    # The class of the first row is certain, so that its weight must not change anything.
+    weight = np.r_[150.0, np.ones(149)]
+    model = CalibratedUncertaintyClassifier(fitted, method, cv="prefit").fit(X, y, weight)
+    assert_allclose(model.predict_proba(X), expected.predict_proba(X), atol=0.01)
 
 
 @pytest.mark.slow
@@ -279,6 +303,9 @@ def test_bad_input():
         CalibratedUncertaintyRegressor(GaussianProcessRegressor()).fit(X, y, np.ones(30))
     with pytest.raises(ValueError, match="n_samples=1"):
         CalibratedUncertaintyRegressor(TooSure()).fit(X[:1], y[:1])
+    with pytest.raises(ValueError, match="rows with positive weights. Got n_samples=1"):
+        fitted = TooSure().fit(X, y)
+        CalibratedUncertaintyRegressor(fitted, cv="prefit").fit(X, y, np.arange(30) == 3)
     with pytest.raises(ValueError, match="finite numbers"):
         CalibratedUncertaintyRegressor(TooSure(np.nan)).fit(X, y)
     with pytest.raises(ValueError, match="target y is None"):
@@ -288,7 +315,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="method"):
         CalibratedUncertaintyRegressor(TooSure(), "best").fit(X, y)
     model = CalibratedUncertaintyRegressor(TooSure(), "conformal").fit(X, y)
-    with pytest.raises(ValueError, match="30 calibration rows reach a coverage of 0.96"):
+    with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9677. Got 0.99"):
         model.predict_interval(X, 0.99)
     with pytest.raises(ValueError, match="NaN"):
         model.fit(X, np.full(30, np.nan))

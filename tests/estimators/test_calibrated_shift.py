@@ -1,5 +1,6 @@
 """Calibration in groups, under covariate shift and in time."""
 
+import datetime
 import time
 import warnings
 
@@ -9,10 +10,14 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.dummy import DummyRegressor
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from small_models import TooSure
 
 from skuq import (
@@ -118,6 +123,21 @@ def test_scale_of_a_group_by_hand(line):
     with pytest.warns(CalibrationWarning, match="1 of 2 rows are of groups without"):
         _, std = model.predict([[0.0, 5.0], [0.0, 0.0]], return_std=True)
     assert_allclose(std[0], line.std_ * np.sqrt(np.mean(z**2)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_groups_that_are_predicted_exactly_do_not_depend_on_the_unit(method):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=300), np.arange(300) % 3])
+    y = np.where(X[:, 1] == 0, 0, rng.normal(size=300))
+    widths = []
+    for unit in (1.0, 1e-6):
+        zero = DummyRegressor(strategy="constant", constant=0.0)
+        model = CalibratedUncertaintyRegressor(zero, method, groups=1, cv=3).fit(X, unit * y)
+        widths.append(np.diff(model.predict_interval(X, 0.9)[:3], axis=1) / unit)
+    assert_allclose(widths[1], widths[0], rtol=1e-6)
+    exact = clone(model).fit(X, 0 * y)
+    assert (np.diff(exact.predict_interval(X, 0.9), axis=1) < 1e-100).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -314,6 +334,38 @@ def test_truths_out_of_order_and_missing(line):
     assert not hasattr(model, "drift_") and not hasattr(model, "last_time_")
 
 
+@pytest.mark.parametrize(
+    "times",
+    [
+        pd.date_range("2020", periods=4, tz="UTC"),
+        pd.period_range("2020", periods=4, freq="M"),
+        [datetime.date(2020, month, 1) for month in (1, 2, 3, 4)],
+        ["2020-01", "2020-02", "2020-03", "2020-04"],
+        pd.Series([1, 2, 3, 4], index=[7, 8, 9, 9]),
+    ],
+)
+def test_times_of_all_kinds_are_saved(times, line):
+    X, y = two_groups(60)
+    model = CalibratedUncertaintyRegressor(line, cv="prefit").fit(X, y)
+    model.partial_calibrate(X[:3], y[:3], time=times[:3])
+    copy = loads(dumps(model), trusted=TRUSTED)
+    with pytest.raises(ValueError, match="have been learnt already"):
+        copy.partial_calibrate(X[:1], y[:1], time=times[:1])
+    with pytest.raises(ValueError, match="must be of one kind"):
+        copy.partial_calibrate(X[:1], y[:1], time=[{}])
+    assert copy.partial_calibrate(X[:1], y[:1], time=times[3:]).drift_.n_rows == 4
+
+
+def test_truths_far_away_are_survived_and_told(line):
+    X, y = two_groups(100)
+    model = CalibratedUncertaintyRegressor(line, cv="prefit").fit(X, y)
+    before = model.predict_interval(X)
+    with pytest.warns(CalibrationWarning, match=r"3.7e\+307 predicted std") as caught:
+        model.partial_calibrate(X[:2], [1e308, -1e308])
+    assert caught[0].filename == __file__
+    assert_allclose(model.predict_interval(X), before, rtol=0.1, atol=0.5)
+
+
 def test_labels_mend_a_change():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 2))
@@ -381,7 +433,7 @@ def test_weighted_conformal_by_hand():
     # Errors 1, 2, 3, 4 of normals with std 1 and weights 4, 3, 2, 1; a new row of weight 2.
     normal = GaussianMixture(np.zeros((1, 4)), np.ones((1, 4)))
     rows = CalibrationRows(
-        np.zeros((4, 1)), (normal,), np.array([1.0, -2, 3, -4]), np.array([4.0, 3, 2, 1])
+        np.zeros((4, 1)), (normal,), np.array([1.0, -2, 3, -4]), np.array([4.0, 3, 2, 1]) / 2.5
     )
     calibration = learn_calibration(rows, "conformal")
     scale = np.sqrt((4 * 1 + 3 * 4 + 2 * 9 + 1 * 16) / 10)
@@ -416,6 +468,44 @@ def test_a_target_without_overlap_warns():
     model.calibration_rows_ = None
     with pytest.raises(ValueError, match="fit again"):
         model.recalibrate(X)
+
+
+def test_weights_of_fit_are_repeats_for_the_density_ratio():
+    rng = np.random.default_rng(0)
+    X, y = growing_noise(400, 0)
+    repeats = np.where(X[:, 0] > 0, 6, 1)  # which are more like the target than the rows are
+    target, _ = growing_noise(400, 1, shift=1.0)
+    line = TooSure().fit(X, y)
+    weighted = CalibratedUncertaintyRegressor(line, cv="prefit").fit(X, y, repeats)
+    repeated = CalibratedUncertaintyRegressor(line, cv="prefit")
+    repeated.fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats))
+    assert_allclose(weighted.scale_, repeated.scale_)
+    for model in (weighted, repeated):
+        model.recalibrate(target)
+    assert_allclose(weighted.scale_, repeated.scale_, rtol=0.05)
+    ratios = weighted.density_ratio_, repeated.density_ratio_
+    assert_allclose(ratios[0].auc, ratios[1].auc, atol=0.03)
+    new = rng.normal(size=(5, 2))
+    assert_allclose(ratios[0].weights(new), ratios[1].weights(new), rtol=0.2)
+    assert ratios[0].n_effective < 400
+    # A classifier in a pipeline gets them too; one that takes none is refused.
+    weighted.recalibrate(target, classifier=make_pipeline(StandardScaler(), GaussianNB()))
+    with pytest.raises(TypeError, match="must take `sample_weight`"):
+        weighted.recalibrate(target, classifier=KNeighborsClassifier())
+
+
+def test_classifiers_that_cannot_tell_the_target_apart():
+    X, y = growing_noise(100, 0)
+    model = CalibratedUncertaintyRegressor(TooSure(), cv=2).fit(X, y)
+    with pytest.raises(TypeError, match="must have predict_proba"):
+        model.recalibrate(X, classifier=LinearSVC())
+    bag = make_pipeline(CountVectorizer(), LogisticRegression())
+    words = ["much rain" if value else "no rain" for value in y > 0]
+    classes = CalibratedUncertaintyClassifier(bag, cv=2).fit(words, y > 0)
+    with pytest.raises(ValueError, match="needs the argument `classifier`"):
+        classes.recalibrate(words)
+    assert not hasattr(classes, "density_ratio_")
+    assert classes.recalibrate(words, classifier=bag).density_ratio_.auc < 0.7
 
 
 def test_the_same_distribution_leaves_the_calibration():

@@ -9,16 +9,19 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.preprocessing import OneHotEncoder
 from tiers import slow_after
 
 import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq._space import Space
 from skuq.catalog import Catalog, CatalogFolder
+from skuq.estimators._durable import _plain
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
 from skuq.networks import GaussianHead
-from skuq.training import MemberTrainer
+from skuq.training import MemberRepeater, MemberTrainer
 
 
 @pytest.fixture
@@ -134,6 +137,37 @@ def test_other_data_or_settings_are_another_search(search, trained, tmp_path):
     assert len(trained) == 18
 
 
+def test_long_transformers_are_told_apart_by_their_parameters():
+    def transformer(rare):
+        steps = [(OneHotEncoder(min_frequency=9), [f"column {k}"]) for k in range(20)]
+        steps[9][0].set_params(min_frequency=rare)
+        return make_column_transformer(*steps)
+
+    one, same, other = transformer(1), transformer(1), transformer(3)
+    assert repr(one) == repr(other)  # scikit-learn leaves the middle out
+    assert _plain(one) == _plain(same) != _plain(other)
+
+
+def test_a_catalog_to_start_from_is_known_by_its_trials(search, trained, tmp_path):
+    X, y = table()
+
+    def start(units):
+        configuration = {"units": units, "activation": "relu"}
+        result = search(1, initial_trials=[configuration], catalog_dir=None).fit(X, y)
+        return result.catalog_
+
+    catalogs = [start(units) for units in (8, 10)]
+    assert repr(catalogs[0]) == repr(catalogs[1])
+    for catalog in [*catalogs, catalogs[0]]:
+        model = search(1, initial_trials=catalog).fit(X, y)
+        assert model.catalog_[0].configuration == catalog[0].configuration
+    assert len(trained) == 4 and len(folders(tmp_path)) == 2
+    # A stored search is known by its trials too, wherever it is.
+    for path in folders(tmp_path):
+        search(1, initial_trials=path).fit(X, y)
+    assert len(trained) == 4
+
+
 def test_the_folder_of_one_search_is_for_it_alone(search, tmp_path):
     X, y = table()
     path = search(2).fit(X, y).catalog_path_
@@ -196,6 +230,16 @@ def test_from_catalog_is_what_fit_gave(search, trained, tiny_space):
     loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_, search_space=tiny_space)
     assert len(clone(loaded).set_params(n_trials=7).fit(X, y).catalog_) == 7
     assert len(trained) == 7
+
+
+def test_from_catalog_takes_the_first_trials_as_fit_does(search):
+    X, y = table()
+    path = search(4).fit(X, y).catalog_path_
+    fewer = search(2).fit(X, y)
+    loaded = AutoDEUQRegressor.from_catalog(path)
+    assert [r.trial_number for r in loaded.catalog_] == [0, 1]
+    assert_array_equal(loaded.predict(X), fewer.predict(X))
+    assert len(AutoDEUQRegressor.from_catalog(path, n_trials=4).catalog_) == 4
 
 
 def test_from_catalog_takes_a_search_that_goes_on(search, monkeypatch):
@@ -314,6 +358,86 @@ def test_a_folder_says_what_the_last_fit_said(search, tmp_path):
     size = (model.catalog_path_ / "estimator.skuq").stat().st_size
     model.set_params(n_trials=6).fit(X, y)  # fitted before: nothing of that goes into the file
     assert (model.catalog_path_ / "estimator.skuq").stat().st_size < 1.1 * size
+
+
+def test_repeats_that_are_there_are_not_trained_again(search, trained):
+    X, y = table()
+    model = search(repeats=2).fit(X, y)
+    n_chosen = len(model.selection_)
+    assert len(trained) == 4 + 2 * n_chosen
+    again = search(repeats=2).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
+    assert len(trained) == 4 + 2 * n_chosen
+    for other in (again, loaded):
+        assert_array_equal(other.predict(X, return_std=True), model.predict(X, return_std=True))
+        # They are no trials of the search.
+        assert other.catalog_.to_frame().equals(model.catalog_.to_frame())
+        assert other.leaderboard().equals(model.leaderboard())
+    fewer = AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=1)
+    assert len(fewer.fitted_.members) == 2 * n_chosen
+    assert_array_equal(fewer.predict(X), search(repeats=1).fit(X, y).predict(X))
+    plain = search(repeats=0).fit(X, y)
+    assert len(plain.fitted_.members) == n_chosen and len(trained) == 4 + 2 * n_chosen
+
+
+def test_more_repeats_or_members_train_the_missing_ones(search, trained):
+    X, y = table()
+    first = search(repeats=1, n_members=2).fit(X, y)
+    del trained[:]
+    more = search(repeats=2, n_members=4, selection="top").fit(X, y)
+    n_common = len({*first.selection_.indices} & {*more.selection_.indices})
+    assert len(trained) == 8 - n_common
+    whole = search(repeats=2, n_members=4, selection="top", catalog_dir=None).fit(X, y)
+    assert_array_equal(more.predict(X), whole.predict(X))
+    with pytest.warns(UserWarning, match="4 of 12 repeats of the chosen trials are not stored"):
+        AutoDEUQRegressor.from_catalog(more.catalog_path_, repeats=3)
+
+
+def test_repeats_that_were_cut_off_go_on(search, trained, monkeypatch):
+    X, y = table()
+    repeat, settings = MemberRepeater.__call__, {"repeats": 2, "n_members": 2, "selection": "top"}
+
+    def cut_off(self, *arguments):
+        if len(trained) == 6:
+            raise SystemExit
+        return repeat(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(MemberRepeater, "__call__", cut_off)
+        search(**settings).fit(X, y)
+    model = search(**settings).fit(X, y)
+    assert len(trained) == len(set(trained)) == 8
+    assert_array_equal(model.predict(X), search(**settings, catalog_dir=None).fit(X, y).predict(X))
+
+
+def test_failed_and_damaged_repeats_are_trained_again(search, trained, monkeypatch):
+    X, y = table()
+    settings = {"repeats": 2, "n_members": 2, "selection": "top"}
+
+    def fail(self, *arguments):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="4 of 4 repeats"):
+        patch.setattr(MemberRepeater, "__call__", fail)
+        search(**settings).fit(X, y)
+    model = search(**settings).fit(X, y)
+    assert len(trained) == 8
+    file = next(iter((model.catalog_path_ / "repeat-001").glob("trial-*.skuq")))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match=r"repeat-001/trial-00000\d.skuq cannot be read"):
+        again = search(**settings).fit(X, y)
+    assert len(trained) == 9
+    assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_a_warm_start_keeps_repeats(search, trained):
+    X, y = table()
+    model = search(catalog_dir=None, warm_start=True, repeats=1, n_members=2).fit(X, y)
+    expected, n_trained = model.predict(X), len(trained)
+    assert_array_equal(model.fit(X, y).predict(X), expected)
+    assert len(trained) == n_trained
 
 
 def test_a_folder_may_be_moved(search, trained, tmp_path, tiny_space):

@@ -23,7 +23,7 @@ from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.estimators import _neon_conditioned
 from skuq.estimators._neon_conditioned import _conditioned_directions, _left_out
-from skuq.networks._operator import OperatorNetwork
+from skuq.networks._operator import Derivatives, OperatorNetwork
 from skuq.networks._plan import ARRAYS
 
 layers = keras.layers
@@ -101,36 +101,48 @@ def test_derivatives_by_the_weights_are_those_of_differences(network):
     raw, tangents = network.tangents(ARRAYS, weights, directions, x)
     assert_allclose(raw, network(ARRAYS, weights, x)[0], atol=1e-12)
     flat = np.concatenate([v.reshape(3, -1) for v in directions], axis=1)
-    by_jacobian = (network.jacobian(weights, x) @ flat.T).T.reshape(tangents.shape)
+    pairs = np.concatenate(
+        [np.repeat(x[:, :3], 2, axis=0), np.resize(x[:, 3:], (10, x.shape[1] - 3))], 1
+    )
+    for found, expected in zip(
+        network.tangents(ARRAYS, weights, directions, pairs, n_queries=2),
+        network.tangents(ARRAYS, weights, directions, pairs),
+    ):
+        assert_allclose(found, expected, atol=1e-12)
+    derivatives = network.derivatives(weights, x)
+    along = derivatives.along(flat).reshape(tangents.shape)
+    jacobian = derivatives.back(np.eye(raw.size))
+    assert_allclose(derivatives.raw, raw, atol=1e-12)
+    assert_allclose(derivatives.gram(), jacobian @ jacobian.T, atol=1e-8)
     for s in range(3):
         up, down = (
             network(ARRAYS, [v + h * d[s] for v, d in zip(weights, directions)], x)[0]
             for h in (1e-6, -1e-6)
         )
         assert_allclose(tangents[s], (up - down) / 2e-6, atol=1e-6)
-        assert_allclose(by_jacobian[s], tangents[s], atol=1e-8)
+        assert_allclose(along[s], tangents[s], atol=1e-8)
+        assert_allclose(jacobian @ flat[s], tangents[s].ravel(), atol=1e-8)
 
 
 class Process:
-    """A Gaussian process of 40 values of which 30 are known, as `_Tangents` has it."""
+    """A Gaussian process of n values with the given derivatives (n, 200), as `_Tangents` has it."""
 
-    def __init__(self, rng):
-        self.jacobian = rng.normal(size=(40, 200))
-        gram = self.jacobian @ self.jacobian.T
-        self.unit = np.trace(gram) / 40
+    def __init__(self, jacobian, values, unit=None):
+        n = len(values)
+        self.derivatives = Derivatives(values[:, None], ((jacobian, np.ones((1, n, 1))),))
+        self.values = values
+        gram = self.derivatives.gram()
+        self.unit = np.trace(gram) / n if unit is None else unit
         self.gram = gram / self.unit
-        self.values = rng.normal(size=40)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_directions_are_draws_of_a_gaussian_process(noise):
     rng = np.random.default_rng(0)
-    process, y = Process(rng), rng.normal(size=40)
-    known = Process(rng)
-    for name in ("jacobian", "values"):
-        setattr(known, name, getattr(process, name)[:30])
-    known.unit, known.gram = process.unit, process.gram[:30, :30]
-    found = _conditioned_directions(known, y[:30], noise, 20_000, 0.5, rng) @ process.jacobian.T
+    jacobian, values, y = rng.normal(size=(40, 200)), rng.normal(size=40), rng.normal(size=40)
+    process = Process(jacobian, values)
+    known = Process(jacobian[:30], values[:30], process.unit)
+    found = _conditioned_directions(known, y[:30], noise, 20_000, 0.5, 200, rng) @ jacobian.T
     inverse = np.linalg.inv(known.gram + (noise + 1e-7) * np.eye(30))
     cross = process.gram[:, :30]
     mean = process.values + cross @ inverse @ (y - process.values)[:30]

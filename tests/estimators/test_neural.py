@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,7 @@ from skuq import (
 from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import GaussianHead
+from skuq.networks import CategoricalHead, GaussianHead
 from skuq.tables import TrainingData
 from skuq.training._engine import programs
 
@@ -501,3 +502,17 @@ def test_a_stored_model_predicts_without_a_backend(table, tmp_path):
     X, y = table
     models = [clone(REGRESSORS[0]).fit(X, y), clone(CLASSIFIERS[2]).fit(X, y > 100)]
     assert_predicts_without_a_backend([(model, X) for model in models], tmp_path)
+
+
+@pytest.mark.parametrize("kind", [HyperDeepEnsembleRegressor, HyperDeepEnsembleClassifier])
+def test_a_second_member_has_real_weight_whatever_the_loss(kind):
+    classifies = kind is HyperDeepEnsembleClassifier
+    y = np.tile([0.0, 1.0], 20)[:, None]
+    good = np.c_[1 - y, y] * 8.0 if classifies else y
+    pool = [SimpleNamespace(held_out=scale * good) for scale in (1.0, -1.0, -0.5)]
+    data = SimpleNamespace(y_valid=y, weight_valid=np.ones(40))
+    head = CategoricalHead(2) if classifies else None  # squared error
+    method = kind._method_class(kind(3))
+    weights = method._select(pool, head, data, min_members=2).weights
+    assert_allclose(np.sort(weights)[-1], 0.75, atol=0.1)
+    assert len(method._select(pool, head, data, min_members=1)) == 1

@@ -49,9 +49,27 @@ def test_worst_run_is_the_worst_of_all_runs():
         inside = rng.random(40) < 0.8
         shortest = int(np.ceil(share * 40))
         every = [inside[i:j].mean() for i in range(40) for j in range(i + shortest, 41)]
-        worst, first, last = _worst_run(inside, share)
+        worst, first, last = _worst_run(inside, np.arange(40), share)
         assert_allclose(worst, min(every))
         assert_allclose(inside[first : last + 1].mean(), worst)
+
+
+def test_worst_run_takes_equal_projections_together():
+    rng = np.random.default_rng(0)
+    projected = np.sort(rng.integers(0, 6, 40))
+    inside = rng.random(40) < 0.8
+    edges = np.r_[0, np.flatnonzero(np.diff(projected)) + 1, 40]
+    every = [inside[i:j].mean() for i in edges for j in edges if j - i >= 4]
+    worst, first, last = _worst_run(inside, projected, 0.1)
+    assert_allclose(worst, min(every))
+    assert {first, last + 1} <= set(edges)
+
+
+def test_worst_slab_without_rows_to_judge_is_nan():
+    X = np.arange(20.0)[:, None]
+    order = np.random.RandomState(0).permutation(20)
+    y = np.where(np.arange(20) == order[0], 5.0, 0.0)  # the only row outside is in the first half
+    assert np.isnan(worst_slab_coverage(y, y * 0 - 1, y * 0 + 1, X, n_directions=0, random_state=0))
 
 
 def test_worst_slab_finds_what_is_not_covered_and_nothing_else():

@@ -130,7 +130,7 @@ def test_tracker_by_hand():
     assert_allclose(tracker.drift(()).spread, 1) and tracker.drift(()).shift == 0
 
 
-@pytest.mark.parametrize("change", ["none", "shift", "wide", "slow"])
+@pytest.mark.parametrize("change", ["none", "shift", "wide", "slow", "huge", "tiny"])
 def test_tracker_follows(change):
     rng = np.random.default_rng(0)
     scores = rng.normal(size=3000)
@@ -138,6 +138,10 @@ def test_tracker_follows(change):
         scores = scores + 3
     elif change == "wide":
         scores = 4 * scores
+    elif change == "huge":
+        scores = 100 * scores
+    elif change == "tiny":
+        scores = 0.1 * scores
     elif change == "slow":
         scores = scores * np.linspace(1, 4, 3000)
     tracker, held = QuantileTracker.start(), []
@@ -147,14 +151,34 @@ def test_tracker_follows(change):
         held.append((low <= block) & (block <= high))
         tracker = tracker.updated(block[:, None])
     held = np.concatenate(held)
-    assert 0.87 < held[500:].mean() < 0.92
-    assert held[:500].mean() > 0.8
+    assert 0.87 < held[500:].mean() < (0.97 if change == "tiny" else 0.92)
+    assert held[:500].mean() > (0.65 if change == "huge" else 0.8)
     drift = tracker.drift(())
-    true = {"none": (0, 1), "shift": (3, 1), "wide": (0, 4), "slow": (0, 4)}[change]
+    true = {
+        "none": (0, 1),
+        "shift": (3, 1),
+        "wide": (0, 4),
+        "slow": (0, 4),
+        "huge": (0, 100),
+        "tiny": (0, 0.1),
+    }[change]
     assert_allclose([drift.shift, drift.spread], true, atol=0.25 * true[1], rtol=0.15)
     assert abs(drift.coverage - 0.9) < 0.04
     assert drift.n_rows == 3000
     assert (np.diff(tracker.quantiles[:, 0]) > 0).all()
+
+
+def test_tracker_survives_infinite_scores():
+    tracker = QuantileTracker.start().updated(np.array([[np.inf], [-np.inf], [1e200], [0.1]]))
+    assert np.isfinite(tracker.positions).all() and np.isfinite(tracker.energy).all()
+    assert_allclose(tracker.weights.sum(), 1)
+    # Losses beyond all quantiles are the same but for a constant.
+    near = QuantileTracker.start().updated(np.array([[50.0], [-50.0], [50.0], [0.1]]))
+    assert_allclose(tracker.weights, near.weights)
+    # A truth that overflows in units of the standard deviation.
+    with np.errstate(over="ignore"):
+        scores = normal_scores(normal([0.0, 0.0], 1e-10), np.array([1e300, 0]))
+    assert_array_equal(scores, [np.inf, 0])
 
 
 def test_logit_tracker_follows_labels():

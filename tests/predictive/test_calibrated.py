@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from skuq.predictive import (
     CategoricalMixture,
@@ -83,7 +83,7 @@ def test_moments_of_the_identity_are_those_of_the_base():
 def test_levels_are_the_weighted_distribution_of_pit():
     rng = np.random.default_rng(0)
     pit, weight = rng.beta(2, 5, 4000), rng.uniform(size=4000)
-    predicted, observed = fit_levels(pit, weight)
+    predicted, observed = fit_levels(pit, weight, 4000)
     assert_allclose(
         np.interp([0.1, 0.3, 0.6], predicted, observed),
         stats.beta(2, 5).cdf([0.1, 0.3, 0.6]),
@@ -91,9 +91,10 @@ def test_levels_are_the_weighted_distribution_of_pit():
     )
     assert (np.diff(predicted) > 0).all() and (np.diff(observed) > 0).all()
     assert (predicted[0], predicted[-1], observed[0], observed[-1]) == (0, 1, 0, 1)
-    piled, _ = fit_levels(np.r_[np.zeros(50), np.ones(50)], np.ones(100))
+    piled, _ = fit_levels(np.r_[np.zeros(50), np.ones(50)], np.ones(100), 99.99999999)
+    assert len(piled) == 11
     assert (np.diff(piled) > 0).all()
-    assert_allclose(fit_levels(np.array([0.3]), np.ones(1)), [[0, 1], [0, 1]])
+    assert_allclose(fit_levels(np.array([0.3]), np.ones(1), 1), [[0, 1], [0, 1]])
 
 
 def test_weighted_quantile_is_that_of_repeats():
@@ -116,6 +117,16 @@ def test_temperature_is_most_likely_and_known():
     r = (0.3 / 0.4) ** 1000  # every power itself is 0 in floating point
     expected = np.array([[r, r, 1.0]]) / (1 + 2 * r)
     assert_allclose(tempered(np.array([[0.3, 0.3, 0.4]]), 1e-3), expected, rtol=1e-9)
+
+
+def test_temperature_of_classes_that_are_all_right_is_not_0():
+    # Without a prior the most likely temperature is 0, whatever the probabilities.
+    proba, codes = np.tile([0.3, 0.7], (10, 1)), np.ones(10, dtype=int)
+    found = fit_temperature(proba, codes, np.ones(10))
+    grid = np.exp(np.linspace(-4, 1, 2001))
+    nll = 10 * np.log1p((3 / 7) ** (1 / grid)) + 0.5 * np.log(grid) ** 2
+    assert_allclose(found, grid[nll.argmin()], rtol=1e-2)
+    assert 0.2 < found < 0.7
 
 
 @pytest.fixture(params=[(4,), (4, 2)], ids=["one output", "two outputs"])
@@ -191,7 +202,7 @@ def test_conformal_intervals_take_the_next_score(shape):
             model.interval(coverage), np.stack([model.mean - radius, model.mean + radius], axis=1)
         )
     assert_array_equal(model.quantile(0.5), model.mean)
-    with pytest.raises(ValueError, match="9 calibration rows reach a coverage of 0.9. Got 0.95"):
+    with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9. Got 0.95"):
         model.interval(0.95)
 
 
@@ -201,6 +212,10 @@ def test_conformal_cdf_counts_scores():
     below = np.searchsorted(model.scores, 0.5)
     reach = below / 10
     assert_allclose(model.cdf(model.mean + z * model.std), [0.5, 0.5 + reach / 2, 0.5 - reach / 2])
+    # At a score itself, the cdf has risen already: P(Y <= y) is right-continuous.
+    normal = GaussianMixture(np.zeros((1, 2)), np.ones((1, 2)))
+    exact = ConformalMixture(normal, np.array([1.0, 2, 3]), np.array([0.25, 0.5, 0.75]))
+    assert_allclose(exact.cdf([2.0, -2.0]), [0.5 + 0.5 * 2 / 4, 0.5 - 0.5 * 1 / 4])
     y = np.zeros(3)
     assert_array_equal(model.log_prob(y), model.base.log_prob(y))
     assert_array_equal(model.sample(2, 0), model.base.sample(2, 0))
@@ -218,7 +233,7 @@ def test_isotonic_map_is_found_back():
     # y comes from a distribution whose levels are a known map of the predicted ones.
     levels = np.random.default_rng(0).uniform(size=3000)
     y = stats.norm.ppf(np.interp(levels, *KNOTS[::-1]))
-    predicted, observed = fit_levels(stats.norm.cdf(y), np.ones(len(y)))
+    predicted, observed = fit_levels(stats.norm.cdf(y), np.ones(len(y)), len(y))
     grid = np.linspace(0.05, 0.95, 10)
     assert_allclose(np.interp(grid, predicted, observed), np.interp(grid, *KNOTS), atol=0.04)
 
@@ -233,6 +248,15 @@ def test_groups_that_differ_by_chance_get_one_variance():
     found = pool_variances(true, np.array([500.0, 500.0, 500.0, 500.0, 1.0]))
     assert_allclose(found[:4], true[:4], rtol=0.05)
     assert 0.01 < found[4] < 1
+    assert_allclose(pool_variances(np.array([0.0, 0.0]), np.ones(2)), 0)
+    assert_allclose(pool_variances(np.array([0.0, 4.0]), np.ones(2)), 4)
+
+
+def test_groups_that_differ_by_hardly_more_than_chance():
+    # The differences of two groups of variances 1 and e**a exceed what chance explains by 1e-12.
+    degrees = np.array([10.0, 10.0])
+    a = 2 * np.sqrt(special.polygamma(1, 5.0) + 1e-12)
+    assert_allclose(pool_variances(np.exp([0, a]), degrees), (1 + np.exp(a)) / 2)
 
 
 def test_pooling_finds_the_prior_of_simulated_variances():

@@ -349,7 +349,9 @@ def long_training():
 def test_a_training_ends_when_its_time_is_over(way, long_training):
     trainer, configuration = long_training
     started = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"^The trial took longer than trial_timeout=1 s\.$"):
+    with pytest.raises(
+        TimeoutError, match=r"^The trial took longer than trial_timeout=1 s and was ended\.$"
+    ):
         if way == "alone":
             trainer(configuration, 1)
         else:

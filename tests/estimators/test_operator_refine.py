@@ -1,0 +1,125 @@
+"""Fits of operator networks that go further: double precision, and warm starts."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from operators import QUERIES, SMALL, VALUES, WAVE_SETTINGS, inputs, waves
+from scipy.optimize import least_squares
+from sklearn.base import clone
+
+from skuq import NEONRegressor, OperatorEnsembleRegressor
+from skuq.networks._operator import Derivatives
+from skuq.training import _refine
+from skuq.training._refine import levenberg_marquardt
+
+U = inputs(len(VALUES))
+
+
+def rms_at_data(model, u):
+    """Root mean square of the members' own errors at their data, in units of Y's scale."""
+    draws = model.sample_y(u, 20, 0)
+    return np.sqrt(np.mean((draws - waves(u)[..., None]) ** 2)) / waves(u).std()
+
+
+def ensemble(**changes):
+    settings = {"query_points": WAVE_SETTINGS["query_points"], "noise": 0.0, "random_state": 0}
+    small = {"encoder_units": (16,), "latent": 16, "decoder_units": (16, 16), "steps": 300}
+    return OperatorEnsembleRegressor(2, **{**settings, **small, **changes})
+
+
+@pytest.fixture(scope="module")
+def plain():
+    u = inputs(10)
+    return ensemble().fit(u, waves(u))
+
+
+def test_refined_members_meet_the_data_with_their_priors(plain):
+    u = inputs(10)
+    refined = ensemble(refine=True).fit(u, waves(u))
+    assert rms_at_data(plain, u) > 1e-2
+    assert rms_at_data(refined, u) < 3e-4
+    far = inputs(10) + 2.0
+    assert refined.predict_uncertainty(far).epistemic.mean() > 100 * rms_at_data(refined, u)
+
+
+def test_many_values_are_refined_by_lbfgs(monkeypatch, plain):
+    monkeypatch.setattr(_refine, "MAX_DUAL_VALUES", 10)
+    monkeypatch.setattr(_refine, "_MAX_LBFGS_STEPS", 60)
+    monkeypatch.setattr(_refine, "_ROWS_AT_ONCE", 37)
+    u = inputs(10)
+    refined = ensemble(refine=True).fit(u, waves(u))
+    assert rms_at_data(refined, u) < 0.3 * rms_at_data(plain, u)
+
+
+def test_steps_of_levenberg_and_marquardt_find_scipys_minimum():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 2))
+    targets = 1.5 * np.tanh(x @ [1.0, -0.5]) + 0.1 * rng.normal(size=30)
+    root = rng.uniform(0.5, 2, size=30)
+
+    def derivatives(flat):  # fewer weights than values: there is one minimum nearby
+        raw = np.tanh(x @ flat[:2]) * flat[2]
+        slope = (1 - np.tanh(x @ flat[:2]) ** 2) * flat[2]
+        jacobian = np.column_stack([slope[:, None] * x, np.tanh(x @ flat[:2])])
+        return Derivatives(raw[:, None], ((jacobian, np.ones((1, 30, 1))),))
+
+    start = np.array([0.3, -0.2, 0.5])
+    found = levenberg_marquardt(derivatives, start, targets, root)
+    other = least_squares(lambda w: root * (derivatives(w).raw[:, 0] - targets), start, xtol=1e-14)
+    assert_allclose(found, other.x, rtol=1e-4)
+
+
+def test_rows_of_weight_zero_are_not_met():
+    u, weight = inputs(10), np.r_[np.ones(9), 0.0]
+    values = waves(u)
+    values[9] += 5 * values.std()
+    model = ensemble(refine=True).fit(u, values, sample_weight=weight)
+    error = np.abs(model.predict(u) - values).mean(axis=1)
+    assert error[:9].max() < 1e-2 * error[9]
+
+
+def test_a_warm_start_goes_on_from_weights_and_scales():
+    u = inputs(10)
+    model = ensemble(warm_start=True).fit(u[:8], waves(u[:8]))
+    first = model.fitted_
+    model.set_params(steps=1, learning_rate=1e-12).fit(u, waves(u))
+    for before, after in zip(first.draws.members, model.fitted_.draws.members):
+        assert_allclose(after.weights, before.weights, atol=1e-6)
+        for frozen, same in zip(before.state, after.state):
+            assert_allclose(same, frozen)
+    assert_allclose(model.fitted_.inputs.scaling.mean_, first.inputs.scaling.mean_)
+    assert_allclose(model.predict(u), first.distribution(u).mean, rtol=1e-3, atol=1e-4)
+
+
+def test_conditioned_prior_closes_at_new_data_after_a_warm_start():
+    u = inputs(10)
+    model = NEONRegressor(
+        **{**WAVE_SETTINGS, "noise": 0.0, "steps": 300, "warm_start": True, "refine": True}
+    )
+    model.fit(u[:9], waves(u[:9]))
+    before = model.predict_uncertainty(u[9:]).epistemic.mean()
+    model.set_params(steps=1).fit(u, waves(u))
+    assert model.predict_uncertainty(u[9:]).epistemic.mean() < 0.1 * before
+
+
+def test_a_warm_start_needs_the_same_networks():
+    model = NEONRegressor(query_points=QUERIES, **SMALL, warm_start=True).fit(U, VALUES)
+    with pytest.raises(ValueError, match="architecture"):
+        clone(model).set_params(latent=6).fit(U, VALUES).set_params(latent=7).fit(U, VALUES)
+    with pytest.raises(ValueError, match="features"):
+        model.fit(U[:, :1], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise": 0.1}, "noise=0.1"),
+        ({"loss": "huber"}, "loss='huber'"),
+        ({"output_map": "decaying"}, "`output_map`"),
+        ({"epistemic": "epinet"}, "epistemic='epinet'"),
+    ],
+)
+def test_what_cannot_be_refined_is_refused(changes, message):
+    settings = {"query_points": QUERIES, "noise": 0.0, **SMALL, **changes}
+    with pytest.raises(ValueError, match=message):
+        NEONRegressor(refine=True, **settings).fit(U, VALUES)
