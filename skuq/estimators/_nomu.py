@@ -142,10 +142,10 @@ class NOMURegressor(UncertaintyRegressor):
         So does "auto" if at least 30 rows are held out. With fewer, and with ``noise=0.0``, l_max
         is 2 and l_min the root mean square error of f at its own training rows, at least 0.005.
     c : float, "auto" or "nll", default="auto"
-        Factor of the model's standard deviation. "nll" chooses the one that maximises the
-        likelihood of held-out rows. "auto" does not trust few of them with a narrow band: to the
-        square of that c it adds the square of the one at which the band, averaged over artificial
-        inputs, is 4 / (number of held-out rows) standard deviations of y wide, at most one.
+        Factor of the model's standard deviation. "nll" maximises the likelihood of held-out rows.
+        "auto" widens the band if few rows are held out: it adds two variances, the one at the c of
+        "nll" and a prior one, whose average over artificial inputs is the variance of y times
+        (8 / number of held-out rows) squared, at most 1.
     validation_fraction : float, default=0.2
         Share of the rows that is held out to choose c, l_min and l_max. If all three are numbers,
         nothing is held out.

@@ -21,7 +21,7 @@ _L_MAXS = np.geomspace(0.8, 10.0, 80)
 _CHOICES = ("auto", "nll")
 _FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
 _L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood does not choose them
-_PRIOR_ROWS = 4  # held out: with so many, c is at least what makes the band as wide as y varies
+_PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
 def is_to_choose(model) -> bool:
