@@ -205,11 +205,11 @@ def test_milp_knows_no_constraints():
 # Noise
 
 
-def test_a_noisy_search_reports_the_best_mean(global_random_seed):
-    """The noise is as large as the whole function: the largest result is luck."""
+def test_a_noisy_search_reports_the_best_mean():
+    """The noise is as large as the function varies, so that the largest result is luck."""
     lucky, expected = [], []
-    for seed in range(6):
-        rng = np.random.default_rng([global_random_seed, seed])
+    for seed in range(10):  # fewer leave the comparison of means to chance
+        rng = np.random.default_rng(seed)
 
         def noisy(x, rng=rng):
             return -(x[0] ** 2) - x[1] ** 2 + rng.normal()

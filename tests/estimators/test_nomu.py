@@ -362,7 +362,9 @@ def test_rows_without_noise_close_the_band(gap):
 
 
 def test_the_likelihood_of_few_rows_is_warned_of(table):
-    with pytest.warns(SmallValidationWarning, match=r'12 held-out rows .*c, l_min, l_max.*at "auto".*0\.0'):
+    with pytest.warns(
+        SmallValidationWarning, match=r'12 held-out rows .*c, l_min, l_max.*at "auto".*0\.0'
+    ):
         choosing(epochs=1).fit(*table)
     with pytest.warns(SmallValidationWarning, match='Leave c at "auto"'):
         steady(epochs=1, c="nll").fit(*table)
