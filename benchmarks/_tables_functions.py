@@ -280,6 +280,22 @@ def searches_in_batches():
 
 
 @table
+def neon_on_tables():
+    """NEON's defaults and the plain ensemble: means over the splits."""
+    titles = {"neon": "NEON", "plain": "plain ensemble"}
+    rows = []
+    for name in dict.fromkeys(r["set"] for r in records("neon")):
+        for method, title in titles.items():
+            runs = records("neon", set=name, method=method)
+            cells = [mean_interval(values(runs, "nll")), mean_interval(values(runs, "rmse"))]
+            coverage = [r["coverage"] for r in runs]
+            cells += [mean(coverage), f"{min(coverage):.2f} to {max(coverage):.2f}"]
+            rows.append([name, title, str(len(runs)), *cells])
+    head = ["set", "", "splits", "NLL", "RMSE", "coverage of 90 % intervals", "range over splits"]
+    return markdown(head, rows)
+
+
+@table
 def held_out_functions():
     titles = {
         "neon": "NEON",
