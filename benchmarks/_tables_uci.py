@@ -370,9 +370,8 @@ def equal_time_cell(record):
 
 @table
 def shift_stream():
-    """Coverage of 90 % intervals on bike 2012: overall, and in the worst month."""
+    """Coverage of 90 % intervals on bike 2012: overall, and in the worst month; NLL."""
     columns = {
-        "hour": "each hour",
         "day": "each day",
         "week": "each week",
         "month": "each month",
@@ -384,10 +383,7 @@ def shift_stream():
     for method in ("scale", "isotonic", "conformal"):
         row = [method]
         for column in columns:
-            found = [run[f"{method}, {column}"] for run in runs if f"{method}, {column}" in run]
-            if not found:
-                row.append("")
-                continue
+            found = [run[f"{method}, {column}"] for run in runs]
             worst = np.mean([min(own["months"]) for own in found])
             cells = mean(values(found, "coverage"), 3), number(worst), mean(values(found, "nll"))
             row.append("{} ({}), {}".format(*cells))
@@ -432,3 +428,34 @@ def shift_groups():
         rows.append(row)
     head = [f"{m}{g}" for m in ("scale", "isotonic", "conformal") for g in ("", " in bins")]
     return markdown(["set (splits)", *head], rows)
+
+
+@table
+def shift_epistemic():
+    """Epistemic std and NLL in gaps and on corrupted rows: medians over the gaps of each set."""
+    rows = []
+    for name in ("energy", "boston", "concrete"):
+        runs = [r["found"] for r in records("shift", part="epistemic", name=name)]
+        for method in runs[0] if runs else ():
+            row = [f"{name} ({len(runs)}), {method}"]
+            for part in ("inside", "gap", "corrupted"):
+                nll = [run[method][part]["nll"] for run in runs]
+                worst = f" ({max(nll):.1f})" if part == "gap" else ""
+                row.append(f"{np.median(nll):.2f}{worst}")
+            for part in ("gap", "corrupted"):
+                found = [run[method] for run in runs]
+                rise = np.median([f[part]["epistemic"] / f["inside"]["epistemic"] for f in found])
+                auc = np.median([f[part]["auc"] for f in found])
+                row.append(f"{rise:.1f}, {auc:.2f}")
+            rows.append(row)
+    return markdown(
+        [
+            "set (gaps), method",
+            "NLL inside",
+            "gap (worst)",
+            "corrupted",
+            "rise in gap, AUC",
+            "corrupted",
+        ],
+        rows,
+    )
