@@ -38,6 +38,9 @@ from skuq.training._draws import read_network
 _FEWEST_FUNCTIONS = 30  # fewer are too few to leave some out and learn the noise
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
+# Share of the epochs, and least number of them, after which a network stops that has not improved
+# on the functions it leaves out.
+_PATIENCE, _SHORTEST_PATIENCE = 0.25, 10
 
 #: Constraints of the parameters that all regressors of functions share.
 OPERATOR_CONSTRAINTS: dict = {
@@ -134,7 +137,8 @@ class OperatorTraining:
         left_out : ndarray of shape (n_members, n_functions), optional
             Functions that each member does not see.
         validate : bool, default=False
-            Whether members keep the epoch that is best on the functions they do not see.
+            Whether members keep the epoch that is best on the functions they do not see, and stop
+            after a quarter of the epochs without a better one.
         recipe : Recipe, optional
             By default the job's.
         """
@@ -149,7 +153,7 @@ class OperatorTraining:
         members = training.train_stack(
             network,
             self.head,
-            replace(recipe, keep="best") if validate else recipe,
+            _stopping(recipe) if validate else recipe,
             self.data,
             [trial_seed(self.entropy, k) for k in range(n_members)],
             report=report,
@@ -461,6 +465,16 @@ def _recipe(model, n_functions, n_queries) -> Recipe:
         warmup=model.warmup,
         clip_norm=model.clip_norm,
     )
+
+
+def _stopping(recipe: Recipe) -> Recipe:
+    """Copy a recipe that keeps the best epoch and stops long after it.
+
+    Without noise networks improve until the learning rate has fallen. With noise the best epoch is
+    often among the first tenth. A shorter patience has missed better epochs.
+    """
+    patience = max(_SHORTEST_PATIENCE, round(_PATIENCE * recipe.epochs))
+    return replace(recipe, keep="best", early_stopping_patience=patience)
 
 
 def _build_base(model, inputs, targets):
