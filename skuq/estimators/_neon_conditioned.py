@@ -14,6 +14,7 @@ import numpy as np
 
 from skuq._seeds import generator
 from skuq.estimators._network_estimator import completed
+from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
@@ -24,7 +25,6 @@ from skuq.training._draws import variables_of
 # many inducing ones. Of more values a random part is used. Where noise is learnt, networks are
 # conditioned again for each candidate, so that only the exact form is fast enough.
 MAX_EXACT, MAX_VALUES = 1500, 20_000
-_N_FOLDS = 5  # networks that learn the noise; each leaves out one fold
 # Candidates for the noise variance, in units of the prior variance. Smaller ones ask for more
 # precision than float32 weights have, and intervals become far too narrow.
 _NOISES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
@@ -77,7 +77,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
 
 def _train_bases(job, report):
     """Train the base networks; return those that converged, and the functions each leaves out."""
-    learns, n_members = job.learns_noise, _N_FOLDS if job.learns_noise else 1
+    learns, n_members = job.learns_noise, N_FOLDS if job.learns_noise else 1
     left_out = job.folds(n_members, n_members) if learns else None
     network = EpistemicNetwork(job.base, job.head.n_raw)
     members = job.train(network, n_members, report, left_out=left_out, validate=learns)
