@@ -34,6 +34,8 @@ from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
 from skuq.training._draws import read_network
+from skuq.training._job import seed_words
+from skuq.training._templates import template_of_model
 
 _FEWEST_FUNCTIONS = 30  # fewer are too few to leave some out and learn the noise
 #: Number of folds; a network that learns the noise leaves out one.
@@ -169,15 +171,18 @@ class OperatorTraining:
         ]
 
     def _start(self, network, n_members):
-        """Weights and state of the previous fit's members, in turn if there were fewer."""
+        """First weights and state: those of the previous fit's members, then random ones."""
         known = read_network(self.previous[0].network)
         if known.without_names() != network.without_names():
             raise ValueError(
                 "`warm_start=True` goes on with the networks of the previous fit, but parameters "
                 "or query points have changed their architecture. Set warm_start=False."
             )
-        members = (self.previous[k % len(self.previous)] for k in range(n_members))
-        return [(member.weights, list(member.state)) for member in members]
+        kept = self.previous[:n_members]
+        seeds = [trial_seed(self.entropy, k) for k in range(len(kept), n_members)]
+        return [(member.weights, list(member.state)) for member in kept] + [
+            template_of_model(network).draw(seed_words(seed).weights) for seed in seeds
+        ]
 
     @property
     def n_functions(self) -> int:
@@ -260,13 +265,18 @@ class OperatorRegressor(UncertaintyRegressor):
         rows = read_rows(self, inputs, targets, X, Y, sample_weight)
         rows = rows.take(rows.used)
         self.entropy_ = draw_entropy(self.random_state)
+        learns_noise = self._learns_noise(len(rows.y))
+        if learns_noise:  # networks must not have seen the functions that they leave out
+            previous = None
         if previous is None:
             inputs.fit(rows.X)
             targets.fit(rows.y)
         else:  # its weights belong to its scales
             inputs.take_scales(previous.inputs, rows.X)
             targets.take_scales(previous.targets, rows.y)
-        given = previous.given if previous else self._fit_given(rows.X, inputs, targets)
+        given = self._fit_given(rows.X, inputs, targets)
+        if given is not None and previous is not None and previous.given is not None:
+            given.mean_, given.scale_ = previous.given.mean_, previous.given.scale_
         if given is None:
             x, y = inputs.transform(rows.X), targets.transform(rows.y)
         else:  # learn the residuals of the given model
@@ -280,7 +290,7 @@ class OperatorRegressor(UncertaintyRegressor):
             by_function=self.batch_size is not None and self.batch_over == "functions",
             entropy=self.entropy_,
             weight=rows.weight,
-            learns_noise=self._learns_noise(len(rows.y), given),
+            learns_noise=learns_noise,
             noise=self._known_noise(targets),
             refine=self.refine,
             previous=() if previous is None else tuple(previous.draws.members),
@@ -301,7 +311,8 @@ class OperatorRegressor(UncertaintyRegressor):
         reasons = {
             f"loss={self.loss!r}": self.loss in ("huber", "nll"),
             "`output_map`": self.output_map is not None,
-            "`build_base`": not isinstance(job.base, OperatorNetwork),
+            "`pretrained`": job.base is None,
+            "`build_base`": self.build_base is not None,
             f"noise={self.noise!r}": job.learns_noise or job.noise.any(),
         }
         reason = next((name for name, holds in reasons.items() if holds), None)
@@ -314,11 +325,10 @@ class OperatorRegressor(UncertaintyRegressor):
     def _fit_given(self, X, inputs, targets):
         """Fit the `GivenBase` of a given model; return None without one."""
 
-    def _learns_noise(self, n_functions, given):
+    def _learns_noise(self, n_functions):
         """Tell whether functions are left out to learn the noise."""
-        if not isinstance(self.noise, str) or self.loss == "nll" or given is not None:
-            return False
-        return n_functions >= _FEWEST_FUNCTIONS
+        is_asked = isinstance(self.noise, str) and self.loss != "nll"
+        return is_asked and n_functions >= _FEWEST_FUNCTIONS
 
     def _known_noise(self, targets):
         """Compute the known standard deviation of the noise of standardised values, else 0."""
