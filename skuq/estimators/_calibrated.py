@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from skuq._checks import class_codes, explain_labels
+from skuq._checks import check_targets, class_codes
 from skuq._params import HasMethods, StrOptions, fit_context, safe_indexing, safe_split
 from skuq._progress import Progress
 from skuq._registry import saved_as
@@ -450,8 +450,7 @@ class CalibratedUncertaintyRegressor(_CalibratedUncertainty, UncertaintyRegresso
         self.verbose = verbose
 
     def _check_y(self, y):
-        with explain_labels(self):
-            y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
+        y = check_targets(y, self)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         return y

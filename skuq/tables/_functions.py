@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
-from skuq._checks import explain_labels
+from skuq._checks import check_targets
 from skuq._registry import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
@@ -229,9 +229,7 @@ class FunctionTargets:
     def validate(self, Y: Any, estimator: Any) -> np.ndarray:
         """Check that Y holds finite numbers (n,), (n, q) or (n, q, m)."""
         flat, shape = flat_values(Y)
-        with explain_labels(estimator):
-            flat = validate_data(estimator, y=flat, multi_output=True, y_numeric=True)
-            flat = flat.astype("float64")
+        flat = check_targets(flat, estimator)
         return flat.reshape(len(flat), *shape)
 
     def fit_encoder(self, values: np.ndarray, weight: Any) -> np.ndarray:
