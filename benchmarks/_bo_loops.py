@@ -45,7 +45,6 @@ LOOPS = {
         (
             "conditioned_lei",
             "conditioned_lcb",
-            "conditioned_warm_lei",
             "neon_lei",
             "neon_lcb",
             "rpn_lei",
@@ -74,7 +73,6 @@ FEWER_RUNS = {
     "neon_paper_lei": 2,
     "neon_lei_exp": 0,
     "neon_lcb_exp": 0,
-    "conditioned_warm_lei": 3,
     "rpn_refined_lei": 2,
 }  # of those that are slow, for comparison
 
@@ -121,8 +119,6 @@ def estimator_and_settings(part, method, task, arguments):
     if method.startswith("neon_lcb"):
         return NEONRegressor(epistemic="epinet", **given), LCB
     if method.startswith("conditioned"):
-        if "warm" in method:
-            given |= {"refine": True, "warm_start": True, "steps": _few_after_the_first}
         return NEONRegressor(**given), LCB if method.endswith("lcb") else {}
     if method.startswith("rpn"):  # narrow: 16 of NEON's width take four times as long, these 1.5
         small = {"encoder_units": (24, 24), "latent": 24, "decoder_units": (24, 24)}
@@ -135,11 +131,6 @@ def estimator_and_settings(part, method, task, arguments):
     if method == "gp_composite":
         return OutputwiseRegressor(matern(len(task.bounds))), {}
     return NEONRegressor(epistemic="epinet", **given), {}
-
-
-def _few_after_the_first(n_functions):
-    """Steps of a search that goes on from its last fit, and begins with five functions."""
-    return 3000 if n_functions <= 5 else 300
 
 
 def function_search(method, arguments):

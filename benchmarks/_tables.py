@@ -72,5 +72,7 @@ def transposed(columns):
 
 
 def markdown(head, rows):
+    """Write a table of Markdown; numbers do not break before their error."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")

@@ -209,7 +209,6 @@ SEARCHES = {
     "pollutants": {
         "conditioned_lei": "NEON, conditioned prior, leaky EI",
         "conditioned_lcb": "the same, LCB (0.316, absolute)",
-        "conditioned_warm_lei": "the same, leaky EI, refined from warm starts",
         "neon_lei": "NEON, trained EpiNet, leaky EI",
         "neon_lcb": "the same, LCB (0.316, absolute)",
         "rpn_refined_lei": "16 small networks with random priors, refined, leaky EI",

@@ -13,20 +13,11 @@ from _tables import (
     transposed,
     values,
 )
-from leaderboard import mean_ranks, mean_scores
+from leaderboard import FIELD, mean_ranks, mean_scores
 from published import TABLE_I
 from shift import pooled_bins
 from tabular import GOALS, LARGE, SMALL, VARIANTS
 
-FIELD = {
-    "tabular": "**skuq, tabular**",
-    "plain": "skuq, plain",
-    "gaussian process": "Gaussian process",
-    "ngboost": "NGBoost",
-    "catboost": "CatBoost",
-    "treeffuser": "Treeffuser",
-    "boosted quantiles": "boosted quantiles",
-}
 CLASSIFIERS = {
     "tabular": "**skuq, tabular**",
     "plain": "skuq, plain",

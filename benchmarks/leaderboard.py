@@ -51,6 +51,16 @@ CLASSES = ("letter", "pendigits", "adult", "bank", "electricity", "cancer", "dig
 SMALL_CLASSES = ("cancer", "digits")  # scikit-learn's, several random splits
 N_SPLITS = dict.fromkeys((*SMALL, "diabetes", *SMALL_CLASSES), 5)
 N_SPLITS |= dict.fromkeys(LARGE, 3) | {"protein": 1}
+# The methods of the tables, and what they are called there.
+FIELD = {
+    "tabular": "**skuq, tabular**",
+    "plain": "skuq, plain",
+    "gaussian process": "Gaussian process",
+    "ngboost": "NGBoost",
+    "catboost": "CatBoost",
+    "treeffuser": "Treeffuser",
+    "boosted quantiles": "boosted quantiles",
+}
 LEVEL = 0.9
 LARGEST_GP = 1500  # rows
 
@@ -315,7 +325,7 @@ def draw():
         for row, (method, rank) in enumerate(ranks.items()):
             colour = "C0" if method in ("tabular", "plain") else "0.5"
             axis.plot(rank, row, "o", color=colour)
-            label = f"skuq, {method}" if colour == "C0" else method
+            label = FIELD.get(method, method).strip("*")
             axis.annotate(label, (rank, row), (6, 0), textcoords="offset points", va="center")
         best = ranks.iloc[0]
         axis.axvspan(best, best + critical, color="C0", alpha=0.1, lw=0)

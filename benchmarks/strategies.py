@@ -20,6 +20,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from _tables import mean_error
 from leaderboard import regression_data
 from scipy.stats import rankdata
 
@@ -30,7 +31,7 @@ from skuq.plotting import RegretDisplay
 
 RESULTS = Path(__file__).parent / "results" / "strategies.json"
 STRATEGIES = ("agebo", "rs-mixed", "age", "bo", "age-mixed", "bo-mixed")
-LABELS = {"agebo": "AgEBO", "rs-mixed": "random", "age": "AgE", "bo": "BO"}
+LABELS = {"agebo": "**AgEBO**", "rs-mixed": "random search", "age": "AgE", "bo": "BO"}
 LABELS |= {"age-mixed": "AgE, mixed", "bo-mixed": "BO, mixed"}
 SETS = ("yacht", "concrete", "energy")
 
@@ -83,28 +84,43 @@ def curves(records):
     return {s: np.array(own) for s, own in regrets.items()}, problems
 
 
-def print_summary(records):
+def rows(records):
+    """The table of the comparison: its head, and a row of text for each strategy."""
     regrets, problems = curves(records)
-    print(f"{len(problems)} problems: {problems}")
     nll = {(r["strategy"], r["set"], r["split"], r["n_trials"]): r["nll"] for r in records}
+    n_trials = next(iter(regrets.values())).shape[1]
+    stages = [n_trials // 4, n_trials // 2, n_trials]
     ends = np.array([own[:, -1] for own in regrets.values()])
-    ranks = rankdata(ends, axis=0).mean(axis=1)
-    print(
-        f"{'':12s}{'regret: median':>16s}{'mean':>8s}{'rank':>6s}{'minus random':>18s}{'NLL':>8s}"
-    )
+    ranks = rankdata(ends.round(6), axis=0).mean(axis=1)
+    table = []
     for k, (strategy, own) in enumerate(regrets.items()):
-        paired = ends[k] - regrets["rs-mixed"][:, -1]
-        error = paired.std(ddof=1) / np.sqrt(len(paired))
-        scores = [nll[(strategy, *p)] for p in problems]
-        print(
-            f"{LABELS[strategy]:12s}{np.median(own[:, -1]):16.3f}{own[:, -1].mean():8.3f}"
-            f"{ranks[k]:6.1f}{paired.mean():10.3f} ± {error:.3f}{np.median(scores):8.3f}"
+        difference = regrets["agebo"][:, -1] - own[:, -1]
+        tests = [nll[(strategy, *p)] for p in problems]
+        table.append(
+            [
+                LABELS[strategy],
+                *(f"{np.mean(own[:, stage - 1]):.3f}" for stage in stages),
+                f"{ranks[k]:.1f}",
+                "" if strategy == "agebo" else mean_error(difference),
+                "" if strategy == "agebo" else f"{np.sum(difference < 0)} of {len(problems)}",
+                f"{np.median(tests):.3f}",
+            ]
         )
+    head = ["", *(f"regret after {stage}" for stage in stages), "rank", "AgEBO minus it"]
+    return [*head, "AgEBO ahead", "median test NLL"], table
+
+
+def print_summary(records):
+    problems = curves(records)[1]
+    print(f"{len(problems)} problems: {problems}")
+    head, table = rows(records)
+    for line in [head, *table]:
+        print("".join(f"{cell:>18s}" for cell in line))
 
 
 def draw(records, path):
     regrets, problems = curves(records)
-    named = {LABELS[s]: own for s, own in regrets.items()}
+    named = {LABELS[s].strip("*"): own for s, own in regrets.items()}
     figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
     RegretDisplay(named, unit="nats").plot(ax=ax)
     ax.set_title(f"Best validation NLL of {len(problems)} searches a strategy")

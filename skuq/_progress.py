@@ -81,7 +81,6 @@ class Progress:
         self._display = _choose_display(verbose)
         self._bar: Any = None
         self._lock = threading.RLock()  # threads that train report at the same time
-        self._left_by_thread: dict[int, int] = {}
         self._n_lines = 0
         self._shown: dict[str, Any] = {}
 
@@ -108,10 +107,9 @@ class Progress:
                 self._bar.close()
 
     def epochs(self, n_epochs: int, n_left: int) -> None:
-        """Count epochs of a run that has at most `n_left` more; runs are told apart by thread."""
+        """Count epochs of a training that has at most `n_left` more."""
         with self._lock:
-            self._left_by_thread[threading.get_ident()] = n_left
-            self._total = self.n_done + n_epochs + sum(self._left_by_thread.values())
+            self._total = self.n_done + n_epochs + n_left
             self.step(n_epochs)
 
     def step(self, n: int = 1, message: str = "", **shown: Any) -> None:

@@ -139,8 +139,9 @@ def test_skpro_wraps_a_regressor(rows):
 
 
 @pytest.mark.slow
-def test_the_example_with_mapie_holds_its_shares():
+def test_the_example_with_mapie_holds_its_shares(tmp_path, monkeypatch):
     pytest.importorskip("mapie.risk_control")
+    monkeypatch.chdir(tmp_path)  # the example saves a picture
     found = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "plot_mapie.py"))
     for name, (coverage, width) in found["found"].items():
         assert 0.84 < coverage < 0.97, name  # 300 rows to calibrate on, as many to judge on

@@ -36,8 +36,11 @@ def _value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, A
 
 
 def _gather(table: Any, numbers: Any) -> Any:
-    """Take rows of a table, without the check for negative numbers of `keras.ops.take`."""
-    return tf.gather(table, numbers)
+    """Take rows of a table (n, columns), or of each member's own table (n_members, n, columns).
+
+    It does not check for negative numbers, as `keras.ops.take` does.
+    """
+    return tf.gather(table, numbers, batch_dims=len(table.shape) - 2)
 
 
 BACKEND = Backend(_value_and_gradient, _gather)

@@ -2,8 +2,10 @@ from ._api import UncertaintyClassifier as UncertaintyClassifier
 from ._api import UncertaintyRegressor as UncertaintyRegressor
 from ._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
 from ._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
-from ._calibrated import CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier
-from ._calibrated import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
+from ._calibrated_classifier import (
+    CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier,
+)
+from ._calibrated_regressor import CalibratedUncertaintyRegressor as CalibratedUncertaintyRegressor
 from ._deep_ensemble import DeepEnsembleClassifier as DeepEnsembleClassifier
 from ._deep_ensemble import DeepEnsembleRegressor as DeepEnsembleRegressor
 from ._discovery import all_estimators as all_estimators

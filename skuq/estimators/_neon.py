@@ -15,11 +15,11 @@ from skuq.estimators._neon_conditioned import train_conditioned
 from skuq.estimators._neon_paper import paper_settings
 from skuq.estimators._network_estimator import check_units, completed
 from skuq.estimators._operator import (
-    N_FOLDS,
     OPERATOR_CONSTRAINTS,
     OperatorRegressor,
     fit_widths,
 )
+from skuq.estimators._operator_training import N_FOLDS
 from skuq.fitted._given_base import GivenBase
 from skuq.fitted._operator import IndexDraws
 from skuq.networks._epinet import EpiNet, EpistemicNetwork

@@ -11,18 +11,20 @@ Notation: K networks of P weights each; n values to condition on, one for each p
 from __future__ import annotations
 
 import numpy as np
-from scipy import linalg
 
 from skuq._seeds import generator
 from skuq.estimators._network_estimator import completed
+from skuq.estimators._operator_training import N_FOLDS
+from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.fitted._conditioned import ConditionedDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.predictive._posterior import normal_indices
 from skuq.training._draws import variables_of
 
-MAX_VALUES = 1500  # with more values, a random part is conditioned on
-_N_FOLDS = 5  # networks that learn the noise; each leaves out one fold
-_JITTER = 1e-7  # added to the kernel's diagonal, whose mean is 1
+# Values that are conditioned on exactly, and the largest number that is conditioned on through so
+# many inducing ones. Of more values a random part is used. Where noise is learnt, networks are
+# conditioned again for each candidate, so that only the exact form is fast enough.
+MAX_EXACT, MAX_VALUES = 1500, 20_000
 # Candidates for the noise variance, in units of the prior variance. Smaller ones ask for more
 # precision than float32 weights have, and intervals become far too narrow.
 _NOISES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
@@ -42,15 +44,17 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     members, left_out = _train_bases(job, report)
     rng, m = generator(job.entropy, "prior"), job.head.n_outputs
     rows = np.arange(len(job.data.x))
-    if len(rows) * m > MAX_VALUES:
-        rows = np.sort(rng.permutation(rows)[: max(1, MAX_VALUES // m)])
-    y = job.data.y[rows].ravel()
+    most = MAX_VALUES if left_out is None else MAX_EXACT
+    if len(rows) * m > most:
+        rows = np.sort(rng.permutation(rows)[: max(1, most // m)])
+    x, y = job.data.x[rows], job.data.y[rows].ravel()
+    process = _ProcessMaker(x, m, rng)
     scale, noise, widths = prior_scale, np.zeros(1), None
     if left_out is not None:
         unseen = np.repeat(left_out[:, rows // job.n_queries], m, axis=1)
         # Position of each value's factor: its output, and its column if columns have scales.
         place = np.add.outer(m * (rows % len(job.noise)), np.arange(m)).ravel()
-        scale, noise, factor = _choose(members, job.data.x[rows], y, unseen, place, job.noise.size)
+        scale, noise, factor = _choose(members, process, y, unseen, place, job.noise.size)
         factor = factor.reshape(job.noise.shape)
         widths = factor, factor * scale * np.sqrt(noise)
     elif job.noise.any():
@@ -60,15 +64,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
     amplitude = scale / np.sqrt(n_functions * len(members))
     directions = np.stack(
         [
-            _conditioned_directions(
-                _Tangents(member, job.data.x[rows]),
-                y,
-                noise,
-                n_functions,
-                amplitude,
-                len(member.weights),
-                rng,
-            )
+            _conditioned_directions(*process(member), y, noise, n_functions, amplitude, rng)
             for member in members
         ]
     )
@@ -81,7 +77,7 @@ def train_conditioned(job, *, n_index, n_draws, prior_scale, report):
 
 def _train_bases(job, report):
     """Train the base networks; return those that converged, and the functions each leaves out."""
-    learns, n_members = job.learns_noise, _N_FOLDS if job.learns_noise else 1
+    learns, n_members = job.learns_noise, N_FOLDS if job.learns_noise else 1
     left_out = job.folds(n_members, n_members) if learns else None
     network = EpistemicNetwork(job.base, job.head.n_raw)
     members = job.train(network, n_members, report, left_out=left_out, validate=learns)
@@ -89,42 +85,42 @@ def _train_bases(job, report):
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 
 
-class _Tangents:
-    """Values (n,), derivatives and tangent kernel (n, n) of a network at rows (N, d).
+class _ProcessMaker:
+    """Makes the processes of networks at rows (N, d): exact for few values, else sparse."""
 
-    The kernel `gram` is divided by `unit`, its mean diagonal.
-    """
+    def __init__(self, x, n_outputs, rng):
+        self._x, self._inducing = x, None
+        if len(x) * n_outputs > MAX_EXACT:
+            self._inducing = np.sort(rng.permutation(len(x))[: max(1, MAX_EXACT // n_outputs)])
 
-    def __init__(self, member, x):
+    def __call__(self, member):
+        """Make a network's derivatives at all rows, and its process."""
         network, variables = variables_of(member)
-        self.derivatives = network.network.base.derivatives(variables, x)
-        self.values = self.derivatives.raw.ravel()
-        gram = self.derivatives.gram()
-        self.unit = np.trace(gram) / len(gram) or 1.0
-        self.gram = gram / self.unit
+        derivatives = network.network.base.derivatives(variables, self._x)
+        if self._inducing is None:
+            return derivatives, ExactProcess(derivatives)
+        return derivatives, SparseProcess(derivatives, self._inducing)
 
 
-def _conditioned_directions(tangents, y, noise, n_functions, amplitude, n_weights, rng):
+def _conditioned_directions(derivatives, process, y, noise, n_functions, amplitude, rng):
     """Compute directions (1 + n_functions, P) in weight space, conditioned on the data.
 
     The first one corrects the mean: it interpolates the network's residuals. The others are draws
     from the posterior around 0 by Matheron's rule: random prior draws, minus the interpolation of
     their own values at the data.
     """
-    derivatives, unit = tangents.derivatives, tangents.unit
-    random = rng.standard_normal((n_functions, n_weights)) * amplitude / np.sqrt(unit)
+    shape = n_functions, derivatives.n_weights
+    random = rng.standard_normal(shape) * amplitude / np.sqrt(process.unit)
     functions = derivatives.along(random)
     # Each draw meets the data up to noise of its own.
     functions += rng.standard_normal(functions.shape) * amplitude * np.sqrt(noise)
-    targets = np.concatenate([(y - tangents.values)[None], -functions])
-    noisy = tangents.gram + np.diag(np.broadcast_to(noise + _JITTER, len(y)))
-    solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), targets.T)
-    directions = derivatives.back(solution.T) / unit
+    targets = np.concatenate([(y - derivatives.raw.ravel())[None], -functions])
+    directions = process.condition(targets, noise)
     directions[1:] += random
     return directions
 
 
-def _choose(members, x, y, unseen, place, n_places):
+def _choose(members, make_process, y, unseen, place, n_places):
     """Choose the prior's scale and noise variance by maximum likelihood on held-out values.
 
     Each network predicts the values that it has left out, conditioned on all others; their errors
@@ -133,9 +129,10 @@ def _choose(members, x, y, unseen, place, n_places):
     """
     squares, variances = np.zeros((2, len(_NOISES), len(y)))
     for member, own in zip(members, unseen):
-        tangents = _Tangents(member, x)
-        for k, noise in enumerate(_NOISES):
-            squares[k, own], variances[k, own] = _left_out(tangents, y, own, noise)
+        derivatives, process = make_process(member)
+        residual = y - derivatives.raw.ravel()
+        means, variances[:, own] = process.predict_left_out(residual, own, _NOISES)
+        squares[:, own] = (residual[own] - means) ** 2
     seen = unseen.any(axis=0)  # the networks of some folds may have diverged
     squares, variances, place = squares[:, seen], variances[:, seen], place[seen]
     ratios = squares / variances
@@ -145,16 +142,3 @@ def _choose(members, x, y, unseen, place, n_places):
     counts = np.bincount(place, minlength=n_places)
     factors = np.sqrt((sums + _PRIOR_VALUES) / (counts + _PRIOR_VALUES))
     return np.sqrt(scales[best]), np.full(1, _NOISES[best]), factors
-
-
-def _left_out(tangents, y, own, noise):
-    """Compute squared errors and predictive variances of the values `own`, given all others."""
-    others, residual = ~own, y - tangents.values
-    gram = tangents.gram[np.ix_(others, others)]
-    gram[np.diag_indices_from(gram)] += noise + _JITTER
-    cross = tangents.gram[np.ix_(own, others)]
-    targets = np.concatenate([residual[others, None], cross.T], axis=1)
-    solution = linalg.cho_solve(linalg.cho_factor(gram, lower=True, overwrite_a=True), targets)
-    error = residual[own] - cross @ solution[:, 0]
-    variance = np.diag(tangents.gram)[own] - np.einsum("ij,ji->i", cross, solution[:, 1:])
-    return error**2, np.maximum(variance, 0) + noise + _JITTER

@@ -15,7 +15,7 @@ from skuq._warnings import warn_user
 from skuq.ensembles import SELECTORS, check_selection, select_by, select_hq, select_hq_proba
 from skuq.ensembles._likelihood import likelihood_statistics
 from skuq.ensembles._selection import ensemble_of, normal_nll, normal_statistics
-from skuq.estimators._search_estimator import SEARCH_CONSTRAINTS, SearchMethod
+from skuq.estimators._search_method import SEARCH_CONSTRAINTS, SearchMethod
 from skuq.networks._resolve import NES_SPACES, resolve_nes_space
 from skuq.search import EnsembleEvolution, Fixed, Mutation, RandomProposer, ensemble_population, pin
 from skuq.tables import ImageInputs

@@ -5,41 +5,31 @@ Notation: n functions, q query points, m components.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
-from skuq import training
 from skuq._params import Interval, StrOptions, fit_context
-from skuq._seeds import draw_entropy, generator, trial_seed
-from skuq.catalog import Member
+from skuq._seeds import draw_entropy
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._network_estimator import check_units, training_progress
+from skuq.estimators._operator_training import OperatorTraining
 from skuq.fitted import FittedOperator
 from skuq.fitted._operator import Spread
-from skuq.networks import OPTIMIZERS, OperatorHead, OperatorNetwork
+from skuq.networks import OPTIMIZERS, OperatorNetwork
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._builders import refuse_model
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._operator import keras_base
 from skuq.networks._operator_head import OUTPUT_MAPS
 from skuq.predictive._out_of_bag import fit_scale
 from skuq.tables import FunctionInputs, FunctionTargets, TrainingData, read_rows
 from skuq.tables._functions import flat_values
 from skuq.training import Recipe
-from skuq.training._draws import read_network
-from skuq.training._job import seed_words
-from skuq.training._templates import template_of_model
 
 _FEWEST_FUNCTIONS = 30  # fewer are too few to leave some out and learn the noise
-#: Number of folds; a network that learns the noise leaves out one.
-N_FOLDS = 5
 
 #: Constraints of the parameters that all regressors of functions share.
 OPERATOR_CONSTRAINTS: dict = {
@@ -71,155 +61,6 @@ OPERATOR_CONSTRAINTS: dict = {
     "random_state": ["random_state"],
     "verbose": ["verbose", None],
 }
-
-
-@dataclass(frozen=True, eq=False)
-class OperatorTraining:
-    """Data and settings with which the networks of one fit are trained.
-
-    Attributes
-    ----------
-    base : OperatorNetwork, str or None
-        Base network, as `EpistemicNetwork` has it; None with a given base.
-    head : OperatorHead
-    data : TrainingData
-        Rows are pairs of a function's input and a query point, all pairs of a function together.
-    n_queries : int
-        Rows of one function.
-    recipe : Recipe
-    by_function : bool
-        Whether batches hold whole functions.
-    entropy : int
-        Seed of all random numbers of the fit.
-    weight : ndarray of shape (n_functions,)
-        Weights of the functions.
-    learns_noise : bool
-        Whether functions are left out to learn the noise and the scale of the epistemic part.
-    noise : ndarray of shape (1, m) or (q, m)
-        Known standard deviation of the noise of standardised values; 0 where it is learnt.
-    refine : bool, default=False
-        Whether to `skuq.training.refine` the members.
-    previous : tuple of Member
-        Members of the previous fit, whose weights training starts from; none by default.
-    """
-
-    base: Any
-    head: OperatorHead
-    data: TrainingData
-    n_queries: int
-    recipe: Recipe
-    by_function: bool
-    entropy: int
-    weight: np.ndarray
-    learns_noise: bool
-    noise: np.ndarray
-    refine: bool = False
-    previous: tuple[Member, ...] = ()
-
-    def train(
-        self,
-        network: EpistemicNetwork,
-        n_members: int,
-        report: Callable[[int, int], Any] | None,
-        *,
-        left_out: np.ndarray | None = None,
-        validate: bool = False,
-        recipe: Recipe | None = None,
-    ) -> list[Member | FloatingPointError]:
-        """Train members of one network, from the previous fit's weights if there are any.
-
-        Parameters
-        ----------
-        network : EpistemicNetwork
-        n_members : int
-        report : callable or None
-        left_out : ndarray of shape (n_members, n_functions), optional
-            Functions that each member does not see.
-        validate : bool, default=False
-            Whether members keep the epoch that is best on the functions they do not see.
-        recipe : Recipe, optional
-            By default the job's.
-        """
-        recipe, splits = recipe or self.recipe, None
-        if left_out is not None:
-            splits = [(own, others if validate else None) for own, others in self.splits(left_out)]
-        fields: dict = {} if splits is None else {"splits": splits}
-        if self.by_function:
-            fields["permutations"] = [self.row_order(k) for k in range(n_members)]
-        if self.previous:
-            fields["start"] = self._start(network, n_members)
-        members = training.train_stack(
-            network,
-            self.head,
-            replace(recipe, keep="best") if validate else recipe,
-            self.data,
-            [trial_seed(self.entropy, k) for k in range(n_members)],
-            report=report,
-            **fields,
-        )
-        if not self.refine:
-            return members
-        data = self.data
-        rows: list = [slice(None)] * n_members
-        if splits is not None:
-            rows = [own for own, _ in splits]
-        return [
-            member
-            if isinstance(member, FloatingPointError)
-            else training.refine(member, data.x[own], data.y[own], data.weight[own])
-            for member, own in zip(members, rows)
-        ]
-
-    def _start(self, network, n_members):
-        """First weights and state: those of the previous fit's members, then random ones."""
-        known = read_network(self.previous[0].network)
-        if known.without_names() != network.without_names():
-            raise ValueError(
-                "`warm_start=True` goes on with the networks of the previous fit, but parameters "
-                "or query points have changed their architecture. Set warm_start=False."
-            )
-        kept = self.previous[:n_members]
-        seeds = [trial_seed(self.entropy, k) for k in range(len(kept), n_members)]
-        return [(member.weights, list(member.state)) for member in kept] + [
-            template_of_model(network).draw(seed_words(seed).weights) for seed in seeds
-        ]
-
-    @property
-    def n_functions(self) -> int:
-        """Number of functions to train on."""
-        return len(self.data.x) // self.n_queries
-
-    def folds(self, n_members: int, n_folds: int) -> np.ndarray:
-        """Draw the functions that each member leaves out: a mask (n_members, n_functions).
-
-        Any `n_folds` members in a row leave out each function exactly once.
-        """
-        left_out = np.zeros((n_members, self.n_functions), dtype=bool)
-        for k in range(n_members):
-            order = generator(self.entropy, "folds", k // n_folds).permutation(self.n_functions)
-            left_out[k, np.array_split(order, n_folds)[k % n_folds]] = True
-        return left_out
-
-    def splits(self, left_out: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Find the rows that each member trains and validates on.
-
-        All members need equally many rows, so some functions of smaller parts occur twice.
-        """
-        parts = []
-        for side in (~left_out, left_out):
-            size = side.sum(axis=1).max()
-            parts.append([self.rows_of(np.resize(np.flatnonzero(own), size)) for own in side])
-        return list(zip(*parts))
-
-    def rows_of(self, functions: np.ndarray) -> np.ndarray:
-        """Find the rows of functions; the pairs of a function are adjacent."""
-        return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()
-
-    def row_order(self, *purpose):
-        """Make the callable that orders the rows of each epoch; None for a plain permutation."""
-        if not self.by_function:
-            return None
-        return _OrderByFunction(self.n_queries, generator(self.entropy, "order", *purpose))
 
 
 class OperatorRegressor(UncertaintyRegressor):
@@ -499,15 +340,3 @@ def _build_base(model, inputs, targets):
         model.activation,
         bool(model.factorize),
     )
-
-
-@dataclass(frozen=True)
-class _OrderByFunction:
-    """Random orders of rows that keep the rows of a function together."""
-
-    n_queries: int
-    rng: np.random.Generator
-
-    def __call__(self, n_rows):
-        functions = self.rng.permutation(n_rows // self.n_queries)
-        return (functions[:, None] * self.n_queries + np.arange(self.n_queries)).ravel()

@@ -11,11 +11,11 @@ from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.estimators._network_estimator import completed
 from skuq.estimators._operator import (
-    N_FOLDS,
     OPERATOR_CONSTRAINTS,
     OperatorRegressor,
     fit_widths,
 )
+from skuq.estimators._operator_training import N_FOLDS
 from skuq.fitted._operator import MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import ARRAYS
@@ -28,7 +28,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     Each member is trained on all data from initial weights of its own. Its prediction is its
     network plus `prior_scale` times a frozen random network (RPN), which makes members differ
     wherever data do not determine them. With ``prior_scale=0`` it is a deep ensemble. All members
-    train side by side in one program.
+    train side by side in one program. Where noise is learnt, members leave out functions, and stop
+    after a quarter of their epochs without an improvement on these.
 
     Parameters
     ----------

@@ -11,212 +11,28 @@ import functools
 import math
 import time
 from dataclasses import replace
-from numbers import Integral, Real
-from typing import Any, NamedTuple
+from numbers import Integral
 
 import numpy as np
-import pandas as pd
-from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import HasMethods, Hidden, Interval, fit_context
+from skuq._params import fit_context
 from skuq._seeds import draw_entropy
 from skuq._warnings import warn_user
-from skuq.catalog import HeldOut
-from skuq.catalog._catalog import with_decisions
 from skuq.catalog._search_files import read_retrained
 from skuq.ensembles import Selection
 from skuq.estimators._api import forget_fit, to_keras
 from skuq.estimators._callbacks import tells_callbacks
-from skuq.estimators._durable import (
-    DURABLE_CONSTRAINTS,
-    RUNNING_PARAMETERS,
-    begin_search,
-    load_search,
-    open_store,
-)
+from skuq.estimators._durable import begin_search, load_search, open_store
+from skuq.estimators._search_data import collect_held_out, read_search_data
+from skuq.estimators._search_method import NO_CALIBRATION, SearchMethod
+from skuq.estimators._search_trials import make_leaderboard, predict_candidates, score_trials
 from skuq.fitted import FittedEnsemble
-from skuq.networks import TabularSpace
-from skuq.predictive._out_of_bag import fit_scale
-from skuq.search import CandidatePredictions, Limits, RunOptions, Search, SearchResult
+from skuq.search import Limits, RunOptions, Search, SearchResult
 from skuq.search._retraining import Retraining
-from skuq.tables import (
-    ClassTargets,
-    NumberTargets,
-    Rows,
-    Splits,
-    TableInputs,
-    TrainingData,
-    check_groups,
-    make_splits,
-    read_rows,
-    read_validation_rows,
-)
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
+from skuq.tables._inputs import add_input_tags
 from skuq.tables._rows import warn_of_few_rows
-from skuq.tables._splits import standardise_rows
-from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer, predict_members
-
-#: Constraints of the parameters of all searches.
-SEARCH_CONSTRAINTS: dict = {
-    "n_trials": [Interval(Integral, 1, None, closed="left")],
-    "n_members": [Interval(Integral, 1, None, closed="left")],
-    "search_space": [
-        None,
-        HasMethods(["decisions", "build", "recipe"]),
-        callable,
-        tuple,
-        Hidden(HasMethods(["build"])),  # Keras-Tuner's HyperModel
-    ],
-    "fixed_architecture": [dict, None],
-    "fixed_hyperparameters": [dict, None],
-    "population_size": [Interval(Integral, 1, None, closed="left"), None],
-    "epochs": [Interval(Integral, 1, None, closed="left")],
-    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-    "cv": ["cv_object"],
-    "refit": ["boolean"],
-    **PREPROCESS_CONSTRAINTS,
-    **DURABLE_CONSTRAINTS,
-    "n_jobs": [Integral, None],
-    "random_state": ["random_state"],
-    "verbose": ["verbose", None],
-}
-
-
-#: Factor of the standard deviation, and floor of the noise, of ensembles without a calibration.
-NO_CALIBRATION = (1.0, 0.0)
-
-
-class SearchMethod:
-    """The parts of a search and a selection, made from an estimator's parameters.
-
-    The estimator's parameters and fitted attributes are only read, never set.
-    """
-
-    #: Parameters that only change the selection of the ensemble.
-    selection_parameters: tuple[str, ...] = ()
-    #: Parameters that change the selection of the ensemble, and trials, too.
-    reselect_parameters: tuple[str, ...] = ()
-    #: Parameters that only change predictions.
-    prediction_parameters: tuple[str, ...] = ()
-    #: Name of the score that the search minimises, for messages.
-    score_name = "NLL"
-    #: Whether the ensemble's standard deviation is calibrated on errors on held-out rows.
-    calibrates = False
-    #: Number of times that the selected trials are trained again on other folds.
-    n_repeats = 0
-    #: Share of `max_time` for the search itself; the rest is for repeats.
-    search_share = 1.0
-    #: The user's function that the search minimises instead of a trial's score.
-    objective: Any = None
-
-    def __init__(self, estimator):
-        self.estimator = estimator
-        self.classifies = is_classifier(estimator)
-        space = estimator.search_space
-        self.is_tabular = isinstance(space, str) and space == "tabular"
-
-    @property
-    def n_trials(self) -> int:
-        """Number of trials of the search."""
-        return self.estimator.n_trials
-
-    def validation(self, n_rows: int, given: bool) -> dict[str, Any]:
-        """Return `fraction` and `cv` for the split of rows.
-
-        `given` tells that the user gives validation rows.
-        """
-        return {"fraction": self.estimator.validation_fraction, "cv": self.estimator.cv}
-
-    @property
-    def params_not_in_fingerprint(self) -> set[str]:
-        """Parameters that do not change trials."""
-        return {*self.selection_parameters, *self.prediction_parameters, *RUNNING_PARAMETERS}
-
-    def identifying_parameters(self) -> dict[str, Any]:
-        """Return the parameters that change trials, by name."""
-        params = self.estimator.get_params(deep=False)
-        return {k: params[k] for k in params if k not in self.params_not_in_fingerprint}
-
-    @property
-    def head(self):
-        """Head of the fitted targets."""
-        return self.estimator.targets_.head
-
-    def check(self, shifted) -> None:
-        """Raise ValueError if parameters contradict each other or the shifted sets."""
-        self.check_selection()
-
-    def check_selection(self) -> None:
-        """Raise ValueError if parameters of the selection contradict each other."""
-
-    def attributes(self, inputs, targets) -> dict[str, Any]:
-        """Return fitted attributes that depend on the kind of inputs and targets, by name."""
-        return {"classes_": targets.classes} if self.classifies else {}
-
-    def inputs(self, X):
-        """Make the unfitted inputs."""
-        return TableInputs(self.estimator.preprocess, embed=self.is_tabular)
-
-    def targets(self):
-        """Make the unfitted targets."""
-        if self.classifies:
-            return ClassTargets(self.estimator.class_weight)
-        return NumberTargets(self.estimator.target_transform)
-
-    def resolve_space(self, inputs, n_rows: int):
-        """Convert the parameter `search_space` to a space, if it is not "tabular"."""
-        raise NotImplementedError
-
-    def make_space(self, inputs, n_rows: int, x, n_train: int):
-        """Make the search space for `n_rows` rows, of which networks train on `n_train`."""
-        if self.is_tabular:
-            return TabularSpace(x, inputs.n_codes, n_train, self.classifies)
-        return self.resolve_space(inputs, n_rows)
-
-    def halving(self, proposer):
-        """Return the rule that discards trials early, or None."""
-        return
-
-    def epochs(self, space, inputs, n_train: int) -> tuple[int, int | None]:
-        """Return the default number of epochs of a trial, and the maximum of all trials."""
-        return self.estimator.epochs, None
-
-    def proposer(self, space, held_out: HeldOut):
-        """Make the proposer of configurations."""
-        raise NotImplementedError
-
-    def trial_entropy(self, entropy: int) -> int:
-        """Derive the entropy of proposals and trials from that of the fit."""
-        return entropy
-
-    def is_stackable(self, proposer) -> bool:
-        """Tell whether all configurations are known in advance and have one architecture."""
-        return False
-
-    def choose(self, candidates: CandidatePredictions) -> Any:
-        """Select an ensemble, as a `Selection` of positions among the candidates."""
-        raise NotImplementedError
-
-    def calibration(self, chosen, candidates: CandidatePredictions) -> tuple[float, float]:
-        """Fit the factor and the floor of the standard deviation of the selected ensemble.
-
-        Without folds there is no calibration, because the rows of a single split are few and were
-        used to stop the training of all members.
-        """
-        if not self.calibrates or candidates.moments is None:
-            return NO_CALIBRATION
-        raw = np.stack([candidates.raw[k] for k in chosen.indices]).astype("float64")
-        loc, _ = self.head.distribution(raw)
-        moments = [candidates.moments[k] for k in chosen.indices]
-        centers, variances = (np.stack(own).astype("float64") for own in zip(*moments))
-
-        def average(values):
-            return np.tensordot(chosen.weights, values, 1)
-
-        # Variance of the mixture of trials = mean of variances + variance of means.
-        total = average(variances + (centers - average(centers)) ** 2)
-        return fit_scale((candidates.y - average(loc)) ** 2, total, candidates.weight)
+from skuq.training import MemberRefitter, MemberRepeater, MemberTrainer
 
 
 class SearchEstimator:
@@ -280,7 +96,7 @@ class SearchEstimator:
         was_fitted = hasattr(self, "selection_")
         forget_fit(self)
         method = self._method
-        given = _read_data(
+        given = read_search_data(
             self, method, X, y, sample_weight, validation_data, shift_validation, groups
         )
         self.entropy_ = draw_entropy(self.random_state)
@@ -362,7 +178,7 @@ class SearchEstimator:
         """Fit the scales on the training rows, and make the search."""
         inputs, targets = given.inputs, given.targets
         data = splits.training_data(inputs, targets)
-        held_out, inputs_of_trials = _held_out(splits, data, given.shifted, inputs, targets)
+        held_out, inputs_of_trials = collect_held_out(splits, data, given.shifted, inputs, targets)
         space = method.make_space(inputs, len(given.rows.X), data.x, splits.n_train)
         self.decisions_ = space.decisions(data.x.shape[1:], targets.head.n_raw)
         epochs, max_epochs = method.epochs(space, inputs, splits.n_train)
@@ -482,17 +298,16 @@ class SearchEstimator:
             invalid.
         """
         check_is_fitted(self)
-        if (X is None) != (y is None) or (X is None and sample_weight is not None):
-            raise ValueError("`reselect` needs both X and y, or neither and no weights.")
+        is_new = self._gives_rows(X, y, sample_weight)
         method = self._method_with(settings)
-        if X is None:
+        self._result.check_complete()
+        if not is_new:
             # The predictions of trials include their repeats.
-            self._result.check_complete()
             candidates = self._result.candidate_predictions(indices=self.catalog_.completed)
         else:
             # Without refits, which the new selection gives up.
             trials = [self._result.member(k).networks for k in self.catalog_.completed]
-            candidates = self._candidates_on(trials, X, y, sample_weight)
+            candidates = predict_candidates(self, trials, X, y, sample_weight)
         self.selection_, self.calibration_ = self._choose(candidates, method)
         if self.refitted_:
             self.refitted_ = {}
@@ -514,12 +329,12 @@ class SearchEstimator:
         Returns
         -------
         DataFrame
-            Columns: `trial`, `status`, `score` on the held-out rows (smaller is better; of a
-            discarded trial, when it was stopped), `new_score` if X and y are given, `weight` in the
-            ensemble, `seconds`, `share` of the full training, `n_networks` with repeats,
-            `n_weights` of all of them (missing for networks that a pickle has left behind), and the
-            decisions of the configuration. A decision with the name of one of these columns has
-            ``decision_`` before it.
+            Columns: `trial`, `status`, `score` on the held-out rows or value of the `objective`
+            (smaller is better; of a discarded trial, when it was stopped), `new_score` if X and y
+            are given, `weight` in the ensemble, `seconds`, `share` of the full training,
+            `n_networks` with repeats, `n_weights` of all of them (missing for networks that a
+            pickle has left behind), and the decisions of the configuration. A decision with the
+            name of one of these columns has ``decision_`` before it.
 
         Raises
         ------
@@ -528,59 +343,19 @@ class SearchEstimator:
             one of X and y, or only weights, are given.
         """
         check_is_fitted(self)
-        weights = dict(zip(self.selection_.indices.tolist(), self.selection_.weights.tolist()))
-        is_new = X is not None or y is not None or sample_weight is not None
-        new = self._scores_on(X, y, sample_weight) if is_new else {}
-        rows = []
-        for k, record in enumerate(self.catalog_):
-            networks = self._result.networks(k) if record.completed else ()
-            row = {
-                "trial": record.trial_number,
-                "status": record.status,
-                "score": record.score,
-                **({"new_score": new.get(k, np.nan)} if new else {}),
-                "weight": weights.get(k, 0.0),
-                "seconds": record.seconds,
-                "share": record.share,
-                "n_networks": len(networks),
-                "n_weights": sum(
-                    np.nan if network.weights is None else network.n_weights for network in networks
-                ),
-            }
-            rows.append(with_decisions(row, record.configuration))
-        frame = pd.DataFrame(rows)
-        # Completed trials first, then the discarded ones.
-        order = {"completed": 0, "discarded": 1, "failed": 2}
-        rank = frame["status"].map(order)
-        frame = frame.assign(rank=rank).sort_values(["rank", "score"], kind="stable")
-        return frame.drop(columns="rank").reset_index(drop=True)
+        new_scores = None
+        if self._gives_rows(X, y, sample_weight):
+            self._result.check_complete()
+            trials = [self._result.networks(k) for k in self.catalog_.completed]
+            new_scores = score_trials(self, trials, X, y, sample_weight)
+        return make_leaderboard(self._result, self.selection_, new_scores)
 
-    def _scores_on(self, X, y, sample_weight):
-        """Score each completed trial on other rows; scores are by position in the catalog."""
-        trials = [self._result.networks(k) for k in self.catalog_.completed]
-        candidates = self._candidates_on(trials, X, y, sample_weight)
-        head, weight = self.targets_.head, candidates.weight
-        scores = [
-            np.average(head.scores(candidates.y, raw.astype("float64")), weights=weight)
-            for raw in candidates.raw
-        ]
-        return dict(zip(self.catalog_.completed.tolist(), map(float, scores)))
-
-    def _candidates_on(self, trials, X, y, sample_weight):
-        """Predict other rows with every completed trial; `trials` are their networks."""
-        if X is None or y is None:
+    def _gives_rows(self, X, y, sample_weight):
+        """Tell whether the user gives rows; raise ValueError if they are not complete."""
+        is_new = X is not None
+        if is_new != (y is not None) or (sample_weight is not None and not is_new):
             raise ValueError("Give both X and y, or neither and no weights.")
-        self._result.check_complete()
-        data = (X, y) if sample_weight is None else (X, y, sample_weight)
-        rows = read_validation_rows(self, self.inputs_, self.targets_, data, "X, y", required=True)
-        x, targets, weight = standardise_rows(rows, self.inputs_, self.targets_)
-        raws = [predict_members(networks, x, once=True) for networks in trials]
-        raws = [raw[0] if len(raw) == 1 else self.targets_.head.pooled(raw) for raw in raws]
-        moments = None
-        if hasattr(self.targets_.head, "distribution"):
-            loc, scale = self.targets_.head.distribution(np.stack(raws).astype("float64"))
-            moments = list(zip(loc, scale**2))
-        return CandidatePredictions(raws, targets, weight, np.arange(len(x)), moments)
+        return is_new
 
     def _method_with(self, settings):
         """Make and check the method with other parameters of the selection."""
@@ -755,99 +530,3 @@ class SearchEstimator:
         tags = add_input_tags(super().__sklearn_tags__(), self.preprocess)
         tags.non_deterministic = self.n_jobs not in (None, 1)
         return tags
-
-
-class _Given(NamedTuple):
-    """The user's arguments of `fit`, validated and encoded."""
-
-    inputs: Any
-    targets: Any
-    rows: Rows
-    validation: Rows | None
-    shifted: list[Rows]
-    groups: np.ndarray | None
-
-    def splits(self, estimator, repeat: int = 0) -> Splits:
-        """Split the rows into training and validation rows; another `repeat` gives other folds."""
-        given = self.validation is not None
-        return make_splits(
-            self.rows,
-            estimator.entropy_,
-            **estimator._method.validation(self._n_units(), given),
-            validation=self.validation,
-            groups=self.groups,
-            labels=self.targets.labels(self.rows.y),
-            repeat=repeat,
-        )
-
-    def _n_units(self) -> int:
-        """Number of rows of positive weight, or of their groups if there are groups."""
-        used = self.rows.used
-        return len(used) if self.groups is None else len(np.unique(self.groups[used]))
-
-    def identity(self, splits: Splits | None) -> dict[str, Any]:
-        """Return the data that identify the search, by name; `splits` are the user's folds."""
-        identity = {
-            "X": self.rows.X,
-            "y": self.rows.y,
-            "sample_weight": self.rows.weight,
-            "groups": self.groups,
-            "validation_data": self.validation,
-            "shift_validation": self.shifted,
-        }
-        return identity if splits is None else {**identity, "cv": splits.parts}
-
-
-def _read_data(
-    estimator, method, X, y, sample_weight, validation_data, shift_validation, groups
-) -> _Given:
-    """Validate and encode the user's arguments of `fit`."""
-    named = _named_sets(shift_validation)
-    method.check(named)
-    is_auto = isinstance(estimator.cv, str)
-    if estimator.cv is not None and not is_auto and validation_data is not None:
-        raise ValueError(
-            "Give either `cv` or `validation_data`: with `cv` every row validates. "
-            f"Got both, with cv={estimator.cv!r}."
-        )
-    inputs, targets = method.inputs(X), method.targets()
-    rows = read_rows(estimator, inputs, targets, X, y, sample_weight, min_rows=2)
-    groups = check_groups(groups, rows.X)
-    read = functools.partial(read_validation_rows, estimator, inputs, targets, required=True)
-    validation = None if validation_data is None else read(validation_data)
-    shifted = [read(data, name) for name, data in named]
-    return _Given(inputs, targets, rows, validation, shifted, groups)
-
-
-def _held_out(splits, data, shifted, inputs, targets):
-    """Collect the rows that all trials predict, and their inputs.
-
-    The inputs are None if these are only the validation rows.
-    """
-    sets, x = [], [data.x_valid]
-    for rows in shifted:
-        # The same steps as for validation rows: float32, and weights with mean 1.
-        part = TrainingData.without_validation(*standardise_rows(rows, inputs, targets))
-        sets.append(HeldOut(None, part.y, part.weight))
-        x.append(part.x)
-    folds = splits.parts is not None
-    own = (data.y, data.weight) if folds else (data.y_valid, data.weight_valid)
-    held_out = HeldOut(splits.positions, *own, tuple(sets))
-    return held_out, np.concatenate(x) if shifted else None
-
-
-def _named_sets(shift_validation):
-    """List pairs (name, data) of one shifted set or several."""
-    if shift_validation is None:
-        return []
-    several = isinstance(shift_validation, list) or (
-        isinstance(shift_validation, tuple)
-        and all(isinstance(part, tuple) for part in shift_validation)
-    )
-    if not several:
-        return [("shift_validation", shift_validation)]
-    if not shift_validation:
-        raise ValueError(
-            "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty list."
-        )
-    return [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]

@@ -1,4 +1,4 @@
-"""Calibrated estimators: another estimator's distribution, corrected by what folds have shown."""
+"""Calibrate the distributions that any fitted estimator predicts."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from skuq.predictive import (
     Mixture,
     RecalibratedMixture,
 )
-from skuq.predictive._calibration import scaled_probabilities
+from skuq.predictive._class_calibration import scaled_probabilities
 from skuq.tables import ForeignInputs
 
-SMALLEST_STD = 1e-150  # where a model claims to be certain; its square is not yet 0
+SMALLEST_STD = 1e-150  # of a model that claims to be certain; its square is not yet 0
 _COVERAGES = np.concatenate([np.arange(1, 19) / 20, [0.925, 0.95, 0.975, 0.99, 0.995]])
 
 
 @saved_as("fitted.Calibration")
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What a regressor's standard deviations and levels become.
+    """Calibration of a regressor's predictions.
 
     Attributes
     ----------
     method : {"scale", "isotonic", "conformal"}
+        See `CalibratedUncertaintyRegressor`.
     scale : float or ndarray of shape (n_outputs,)
         Factor of the standard deviations.
     levels : tuple of two ndarray, or None
-        Of "isotonic": predicted levels, and observed ones.
+        With "isotonic", predicted levels and the observed levels that replace them.
     scores : ndarray of shape (n,) or (n, n_outputs), or None
-        Of "conformal": sorted absolute errors out of fold, in calibrated stds.
+        With "conformal", sorted absolute out-of-fold errors in calibrated standard deviations.
     coverage : ndarray of the shape of `scores`, or None
-        Share of new rows whose error is at most the score.
+        Least probability that the error of a new row is at most the score.
     """
 
     method: str
@@ -55,12 +56,27 @@ class Calibration:
 
     __repr__ = record_repr
 
+    @property
+    def whole(self) -> Calibration:
+        """The calibration that was learnt from all rows: this one."""
+        return self
+
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         return self.apply(regressor_distribution(estimator, X, self.method), X)
 
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
-        """Calibrate predictions; `new_weight` (n,) is relative to a mean calibration row."""
+        """Calibrate predictions.
+
+        Parameters
+        ----------
+        mixture : Mixture
+            Predictions for n rows.
+        X : array-like of shape (n, n_features)
+            The rows, by which some calibrations find groups and weights.
+        new_weight : ndarray of shape (n,), optional
+            Weights of the rows under covariate shift; the average calibration row has 1.
+        """
         scaled = mixture.scaled(self.scale)
         if self.method == "isotonic":
             return RecalibratedMixture(scaled, *self.levels)
@@ -71,8 +87,8 @@ class Calibration:
     def smooth(self, mixture: Any, X: Any) -> Any:
         """Calibrate predictions to a distribution with a density and quantiles at all levels.
 
-        The same as `apply` but with "conformal", which gives normals whose levels are mapped so
-        that their intervals are the conformal ones.
+        With "scale" and "isotonic" this is `apply`. With "conformal" it is a normal with mapped
+        levels, whose intervals are the conformal ones.
         """
         calibrated = self.apply(mixture, X)
         if self.method != "conformal":
@@ -82,11 +98,12 @@ class Calibration:
             base.mean, np.sqrt(base.aleatoric_variance), np.sqrt(base.epistemic_variance)
         )
         scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.coverage))
-        known = _COVERAGES[reach[-1].min() >= _COVERAGES]
+        known = _COVERAGES[reach[-1].min() >= _COVERAGES]  # (q,)
         radii = np.stack(
             [own[np.searchsorted(limit, known - 1e-9)] for own, limit in zip(scores.T, reach.T)],
             axis=1,
         )
+        # A conformal interval of r stds ends at the levels ndtr(-r) and ndtr(r) of the normal.
         upper = special.ndtr(radii)  # (q, 1 or m)
         ends = np.zeros((1, upper.shape[1]))
         predicted = np.concatenate([ends, 1 - upper[::-1], ends + 0.5, upper, ends + 1])
@@ -103,15 +120,17 @@ class Calibration:
 @saved_as("fitted.ClassCalibration")
 @dataclass(frozen=True, eq=False)
 class ClassCalibration:
-    """What a classifier's averaged probabilities become.
+    """Calibration of a classifier's averaged probabilities.
 
     Attributes
     ----------
     slopes, biases : ndarray of shape (n_classes,) or (n_groups + 1, n_classes)
-        The logarithm of each class' probability is multiplied by its slope, and its bias added.
-        With groups the last row is for rows of no known group.
+        The logarithm of each class' probability is multiplied by its slope, and its bias is added.
+        With groups, the last row is that of all groups together.
     classes : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
     grouping : Grouping or None
+        Groups of rows that are calibrated separately.
     spread : float
         Factor of the members' differences from the average.
     """
@@ -124,12 +143,22 @@ class ClassCalibration:
 
     __repr__ = record_repr
 
+    @property
+    def whole(self) -> ClassCalibration:
+        """The calibration that holds what was learnt from all rows: this one."""
+        return self
+
+    @property
+    def temperature(self) -> float:
+        """One over the mean slope of all rows, which stands after those of groups."""
+        return float(1 / np.atleast_2d(self.slopes)[-1].mean())
+
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         return self.apply(classifier_distribution(estimator, X, self.classes), X)
 
     def apply(self, mixture: CategoricalMixture, X: Any) -> CategoricalMixture:
-        """Calibrate predictions."""
+        """Calibrate predictions for the rows X."""
         slopes, biases = self.slopes, self.biases
         if self.grouping is not None:
             codes = self.grouping.codes(X, log_entropy(mixture))
@@ -139,7 +168,7 @@ class ClassCalibration:
 
 
 def log_entropy(mixture: CategoricalMixture) -> np.ndarray:
-    """Logarithm (n,) of the entropy of the averaged probabilities."""
+    """Compute the logarithm (n,) of the entropy of the averaged probabilities."""
     entropy = special.entr(mixture.mean).sum(axis=1)
     logs: np.ndarray = np.log(np.maximum(entropy, SMALLEST_STD))
     return logs
@@ -148,15 +177,16 @@ def log_entropy(mixture: CategoricalMixture) -> np.ndarray:
 def with_mean(
     mixture: CategoricalMixture, mean: np.ndarray, spread: float = 1.0
 ) -> CategoricalMixture:
-    """Move members so that their average is `mean` (n, C).
+    """Move the members of a mixture so that their average is `mean` (n, C).
 
-    They keep their differences from the average, times `spread`, shortened where a probability
-    would be negative.
+    Their differences from the average are multiplied by `spread`, and shortened in rows in which a
+    probability would be negative.
     """
-    differences = spread * (mixture.proba - mixture.mean)
+    differences = spread * (mixture.proba - mixture.mean)  # (K, n, C)
+    # Largest factor of each difference that leaves its probability non-negative.
     room = np.ones_like(differences)
     np.divide(mean, -differences, out=room, where=differences < 0)
-    share = np.minimum(room.min(axis=(0, 2)), 1.0)[:, None]
+    share = np.minimum(room.min(axis=(0, 2)), 1.0)[:, None]  # (n, 1)
     proba = np.maximum(mean + share * differences, 0)
     return CategoricalMixture(proba / proba.sum(axis=2, keepdims=True), mixture.weights)
 
@@ -164,12 +194,14 @@ def with_mean(
 @saved_as("fitted.FittedCalibrated")
 @dataclass(frozen=True, eq=False)
 class FittedCalibrated:
-    """A fitted estimator of any kind and its calibration.
+    """Fitted estimator of any kind with its calibration.
 
     Attributes
     ----------
     estimator : estimator
-    calibration : Calibration or ClassCalibration, or one made of these
+        Fitted regressor or classifier.
+    calibration : Calibration, ClassCalibration, or a calibration that contains one
+        Calibration of its predictions.
     """
 
     estimator: Any
@@ -179,7 +211,7 @@ class FittedCalibrated:
 
     @property
     def inputs(self) -> ForeignInputs:
-        """X is handed on as it is."""
+        """Inputs that are passed to the estimator as they are."""
         return ForeignInputs()
 
     def distribution(self, X: Any) -> Any:
@@ -191,20 +223,19 @@ class FittedCalibrated:
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of one row's prediction as the user has it."""
+        """Shape of one row's prediction: () or (n_outputs,)."""
         return np.shape(self.calibration.scale)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
-        """Refuse: the estimator may be anything."""
+        """Raise ValueError, because the estimator may be of any kind."""
         refuse_keras("the calibrated estimator may be anything")
 
 
 def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
     """Predict the distribution of any fitted regressor, before calibration.
 
-    A regressor that predicts points only gets a standard deviation of 1 for all rows.
-
-    Raises TypeError if the method cannot calibrate what it predicts, and ValueError for NaN or inf.
+    A regressor without uncertainty gets a standard deviation of 1 for all rows. Raise TypeError if
+    the method cannot calibrate what the regressor predicts, and ValueError for NaN or inf.
     """
     model, X = innermost(estimator, X)
     if hasattr(model, "predict_distribution"):
@@ -221,16 +252,16 @@ def regressor_distribution(estimator: Any, X: Any, method: str) -> Any:
         mean, std = predict_normal(model, X)
     except NoUncertaintyError:
         mean = np.asarray(model.predict(X), dtype=float)
-        std = np.ones_like(mean)  # the scale is learnt from the errors
+        std = np.ones_like(mean)  # calibration learns the scale of the errors
     if not (np.isfinite(mean).all() and np.isfinite(std).all()):
         raise ValueError(f"`estimator` must predict finite numbers. {model!r} gave others.")
     return GaussianMixture(mean[None], np.maximum(std, SMALLEST_STD)[None])
 
 
 def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> CategoricalMixture:
-    """Predict the distribution over `classes` of any fitted classifier.
+    """Predict the distribution over `classes` with any fitted classifier, before calibration.
 
-    Raises TypeError if it predicts no probabilities.
+    Raise TypeError if the classifier predicts no probabilities.
     """
     model, X = innermost(estimator, X)
     if hasattr(model, "predict_distribution"):

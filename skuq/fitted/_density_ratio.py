@@ -22,13 +22,14 @@ from skuq._registry import saved_as
 from skuq._reprs import record_repr
 from skuq._warnings import warn_user
 from skuq.exceptions import CalibrationWarning
-from skuq.fitted._calibrated import regressor_distribution
+from skuq.fitted._calibrated import Calibration, regressor_distribution
 from skuq.predictive._calibration import effective_rows
 from skuq.tables import TablePreprocessor
 
 _FOLDS = 5
-_MOST_ROWS = 10_000  # rows of each side that a classifier is trained on
+_MOST_ROWS = 10_000  # largest number of rows of each sample that train a classifier
 _LARGEST = (10.0, 100.0)  # the bound of ratios is sqrt(n), clipped to this range
+# Beyond these there is a warning.
 _FEWEST_EFFECTIVE = 30
 _MOST_UNSUPPORTED = 0.1
 _SMALLEST_PROBABILITY = 1e-9
@@ -75,12 +76,7 @@ class DensityRatio:
         """Compute weights (n,) of new rows, relative to the mean weight of calibration rows."""
         logs = [_log_odds(classifier, X) for classifier in self.classifiers]
         ratio = self.odds * np.exp(np.mean(logs, axis=0))
-        return self._mixed(np.minimum(ratio, self.largest) / self.unit)
-
-    def _mixed(self, weights: np.ndarray) -> np.ndarray:
-        # Unsupported target rows have no similar calibration rows, so for their share all
-        # calibration rows have equal weights.
-        return self.unsupported + (1 - self.unsupported) * weights
+        return _bounded_weights(ratio, self.largest, self.unit, self.unsupported)
 
 
 def fit_density_ratio(
@@ -129,21 +125,31 @@ def fit_density_ratio(
     ratio = odds * np.exp(log_odds)
     largest = float(np.clip(np.sqrt(n), *_LARGEST))
     unsupported = float(np.mean(ratio[n:] > largest))
-    clipped = np.minimum(ratio[:n], largest)
-    unit = float(np.average(clipped, weights=weight))
-    factor = unsupported + (1 - unsupported) * clipped / unit
+    unit = float(np.average(np.minimum(ratio[:n], largest), weights=weight))
+    factor = _bounded_weights(ratio[:n], largest, unit, unsupported)
     n_effective = effective_rows(weight * factor)
     auc = float(roc_auc_score(is_target, log_odds, sample_weight=weights))
     found = DensityRatio(tuple(classifiers), odds, largest, unit, n_effective, unsupported, auc)
     if n_effective < _FEWEST_EFFECTIVE or unsupported > _MOST_UNSUPPORTED:
         warn_user(
-            f"The target is unlike the calibration rows: {unsupported:.0%} of its rows lie where "
-            f"there are hardly any of these, and {n} calibration rows tell as much of it as "
-            f"{n_effective:.0f}. Intervals may hold far less or more than their share. Calibrate "
+            f"The target hardly overlaps with the calibration rows: {unsupported:.0%} of its rows "
+            f"have no similar calibration rows, and the effective number of these is "
+            f"{n_effective:.0f} of {n}. Intervals may be far too narrow or too wide. Calibrate "
             "with truths of the target: partial_calibrate(X, y).",
             CalibrationWarning,
         )
     return found, factor
+
+
+def _bounded_weights(
+    ratio: np.ndarray, largest: float, unit: float, unsupported: float
+) -> np.ndarray:
+    """Compute weights (n,) from density ratios.
+
+    Unsupported target rows have no similar calibration rows, so for their share of the weight all
+    rows have equal weights.
+    """
+    return unsupported + (1 - unsupported) * np.minimum(ratio, largest) / unit
 
 
 def _weights_argument(classifier: Any, weight: np.ndarray) -> list[str]:
@@ -164,12 +170,14 @@ def _weights_argument(classifier: Any, weight: np.ndarray) -> list[str]:
 
 
 def _log_odds(classifier: Any, X: Any) -> np.ndarray:
+    """Predict the log odds (n,) that rows belong to the target."""
     proba = np.clip(classifier.predict_proba(X)[:, 1], _SMALLEST_PROBABILITY, None)
     odds: np.ndarray = np.log(proba) - np.log(np.maximum(1 - proba, _SMALLEST_PROBABILITY))
     return odds
 
 
 def _n_rows(X: Any) -> int:
+    """Count the rows of an array, a table or a list."""
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
@@ -192,7 +200,9 @@ class WeightedCalibration:
     Attributes
     ----------
     calibration : Calibration or GroupedCalibration
+        Calibration by weighted rows.
     ratio : DensityRatio
+        It computes the weights of new rows.
 
     References
     ----------
@@ -203,6 +213,12 @@ class WeightedCalibration:
     ratio: DensityRatio
 
     __repr__ = record_repr
+
+    @property
+    def whole(self) -> Calibration:
+        """The calibration that was learnt from all rows."""
+        whole: Calibration = self.calibration.whole
+        return whole
 
     @property
     def method(self) -> str:
@@ -220,7 +236,7 @@ class WeightedCalibration:
         return self.apply(regressor_distribution(estimator, X, self.method), X)
 
     def apply(self, mixture: Any, X: Any) -> Any:
-        """Calibrate predictions; see `Calibration.apply`."""
+        """Calibrate predictions for the rows X, whose weights conformal intervals need."""
         weight = self.ratio.weights(X) if self.method == "conformal" else None
         return self.calibration.apply(mixture, X, weight)
 

@@ -1,4 +1,4 @@
-"""Groups of rows that are calibrated separately: by a column, a function or the uncertainty."""
+"""Find groups of rows that are calibrated separately."""
 
 from __future__ import annotations
 

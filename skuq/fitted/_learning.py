@@ -1,8 +1,8 @@
-"""Calibrations that are learnt from predictions of rows that a model has not seen."""
+"""Learn calibrations from predictions of rows that a model has not seen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,33 +26,33 @@ from skuq.predictive import GroupedDistribution
 from skuq.predictive._calibration import (
     effective_rows,
     fit_levels,
-    fit_scale,
-    fit_spread,
-    fit_temperature,
-    fit_vector_scaling,
+    fit_std_factor,
     pool_variances,
     weighted_quantile,
 )
+from skuq.predictive._class_calibration import fit_spread, fit_temperature, fit_vector_scaling
 
-_PRIOR_ROWS = 20  # rows that the calibration of all rows counts for in that of a group
+_PRIOR_ROWS = 20  # weight of all rows in the calibration of a group, in rows of the group
+# Levels of the quantiles that represent the errors of all rows in the calibration of a group.
 _PRIOR_LEVELS = (np.arange(200) + 0.5) / 200
 
 
 @saved_as("fitted.CalibrationRows")
 @dataclass(frozen=True, eq=False)
 class CalibrationRows:
-    """Rows that a model has not seen, and what it predicts for them.
+    """Rows that a model has not seen, with its predictions.
 
     Attributes
     ----------
     X : array-like of shape (n, n_features)
-        In the order of the folds.
+        Rows in the order of the folds.
     mixtures : tuple of distributions
         Predictions, fold by fold.
     y : ndarray of shape (n[, m])
+        Truths.
     weight : ndarray of shape (n,)
-        Positive; 1 for a row of average weight. Their sum is the number of distinct rows: a row
-        that is predicted several times, in repeated folds, counts once.
+        Positive weights, whose sum is the number of distinct rows. A row that repeated folds
+        predict several times counts once.
     """
 
     X: Any
@@ -63,12 +63,12 @@ class CalibrationRows:
     __repr__ = record_repr
 
     def weighted(self, factor: np.ndarray) -> CalibrationRows:
-        """Multiply the weights by (n,), and keep their sum."""
+        """Multiply the weights by a factor (n,), and preserve their sum."""
         weight = self.weight * factor
         return replace(self, weight=weight * self.weight.sum() / weight.sum())
 
     def fold_parts(self, values: np.ndarray) -> list[np.ndarray]:
-        """Split values (n, ..) by folds."""
+        """Split values (n, ..) into those of the folds."""
         ends = np.cumsum([len(mixture.mean) for mixture in self.mixtures])
         return np.split(values, ends[:-1])
 
@@ -79,7 +79,7 @@ class CalibrationRows:
 
 
 def log_std(mixture: Any) -> np.ndarray:
-    """Logarithm (n,) of a distribution's standard deviation, averaged over outputs."""
+    """Compute the logarithm (n,) of the standard deviation, averaged over outputs."""
     std: np.ndarray = np.log(mixture.std)
     return std.reshape(len(std), -1).mean(axis=1)
 
@@ -87,15 +87,16 @@ def log_std(mixture: Any) -> np.ndarray:
 @saved_as("fitted.GroupedCalibration")
 @dataclass(frozen=True, eq=False)
 class GroupedCalibration:
-    """A calibration for each group of rows.
+    """Separate calibrations of groups of rows.
 
     Attributes
     ----------
     grouping : Grouping
+        It finds the group of each row.
     parts : tuple of Calibration
-        One a group.
+        Calibration of each group.
     whole : Calibration
-        That of all rows, for rows of groups that were not seen.
+        Calibration of all rows, for rows without a known group.
     """
 
     grouping: Grouping
@@ -106,7 +107,7 @@ class GroupedCalibration:
 
     @property
     def method(self) -> str:
-        """How each group is calibrated."""
+        """Method by which each group is calibrated."""
         return self.whole.method
 
     @property
@@ -121,7 +122,7 @@ class GroupedCalibration:
     def apply(self, mixture: Any, X: Any, new_weight: np.ndarray | None = None) -> Any:
         """Calibrate each row's prediction by its group; see `Calibration.apply`."""
         codes = self._codes(mixture, X)
-        if self.method == "scale":  # stays the mixture that it is
+        if self.method == "scale":  # one mixture with a factor for each row
             scales = np.stack([part.scale for part in (*self.parts, self.whole)])
             return mixture.scaled(scales[codes])
         return self._by_group(
@@ -141,7 +142,10 @@ class GroupedCalibration:
     def _codes(self, mixture: Any, X: Any) -> np.ndarray:
         return self.grouping.codes(X, log_std(mixture))
 
-    def _by_group(self, codes: np.ndarray, calibrated: Any) -> GroupedDistribution:
+    def _by_group(
+        self, codes: np.ndarray, calibrated: Callable[[Calibration, np.ndarray], Any]
+    ) -> GroupedDistribution:
+        """Calibrate the rows of each group by ``calibrated(part, rows)``; -1 stands for `whole`."""
         every = (*self.parts, self.whole)
         found = [code for code in range(-1, len(self.parts)) if (codes == code).any()]
         rows = [np.flatnonzero(codes == code) for code in found]
@@ -152,8 +156,8 @@ class GroupedCalibration:
 def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) -> Any:
     """Learn a `Calibration` from rows, or a `GroupedCalibration` if there are `groups`.
 
-    In a group the shape of the errors of all rows counts as much as 20 rows do, and the scale of
-    all rows as much as the differences between groups call for.
+    Groups are shrunk towards all rows: the shape of all rows' errors counts as much as 20 rows of
+    the group, and their scale depends on how much groups differ.
     """
     codes = np.zeros(len(rows.y), dtype=int)
     labels: tuple[Any, ...] = ()
@@ -184,14 +188,14 @@ def _warn_of_small_groups(labels: Sequence[Any], codes: np.ndarray, weight: np.n
     if small:
         warn_user(
             f"{len(small)} of {len(labels)} groups have fewer than {_PRIOR_ROWS} calibration rows "
-            f"and are calibrated by all rows mostly: {small[:5]}"
+            f"and are calibrated mostly by all rows: {small[:5]}"
             f"{' and others' if len(small) > 5 else ''}.",
             CalibrationWarning,
         )
 
 
 def _as_calibration(method: str, outputs: Sequence[tuple[Any, ...]], single: bool) -> Calibration:
-    """Make a record of what each output has learnt."""
+    """Combine what was learnt for each output in one record."""
     scale, *shape = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
     scale = float(scale) if single else scale
     if method == "isotonic":
@@ -209,21 +213,22 @@ def _learn_output(
 ) -> list[tuple[Any, ...]]:
     """Learn the scale of one output, and the levels or scores of the method.
 
-    Returns what all rows learn together, and then each group; `codes` are its rows' positions.
+    All sequences hold one element per fold, and `codes` the groups of its rows. Return the scale
+    and the levels or scores of all rows together, and then those of each group.
     """
     weights = np.split(weight, np.cumsum([len(y) for y in ys])[:-1])
-    scale = fit_scale(list(mixtures), list(ys), weights)
+    scale = fit_std_factor(list(mixtures), list(ys), weights)
     if not _has_errors(mixtures, ys) and all((m.std == 1).all() for m in mixtures):
-        scale = SMALLEST_STD  # of a point estimator that makes no errors
+        scale = SMALLEST_STD  # a regressor without uncertainty that makes no errors
     whole = _errors(method, mixtures, ys, scale)
     learnt = [(scale, *_fit_shape(method, whole, weight, effective_rows(weight)))]
     if not n_groups:
         return learnt
     groups = [_select(group, mixtures, ys, weights, codes) for group in range(n_groups)]
     n_rows = np.array([effective_rows(np.concatenate(w)) for _, _, w in groups])
-    # Groups without errors say nothing of the unit: 0 counts as unknown.
-    own = np.array([fit_scale(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
-    # Squares of heavy-tailed errors tell less of a variance than those of normal ones.
+    # Without errors a group's scale is unknown, which 0 stands for.
+    own = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
+    # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
     kurtosis = _kurtosis(groups, own)
     scales = np.sqrt(pool_variances((own / scale) ** 2, 2 * n_rows / (kurtosis - 1))) * scale
     scales[scales == 0] = scale
@@ -248,7 +253,7 @@ def _select(
     weights: Sequence[np.ndarray],
     codes: Sequence[np.ndarray],
 ) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
-    """Predictions, y and weights of a group's rows, fold by fold."""
+    """Select predictions, y and weights of a group's rows, fold by fold."""
     rows = [np.flatnonzero(code == group) for code in codes]
     folds = [(k, own) for k, own in enumerate(rows) if len(own)]
     return (
@@ -259,7 +264,7 @@ def _select(
 
 
 def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> float:
-    """Kurtosis of the errors in units of each group's std; at least 3, that of a normal."""
+    """Compute the kurtosis of errors in units of each group's std; at least 3, as of a normal."""
     known = [(group, scale) for group, scale in zip(groups, scales) if scale > 0]
     if not known:
         return 3.0
@@ -279,7 +284,7 @@ def _has_errors(mixtures: Sequence[Any], ys: Sequence[np.ndarray]) -> bool:
 def _errors(
     method: str, mixtures: Sequence[Any], ys: Sequence[np.ndarray], scale: float
 ) -> np.ndarray:
-    """Levels of y, or its absolute errors in calibrated stds, of which shapes are learnt."""
+    """Compute what the method learns from: levels of y, or absolute errors in calibrated stds."""
     if method == "scale":
         return np.empty(0)
     scaled = [mixture.scaled(scale) for mixture in mixtures]
@@ -299,7 +304,7 @@ def _fit_shape(
         return fit_levels(errors, weight, n_rows)
     if method == "conformal":
         order = np.argsort(errors)
-        # The new row, of weight 1, may lie anywhere: it counts as outside.
+        # The new row has weight 1 and an unknown error: it counts as outside (Lei et al., 2018).
         return errors[order], np.cumsum(weight[order]) / (weight.sum() + 1)
     return ()
 
@@ -312,19 +317,18 @@ def learn_class_calibration(
     *,
     epistemic: bool = False,
 ) -> ClassCalibration:
-    """Learn a temperature, or a slope and a bias of each class, from rows; of groups each its own.
+    """Learn a temperature, or a slope and a bias of each class, for all rows or for each group.
 
-    In a group the calibration of all rows counts as much as 20 rows do.
+    In a group the calibration of all rows counts as much as 20 rows.
     """
     codes = class_codes(rows.y, classes)
     found = _learn_logits(rows, method, classes, codes, groups)
     if not epistemic:
         return found
-    # Of the calibrated probabilities, fold by fold.
-    ends = np.cumsum([len(mixture.mean) for mixture in rows.mixtures])[:-1]
+    # The spread is that of the calibrated probabilities.
     calibrated = [
         found.apply(mixture, safe_indexing(rows.X, own))
-        for mixture, own in zip(rows.mixtures, np.split(np.arange(len(codes)), ends))
+        for mixture, own in zip(rows.mixtures, rows.fold_parts(np.arange(len(codes))))
     ]
     spread = fit_spread(calibrated, rows.fold_parts(codes), rows.fold_parts(rows.weight))
     return replace(found, spread=spread)

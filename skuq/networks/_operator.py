@@ -319,17 +319,33 @@ class Derivatives:
     raw: np.ndarray
     blocks: tuple[tuple[np.ndarray, np.ndarray], ...]
 
-    def gram(self) -> np.ndarray:
-        """Compute J J^T (N n_raw, N n_raw), the tangent kernel."""
-        n, n_raw = self.raw.shape
-        total = np.zeros((n_raw, n, n_raw, n))
-        for left, right in self.blocks:
+    @property
+    def n_weights(self) -> int:
+        """Number of weights, P."""
+        return sum(left.shape[1] * right.shape[2] for left, right in self.blocks)
+
+    def rows(self, numbers: np.ndarray) -> Derivatives:
+        """Take the derivatives at some of the rows."""
+        blocks = tuple((left[numbers], right[:, numbers]) for left, right in self.blocks)
+        return Derivatives(self.raw[numbers], blocks)
+
+    def gram(self, other: Derivatives | None = None) -> np.ndarray:
+        """Compute the tangent kernel J J'^T (N n_raw, N' n_raw), by default of J with itself."""
+        other = self if other is None else other
+        (n, n_raw), n_others = self.raw.shape, len(other.raw)
+        total = np.zeros((n_raw, n, n_raw, n_others))
+        for (left, right), (left_2, right_2) in zip(self.blocks, other.blocks):
             # The inner product of two outer products is the product of two inner products.
-            flat = right.reshape(n_raw * n, -1)
-            inner = (flat @ flat.T).reshape(total.shape)
-            inner *= (left @ left.T)[:, None, :]
+            flat, flat_2 = right.reshape(n_raw * n, -1), right_2.reshape(n_raw * n_others, -1)
+            inner = (flat @ flat_2.T).reshape(total.shape)
+            inner *= (left @ left_2.T)[:, None, :]
             total += inner
         return total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
+
+    def diagonal(self) -> np.ndarray:
+        """Compute the diagonal (N n_raw,) of J J^T."""
+        parts = ((left**2).sum(axis=1) * (right**2).sum(axis=2) for left, right in self.blocks)
+        return np.sum(list(parts), axis=0).T.ravel()
 
     def along(self, directions: np.ndarray) -> np.ndarray:
         """Compute directions (S, P) times J^T: changes (S, N n_raw) of the raw outputs."""

@@ -90,6 +90,8 @@ class Run:
         it no units are dropped.
     index : array of shape (.., n_draws, n_index), optional
         Epistemic indices, for networks with several predictions a row.
+    prior : array of shape (.., n_samples, n_raw), optional
+        Outputs of a frozen prior network, where they are known already.
     """
 
     namespace: Namespace = ARRAYS
@@ -97,6 +99,7 @@ class Run:
     is_real: Any = None
     dropout_mask: Callable | None = None
     index: Any = None
+    prior: Any = None
 
 
 FORWARD = Run()  # settings of a prediction in NumPy

@@ -15,6 +15,7 @@ from scipy import special
 
 from skuq._constants import LOG_SQRT_2PI
 from skuq.predictive._continuous import Continuous
+from skuq.predictive._piecewise_linear import PiecewiseLinear
 from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
 
@@ -36,7 +37,7 @@ def normal_scores(base: Any, y: np.ndarray) -> np.ndarray:
     scores = special.ndtri(np.clip(level, _EDGE, 1 - _EDGE))
     outside = np.sign(level - 0.5) * ((level < _EDGE) | (level > 1 - _EDGE))
     if outside.any():
-        low, high = base.inverse_cdf(_as_levels([_EDGE, 1 - _EDGE], y.ndim))
+        low, high = base.inverse_cdf(_as_column([_EDGE, 1 - _EDGE], y.ndim))
         with np.errstate(over="ignore"):  # an infinite score is further out than any other
             beyond = np.maximum(np.where(outside > 0, y - high, low - y) / base.std, 0)
         scores = scores + np.where(outside == 0, 0.0, np.copysign(beyond, outside))
@@ -51,13 +52,14 @@ def at_scores(base: Any, scores: np.ndarray) -> np.ndarray:
     return found + base.std * beyond if beyond.any() else found
 
 
-def _as_levels(levels: ArrayLike, n_axes: int) -> np.ndarray:
-    return np.reshape(levels, (-1, *[1] * n_axes))
+def _as_column(values: ArrayLike, n_axes: int) -> np.ndarray:
+    """Append axes of length 1 to values (q,)."""
+    return np.reshape(values, (-1, *[1] * n_axes))
 
 
 def increasing(nominal: np.ndarray, tracked: np.ndarray) -> np.ndarray:
     """Raise scores (q[, m]) where they grow by less than 0.05 times the nominal ones."""
-    least = _STEEPEST * nominal.reshape(-1, *[1] * (tracked.ndim - 1))
+    least = _STEEPEST * _as_column(nominal, tracked.ndim - 1)
     return least + np.maximum.accumulate(tracked - least, axis=0)
 
 
@@ -107,38 +109,16 @@ class AdaptedDistribution(Continuous):
         return shape
 
     @property
-    def _maps(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Knots (z, r) of each output's map, with a further one far beyond either end."""
-        middle = len(self.nominal) // 2
-        maps = []
-        for tracked in self.tracked.reshape(len(self.nominal), -1).T:
-            z, r = self.nominal - self.nominal[middle], tracked - tracked[middle]
-            slopes = [max(r[end] / z[end], _STEEPEST) for end in (0, -1)]
-            far = 1e3
-            knots = np.concatenate(
-                [[self.nominal[0] - far], self.nominal, [self.nominal[-1] + far]]
-            )
-            values = np.concatenate(
-                [[tracked[0] - far * slopes[0]], tracked, [tracked[-1] + far * slopes[1]]]
-            )
-            maps.append((knots, values))
-        return maps
-
-    def _map(self, scores: np.ndarray, *, inverse: bool = False) -> np.ndarray:
-        """r or its inverse, output by output, of scores (.., n[, m])."""
-        maps = [pair[::-1] if inverse else pair for pair in self._maps]
-        if len(self._shape) == 1:
-            return np.interp(scores, *maps[0])
-        columns = [np.interp(scores[..., k], *pair) for k, pair in enumerate(maps)]
-        return np.stack(columns, axis=-1)
-
-    def _slope(self, nominal: np.ndarray) -> np.ndarray:
-        """Derivative of r at nominal scores (n[, m])."""
-        columns = []
-        for (z, r), own in zip(self._maps, nominal.reshape(len(nominal), -1).T):
-            slopes = np.diff(r) / np.diff(z)
-            columns.append(slopes[np.clip(np.searchsorted(z, own) - 1, 0, len(slopes) - 1)])
-        return np.stack(columns, axis=1).reshape(nominal.shape)
+    def _map(self) -> PiecewiseLinear:
+        """The map r from nominal to tracked scores, with a further knot far beyond either end."""
+        nominal, tracked = _as_column(self.nominal, self.tracked.ndim - 1), self.tracked
+        ends, middle, far = [0, -1], len(nominal) // 2, 1e3
+        # Mean slopes (2[, m]) from the middle to either end.
+        slopes = (tracked[ends] - tracked[middle]) / (nominal[ends] - nominal[middle])
+        low, high = np.maximum(slopes, _STEEPEST)[:, None]
+        x = np.concatenate([nominal[:1] - far, nominal, nominal[-1:] + far])
+        y = np.concatenate([tracked[:1] - far * low, tracked, tracked[-1:] + far * high])
+        return PiecewiseLinear(np.broadcast_to(x, y.shape), y)
 
     @property
     def mean(self) -> np.ndarray:
@@ -149,8 +129,9 @@ class AdaptedDistribution(Continuous):
     @property
     def _variance_factor(self) -> np.ndarray:
         """Second moment () or (m,) of the mapped scores of a standard normal."""
-        moments = [_NODE_WEIGHTS @ np.interp(_NODES, *pair) ** 2 for pair in self._maps]
-        return np.asarray(moments if len(self._shape) > 1 else moments[0])
+        shape = self.tracked.shape[1:]
+        nodes = np.broadcast_to(_as_column(_NODES, len(shape)), (len(_NODES), *shape))
+        return np.asarray(_NODE_WEIGHTS @ self._map(nodes) ** 2)
 
     @property
     def variance(self) -> np.ndarray:
@@ -178,7 +159,7 @@ class AdaptedDistribution(Continuous):
         """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
         y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
-        levels: np.ndarray = special.ndtr(self._map(normal_scores(self.base, y), inverse=True))
+        levels: np.ndarray = special.ndtr(self._map.inverse(normal_scores(self.base, y)))
         return levels
 
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
@@ -190,14 +171,14 @@ class AdaptedDistribution(Continuous):
         """Log density of each row, of all outputs together. Shape (n,)."""
         y = self._check_y(y)
         scores = normal_scores(self.base, y)
-        nominal = self._map(scores, inverse=True)
+        nominal = self._map.inverse(scores)
         # d(score)/dy is f(y) / phi(score) of the base, and 1 / std beyond the largest score.
         densities = [self.base] if y.ndim == 1 else map(self.base.output, range(y.shape[1]))
         columns = y.reshape(len(y), -1).T
         log_f = np.stack([d.log_prob(own) for d, own in zip(densities, columns)], axis=1)
         rise = log_f.reshape(y.shape) + 0.5 * scores**2 + LOG_SQRT_2PI
         rise = np.where(abs(scores) < _LARGEST_SCORE, rise, -np.log(self.base.std))
-        density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(self._slope(nominal)) + rise
+        density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(self._map.slope(nominal)) + rise
         return density if y.ndim == 1 else density.sum(axis=1)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Mixtures of normals with another calibration of their levels.
+"""Mixtures of normals whose levels or intervals are calibrated.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 """
@@ -14,16 +14,17 @@ from scipy import special
 
 from skuq.predictive._continuous import Continuous
 from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._piecewise_linear import PiecewiseLinear
 from skuq.predictive._types import RandomSource
 from skuq.predictive._uncertainty import Uncertainty
 
-_EDGE = 1e-12  # levels nearer to 0 and 1 than this have no finite quantile in double precision
+_EDGE = 1e-12  # smallest distance of a level from 0 and 1, so that its quantile is finite
 _CHUNK = 2**13  # rows whose moments are computed at a time
 
 
 @dataclass(frozen=True, eq=False)
 class _Calibrated(Continuous):
-    """Base of calibrated mixtures: the variance has the base's proportions of parts."""
+    """Base of calibrated mixtures, whose variance has the parts of the base in proportion."""
 
     base: GaussianMixture
 
@@ -59,19 +60,21 @@ class _Calibrated(Continuous):
 
 @dataclass(frozen=True, eq=False)
 class RecalibratedMixture(_Calibrated):
-    """A mixture whose levels are mapped to observed ones: cdf = R(base cdf).
+    """Mixture with mapped levels: its cdf is R(cdf of the base).
 
     Parameters
     ----------
     base : GaussianMixture
+        Distribution before the calibration.
     predicted, observed : ndarray of shape (n_knots,) or (n_knots, m)
-        R is linear between these points; strictly increasing, from 0 to 1.
+        Knots of R and the values there, both strictly increasing from 0 to 1. Between knots R is
+        linear.
 
     Notes
     -----
-    The mean of this distribution is not `mean`, which stays the point prediction; its
-    variance is about its own. Of several outputs each has its own map, and the log
-    density takes them as independent.
+    `mean` is the point prediction of the base, not the mean of this distribution. `variance` is
+    about this distribution's own mean. Each of several outputs has its own map, and the log density
+    takes the outputs as independent.
 
     References
     ----------
@@ -89,32 +92,17 @@ class RecalibratedMixture(_Calibrated):
     predicted: np.ndarray
     observed: np.ndarray
 
-    def _map(self, levels: np.ndarray, forward: bool) -> np.ndarray:
-        """R or its inverse, output by output, of levels (.., n[, m])."""
-        source, target = (self.predicted, self.observed)[:: 1 if forward else -1]
-        if source.ndim == 1:
-            return np.interp(levels, source, target)
-        maps = [
-            np.interp(levels[..., k], source[:, k], target[:, k]) for k in range(source.shape[1])
-        ]
-        return np.stack(maps, axis=-1)
-
-    def _slope(self, levels: np.ndarray) -> np.ndarray:
-        """Derivative of R at levels (n[, m])."""
-        predicted, observed = (a.reshape(len(a), -1) for a in (self.predicted, self.observed))
-        slopes = np.diff(observed, axis=0) / np.diff(predicted, axis=0)
-        columns = [
-            own[np.clip(np.searchsorted(knots, column) - 1, 0, len(own) - 1)]
-            for own, knots, column in zip(slopes.T, predicted.T, levels.reshape(len(levels), -1).T)
-        ]
-        return np.stack(columns, axis=1).reshape(levels.shape)
+    @property
+    def _map(self) -> PiecewiseLinear:
+        """R, from predicted to observed levels."""
+        return PiecewiseLinear(self.predicted, self.observed)
 
     def _base_levels(self, levels: np.ndarray) -> np.ndarray:
-        return np.clip(self._map(levels, forward=False), _EDGE, 1 - _EDGE)
+        return np.clip(self._map.inverse(levels), _EDGE, 1 - _EDGE)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """P(Y <= y) for each row and output."""
-        return self._map(self.base.cdf(y), forward=True)
+        return self._map(self.base.cdf(y))
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -128,7 +116,7 @@ class RecalibratedMixture(_Calibrated):
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row, of all outputs together. Shape (n,)."""
         y = np.asarray(y, dtype=float)
-        slope = np.log(self._slope(self.base.cdf(y)))
+        slope = np.log(self._map.slope(self.base.cdf(y)))
         if slope.ndim == 1:
             return self.base.log_prob(y) + slope
         marginals = [self.base.output(k).log_prob(y[:, k]) for k in range(y.shape[1])]
@@ -145,8 +133,8 @@ class RecalibratedMixture(_Calibrated):
         return np.concatenate(parts)
 
     def _variance(self, base: GaussianMixture) -> np.ndarray:
-        """Variance of some rows, from moments of the mixture between its knots."""
-        # A level (or one for each output) a knot, for all rows: (n_knots, 1[, m]).
+        """Compute the variance of some rows, from moments of the mixture between knots."""
+        # Levels of the knots are the same for all rows: (n_knots, 1[, m]).
         predicted, observed = self.predicted[:, None], self.observed[:, None]
         far = np.full((1, *base.mean.shape), np.inf)
         knots = np.concatenate(
@@ -164,13 +152,14 @@ class RecalibratedMixture(_Calibrated):
 
 
 def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First and second moments about the mean, (n_cells, n[, m]), of what lies between knots."""
+    """Compute first and second moments about the mean between knots, (n_cells, n[, m]) each."""
     first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
     for weight, loc, scale in zip(mixture.weights, mixture.loc, mixture.scale):
         z = (knots - loc) / scale
         mass = np.diff(special.ndtr(z), axis=0)
         density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-        slope = -np.diff(density, axis=0)  # E[Z; cell] of a standard normal Z
+        # E[Z; cell] and E[Z**2; cell] of a standard normal Z.
+        slope = -np.diff(density, axis=0)
         square = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
         off = loc - mixture.mean
         first = first + weight * (off * mass + scale * slope)
@@ -180,22 +169,22 @@ def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.nd
 
 @dataclass(frozen=True, eq=False)
 class ConformalMixture(_Calibrated):
-    """A mixture with conformal intervals: the mean, and as many stds as held-out rows say.
+    """Mixture with conformal intervals, which are symmetric about the mean.
 
-    Intervals, quantiles and cdf are those of the standardised errors, the density and the
-    samples those of the base.
+    Intervals, quantiles and cdf are those of the standardised errors of held-out rows. The density
+    and the samples are those of the base.
 
     Parameters
     ----------
     base : GaussianMixture
-        Mixture of calibrated scale.
+        Mixture with calibrated standard deviations.
     scores : ndarray of shape (n_scores,) or (n_scores, m)
-        Sorted absolute errors of held-out rows, in units of their predicted std.
+        Sorted absolute errors of held-out rows, in predicted standard deviations.
     reach : ndarray of the same shape
-        Coverage that an interval of so many stds has, at least: increasing, below 1.
+        Least coverage of intervals whose half width is the score: increasing, below 1.
     new_weight : ndarray of shape (n,), optional
-        Weight of each row beside that of a mean held-out row, under covariate shift; `reach` is for
-        rows of weight 1.
+        Weight of each row under covariate shift, relative to the average held-out row. `reach` is
+        for rows of weight 1, the default.
 
     References
     ----------
@@ -228,16 +217,17 @@ class ConformalMixture(_Calibrated):
         Raises
         ------
         ValueError
-            If there were too few rows to reach so far out.
+            If there were too few held-out rows for a level.
         """
         levels = np.asarray(levels, dtype=float)
         levels = np.broadcast_to(levels, (len(levels), *self._shape))
-        coverage = abs(2 * levels - 1)
+        coverage = abs(2 * levels - 1)  # of the central interval that ends at the level
         columns = []
         for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
-            at = np.searchsorted(reach, own * self._spare(reach) - 1e-9)
+            # Smallest s with sum w_i [s_i <= s] >= coverage * total weight (Tibshirani et al.).
+            at = np.searchsorted(reach, own * self._total_weight(reach) - 1e-9)
             if at.max(initial=0) >= len(scores):
-                reached = reach[-1] / np.max(self._spare(reach))
+                reached = reach[-1] / np.max(self._total_weight(reach))
                 raise ValueError(
                     f"The calibration rows reach a coverage of {reached:.4g}. Got "
                     f"{coverage.max():.4g}: calibrate on more rows (of each group), or take "
@@ -248,7 +238,7 @@ class ConformalMixture(_Calibrated):
         return self.mean + np.sign(levels - 0.5) * self.std * radius
 
     def _flat(self, values: np.ndarray) -> np.ndarray:
-        """Values (.., n[, m]) with the axis of outputs."""
+        """Give values (.., n[, m]) an axis of outputs, if they have none."""
         return values[..., None] if len(self._shape) == 1 else values
 
     @property
@@ -257,8 +247,8 @@ class ConformalMixture(_Calibrated):
         scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.reach))
         return list(zip(scores.T, reach.T))
 
-    def _spare(self, reach: np.ndarray) -> Any:
-        """Total weight with each row (n,), over that with a row of weight 1."""
+    def _total_weight(self, reach: np.ndarray) -> Any:
+        """Total weight including each row (n,), divided by that including a row of weight 1."""
         if self.new_weight is None:
             return 1.0
         return 1 + (1 - reach[-1]) * (self.new_weight - 1)
@@ -272,7 +262,7 @@ class ConformalMixture(_Calibrated):
             inside = np.where(
                 own > 0, *(np.searchsorted(scores, abs(own), side) for side in ("right", "left"))
             )
-            columns.append(np.concatenate([[0.0], reach])[inside] / self._spare(reach))
+            columns.append(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
         return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from skuq._registry import saved_as
+from skuq.predictive._class_calibration import SMALLEST_PROBABILITY, scaled_probabilities
+from skuq.predictive._online_weights import remember, update_weights
 
 # Rows after which the weight of a truth has fallen to 1 / e. The last rate does not move: it is the
 # calibration as it was.
@@ -19,9 +21,7 @@ _MOVES = np.isfinite(MEMORIES)[:, None]
 _SLOPE_PRECISION = 10.0
 _BIAS_PRECISION = 1.0
 _SHARE = 1e-3  # share of the weight that is redistributed with each call
-_REMEMBERED = 500  # last rows that `ClassDrift` describes
 _MOST_BLOCKS = 5000  # updates of one call; if there are more rows, an update takes several
-_SMALLEST_PROBABILITY = np.finfo(float).eps
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,12 @@ class LogitTracker:
 
     def probabilities(self, proba: np.ndarray) -> np.ndarray:
         """Correct probabilities (T, C) according to the truths seen so far."""
-        return np.einsum("k,ktc->tc", self.weights, self._each(_logits(proba)))
+        return np.einsum("k,ktc->tc", self.weights, self._each(proba))
 
-    def _each(self, logits: np.ndarray) -> np.ndarray:
-        """Compute the probabilities (k, T, C) for each rate of forgetting."""
-        z = self.parameters[:, :1, None] * logits + self.parameters[:, None, 1:]
-        powers = np.exp(z - z.max(axis=2, keepdims=True))
-        return powers / powers.sum(axis=2, keepdims=True)
+    def _each(self, proba: np.ndarray) -> np.ndarray:
+        """Correct probabilities (T, C) for each rate of forgetting, to shape (k, T, C)."""
+        slopes, biases = self.parameters[:, :1, None], self.parameters[:, None, 1:]
+        return scaled_probabilities(proba, slopes, biases)
 
     def updated(self, proba: np.ndarray, codes: np.ndarray) -> LogitTracker:
         """Learn from the classes (T,) of rows with these probabilities, in order of arrival.
@@ -131,29 +130,27 @@ class LogitTracker:
         They count as predicted together, before the first of them was known: rates are judged by
         the probabilities that they gave then.
         """
-        logits, n = _logits(proba), len(codes)
+        n = len(codes)
         at = np.arange(n), codes
-        before = np.maximum(self._each(logits)[:, *at], _SMALLEST_PROBABILITY)  # (k, T)
-        gains = np.log(before).sum(axis=1)
-        weights = self.weights * np.exp(gains - gains.max())
-        weights = (1 - _SHARE) * weights / weights.sum() + _SHARE / len(MEMORIES)
+        before = np.maximum(self._each(proba)[:, *at], SMALLEST_PROBABILITY)  # (k, T)
+        losses = -np.log(before).sum(axis=1)  # (k,)
         tracker, size = self, -(-n // _MOST_BLOCKS)
         for start in range(0, n, max(size, 1)):
             block = slice(start, start + size)
-            tracker = tracker._step(logits[block], codes[block])
-        given = np.maximum(proba[at], _SMALLEST_PROBABILITY)
-        losses = -np.log(np.stack([given, self.weights @ before], axis=1))
+            tracker = tracker._step(proba[block], codes[block])
+        given = np.maximum(proba[at], SMALLEST_PROBABILITY)
+        seen = -np.log(np.stack([given, self.weights @ before], axis=1))  # (T, 2)
         return replace(
             tracker,
-            weights=weights,
-            recent=np.concatenate([self.recent, losses])[-_REMEMBERED:],
+            weights=update_weights(self.weights, losses, _SHARE, 1 / len(MEMORIES)),
+            recent=remember(self.recent, seen),
             n_rows=self.n_rows + n,
         )
 
-    def _step(self, logits: np.ndarray, codes: np.ndarray) -> LogitTracker:
-        """Learn from several rows (b, C) in one Newton step."""
-        b, n_classes = logits.shape
-        proba = self._each(logits)  # (k, b, C)
+    def _step(self, given: np.ndarray, codes: np.ndarray) -> LogitTracker:
+        """Learn from several rows with probabilities (b, C) in one Newton step."""
+        b, n_classes = given.shape
+        logits, proba = _logits(given), self._each(given)  # (b, C), (k, b, C)
         # Derivatives of the logits: by the slope these logits, by the biases the identity.
         jacobian = np.concatenate(
             [logits[..., None], np.broadcast_to(np.eye(n_classes), (b, n_classes, n_classes))], 2
@@ -189,5 +186,5 @@ class LogitTracker:
 
 def _logits(proba: np.ndarray) -> np.ndarray:
     """Compute logarithms of probabilities (T, C), with mean 0 over classes."""
-    logs = np.log(np.maximum(proba, _SMALLEST_PROBABILITY))
+    logs = np.log(np.maximum(proba, SMALLEST_PROBABILITY))
     return logs - logs.mean(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Calibration of an ensemble by rows that some of its members have not trained on.
+"""Calibrate an ensemble with rows that some of its members have not trained on.
 
 Notation: K members, n rows, m outputs.
 """

@@ -12,6 +12,7 @@ from scipy import special
 
 from skuq._registry import saved_as
 from skuq.predictive._adapted import increasing
+from skuq.predictive._online_weights import remember, update_weights
 
 _TAIL = np.array([0.005, 0.01, 0.025, 0.05])
 LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
@@ -24,11 +25,12 @@ MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
 # Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
 _PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
 _STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
-_SCALE_MEMORY = 2  # position of the memory whose quantiles give the unit of the steps
+# The unit of all steps is the spread of the quantiles with this memory, the third. The spread of a
+# shorter memory would change by so much in a step of 24 rows that steps could grow without bound.
+_UNIT_MEMORY = 2
 _SMALLEST_UNIT = 1e-3
 _HORIZON = 500  # rows over which the weighted steps should be as good as the best step size
 _SHARE = 1 / (2 * _HORIZON)  # share of the weight that is redistributed at each row
-_REMEMBERED = 500  # last rows that `CalibrationDrift` describes
 _STEP_ROWS = 24  # largest number of rows in one step of the quantiles
 
 
@@ -143,27 +145,25 @@ class QuantileTracker:
         """
         losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
         losses -= (self.weights * losses).sum(axis=0)
-        losses /= _spread(self.positions[_SCALE_MEMORY])
+        losses /= _spread(self.positions[_UNIT_MEMORY])
         k, n = len(MEMORIES), len(scores)
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
+        # Learning rate of the weights: Gibbs and Candès (2024), section 3.
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
-        weights = self.weights * np.exp(-rate * (losses - losses.min(axis=0)))
-        weights /= weights.sum(axis=0)
         share = 1 - (1 - _SHARE) ** n
         positions = self.positions
         for start in range(0, n, _STEP_ROWS):
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
             push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
-            unit = _spread(positions[_SCALE_MEMORY])  # (m,)
+            unit = _spread(positions[_UNIT_MEMORY])  # (m,)
             positions = positions + unit * _STEPS[..., None] * push
-        last = scores[-_REMEMBERED:]
-        seen = np.stack([last, self._levelled(last)], axis=1)
+        seen = np.stack([scores, self._levelled(scores)], axis=1)  # (T, 2, m)
         return QuantileTracker(
             positions,
-            (1 - share) * weights + share * _PRIOR,
+            update_weights(self.weights, rate * losses, share, _PRIOR),
             energy,
             self.n_rows + n,
-            np.concatenate([self.recent, seen])[-_REMEMBERED:],
+            remember(self.recent, seen),
         )
 
     def _losses(self, scores: np.ndarray, output: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.networks._plan import Run
+from skuq.networks._plan import ARRAYS, Namespace, Run
 from skuq.networks._rebuild import rebuild
 from skuq.training._keras_network import MAX_PASS_ROWS, KerasNetwork
 from skuq.training._weights import draw_variables
@@ -96,10 +96,14 @@ class DrawingNetwork:
             own_variables = variables[self.n_base :]
             draws = draws + epinet(run.namespace, own_variables, frozen, inputs, run.index)
         elif frozen:
-            n = self.n_base
-            prior = self.base(frozen[:n], frozen[n:], x, Run(run.namespace))[0]
+            prior = self.prior(state, x, run.namespace) if run.prior is None else run.prior
             draws = draws + self.network.prior_scale * prior[..., None, :, :]
         return draws, own + frozen, penalty
+
+    def prior(self, state: Any, x: Any, namespace: Namespace = ARRAYS) -> Any:
+        """Compute the raw outputs (.., N, n_raw) of a random prior without an EpiNet."""
+        frozen, n = state[self._n_base_state :], self.n_base
+        return self.base(frozen[:n], frozen[n:], x, Run(namespace))[0]
 
     def base(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any, Any]:
         """Compute the base network: raw outputs (.., N, n_raw), features, new state, penalty."""

@@ -64,6 +64,9 @@ class TrainingRun:
         else:
             self._carry, self._history = self._first_carry(template), []
             self._done, self._seconds = 0, 0.0
+        prior = self._prior(template)
+        if prior is not None:
+            self._tables = {**self._tables, "prior": to_tensors(prior)}
         self._seconds += time.perf_counter() - started
 
     @property
@@ -95,6 +98,26 @@ class TrainingRun:
             job.join_members([recipe.learning_rate for recipe in job.recipes]),
             job.join_members([word.noise for word in words]),
         )
+
+    def _prior(self, template: Template) -> np.ndarray | None:
+        """Compute the outputs (.., n_rows, n_raw) of frozen prior networks for the table's rows.
+
+        They are constant, except where adversarial training moves the rows.
+        """
+        if self._key.adversarial:
+            return None
+        states = to_host(self._carry["state"])
+        n_members = len(self.job.seeds)
+        own = [[v[k] for v in states] for k in range(n_members)] if self.job.stacked else [states]
+        padding = [(0, self._key.n_rows - len(self.data.x)), (0, 0)]
+        priors = []
+        for state in own:
+            prior = template.prior(state, self.data.x)
+            if prior is None:
+                return None
+            priors.append(np.pad(prior, padding).astype("float32"))
+        joined: np.ndarray = self.job.join_members(priors)
+        return joined
 
     def advance(
         self,

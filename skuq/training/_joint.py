@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -69,17 +70,31 @@ class JointTraining:
         def group_cancelled() -> bool:
             return ended.is_set() or (cancelled is not None and cancelled())
 
-        settings: Any = {"cancelled": group_cancelled, "report": report, "deadline": deadline}
+        reports = [None] * len(self._groups) if report is None else self._reports(report, share)
+        settings: Any = {"cancelled": group_cancelled, "deadline": deadline}
         n_threads = min(backend.n_programs_at_once(), len(self._groups))
         with ThreadPoolExecutor(n_threads) as pool:
             try:
-                runs = [pool.submit(group.advance, share, **settings) for group in self._groups]
+                runs = [
+                    pool.submit(group.advance, share, report=own, **settings)
+                    for group, own in zip(self._groups, reports)
+                ]
                 done, _ = wait(runs, return_when=FIRST_EXCEPTION)
                 for run in done:
                     run.result()  # raises the error of a group that failed
             except BaseException:  # also KeyboardInterrupt: groups end at their next slice
                 ended.set()
                 raise
+
+    def _reports(self, report: Callable[[int, int], Any], share: float) -> list[Any]:
+        """Make a function for each group that reports the epochs which all groups still have."""
+        left = [group.epochs_left(share) for group in self._groups]
+
+        def report_of(k: int, n_epochs: int, n_left: int) -> None:
+            left[k] = n_left
+            report(n_epochs, sum(left))
+
+        return [functools.partial(report_of, k) for k in range(len(left))]
 
     @property
     def share(self) -> float:
@@ -107,12 +122,16 @@ class _Group:
     def advance(self, share: float, **settings: Any) -> None:
         if self._run is None:
             self._run = training.TrainingRun(self._job, self._data)  # imports TensorFlow
-        until = max(1, round(share * self._job.recipe.epochs))
-        self._run.advance(max(0, until - self._run.n_epochs), **settings)
+        self._run.advance(self.epochs_left(share), **settings)
         self.share = self._run.share
         if share == 1:
             # Keep only the small records, and free the run's arrays before the next group begins.
             self._members, self._run = self._run.members(), None
+
+    def epochs_left(self, share: float) -> int:
+        """Count the epochs up to a share of the training."""
+        done = 0 if self._run is None else self._run.n_epochs
+        return max(0, max(1, round(share * self._job.recipe.epochs)) - done)
 
     def members(self) -> Members:
         members: Members = self._run.members() if self._members is None else self._members

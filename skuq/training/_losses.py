@@ -31,10 +31,13 @@ class Losses:
         # A head may be validated by another loss than the one it is trained on.
         self._validation_loss = getattr(key.head, "validation_loss", key.head.loss)
 
-    def training_run(self, step: Any, share: Any, scalars: dict[str, Any], factor: Any) -> Run:
+    def training_run(
+        self, step: Any, share: Any, prior: Any, scalars: dict[str, Any], factor: Any
+    ) -> Run:
         """Make the `Run` of training step `step` (from 1): real rows, dropout masks, indices.
 
-        `share` (batch_size,) is each row's share in the batch's loss, 0 for padding. `factor`
+        `share` (batch_size,) is each row's share in the batch's loss, 0 for padding. `prior`
+        (.., batch_size, n_raw) are the outputs of a frozen prior network, or None. `factor`
         multiplies the dropout rates in this step; None leaves them.
         """
         return Run(
@@ -43,6 +46,7 @@ class Losses:
             is_real=ops.cast(share > 0, "float32"),
             dropout_mask=self._dropout_mask(step, scalars, factor),
             index=self._index(step, scalars["noise_key"]),
+            prior=prior,
         )
 
     def batch(

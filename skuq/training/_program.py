@@ -89,8 +89,9 @@ class TrainingProgram:
             Made by `start_carry` or returned by an earlier call.
         data : dict
             `table` (n_rows, inputs + outputs + 1), whose columns are x, y and the row's weight;
-            and `valid`, the same for validation rows, with a member axis if each member has
-            validation rows of its own.
+            `valid`, the same for validation rows, with a member axis if each member has
+            validation rows of its own; and `prior` (.., n_rows, n_raw), the outputs of frozen
+            prior networks for the rows of the table. The last two are only there if used.
         plan : dict
             Arrays prepared by the host for each epoch and step: `orders` int32 (epochs_per_call,
             .., n_steps * batch_size), row numbers of the table; `rates`, `decays` and `dropouts`
@@ -167,10 +168,11 @@ class TrainingProgram:
             else:
                 numbers = ops.slice(order, [start], [batch])
             rows = self.backend.gather(data["table"], numbers)  # (.., batch_size, columns)
+            prior = self.backend.gather(data["prior"], numbers) if "prior" in data else None
             share = ops.slice(plan["shares"], [start], [batch])
             factors = {name: ops.slice(v, [step], [1])[0] for name, v in schedules.items()}
             inputs = None if artificial is None else ops.take(artificial, step, axis=0)
-            losses, inner = self._train_step(rows, share, inputs, factors, scalars, inner)
+            losses, inner = self._train_step(rows, prior, share, inputs, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             # The epoch's loss is the mean over its rows: batches count by their numbers of rows.
             step_share = ops.slice(plan["step_shares"], [step], [1])[0]
@@ -189,6 +191,7 @@ class TrainingProgram:
     def _train_step(
         self,
         rows: Any,
+        prior: Any,
         share: Any,
         artificial: Any,
         factors: dict[str, Any],
@@ -197,7 +200,7 @@ class TrainingProgram:
     ) -> tuple[Any, dict[str, Any]]:
         """Run one step: return the losses (..) of its batch, and the inner carry after it."""
         step = inner["step"] + 1
-        run = self.losses.training_run(step, share, scalars, factors.get("dropouts"))
+        run = self.losses.training_run(step, share, prior, scalars, factors.get("dropouts"))
 
         def total(blocks: Any) -> tuple[Any, Any]:
             losses, state = self.losses.batch(

@@ -25,7 +25,10 @@ from skuq.training._draws import predict_draws, variables_of
 MAX_DUAL_VALUES = 1500  # with more, systems of n equations take longer than first-order steps
 _MAX_DUAL_STEPS, _MAX_LBFGS_STEPS = 50, 300
 _TOLERANCE = 1e-6  # root mean square of the residuals, in units of the standardised targets
-_FIRST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e8  # in units of the tangent kernel's mean diagonal
+# Damping, in units of the tangent kernel's mean diagonal. With less than the least, rounding makes
+# the kernel of nearly equal rows indefinite.
+_FIRST_DAMPING, _LEAST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e-10, 1e8
+_LEAST_GAIN = 0.02  # share of the squared error that a step must remove, or it was the last one
 _ROWS_AT_ONCE = 4096
 
 
@@ -92,7 +95,7 @@ def levenberg_marquardt(
             break
         gram = own.gram() * np.multiply.outer(root, root)
         unit = np.trace(gram) / len(gram)
-        damping = _FIRST_DAMPING * unit if damping is None else damping
+        damping = _FIRST_DAMPING * unit if damping is None else max(damping, _LEAST_DAMPING * unit)
         while damping <= _LARGEST_DAMPING * unit:
             damped = gram + damping * np.eye(len(gram))
             dual = linalg.cho_solve(linalg.cho_factor(damped, lower=True), residual)
@@ -108,6 +111,8 @@ def levenberg_marquardt(
         else:
             return flat  # no step gains any more
         flat, own, residual, loss = tried, there, after, after @ after
+        if gained < _LEAST_GAIN * (loss + gained):
+            break
         damping *= max(1 / 3, 1 - (2 * gained / promised - 1) ** 3)
         growth = 2.0
     return flat

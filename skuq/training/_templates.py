@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan, make_plan, without_names
 from skuq.networks._rebuild import rebuild
 from skuq.training._drawing import DrawingNetwork
+from skuq.training._keras_network import MAX_PASS_ROWS
 from skuq.training._weights import draw_variables, holds_values
 
 #: Flat trainable weights (n_weights,) and the non-trainable variables.
@@ -97,6 +99,20 @@ class Template:
                 "Make the job with `TrainingJob.of_model`, or give `start`."
             )
         return draw_variables(model, seed)
+
+    def prior(self, state: Sequence[Any], x: np.ndarray) -> np.ndarray | None:
+        """Compute what a frozen prior network adds for rows x: (n, n_raw), or None without one.
+
+        It does not change in training, so that a run computes it once.
+        """
+        if not self.is_epistemic or self.model.epinet is not None or not self.model.prior_scale:
+            return None
+        return np.concatenate(
+            [
+                np.asarray(self._drawing.prior(state, x[start : start + MAX_PASS_ROWS]))
+                for start in range(0, len(x), MAX_PASS_ROWS)
+            ]
+        )
 
 
 def template_of(network: str) -> Template:

@@ -42,7 +42,7 @@ def train(
         Called about once a second; when it returns True, training ends with InterruptedError.
     report : callable, optional
         ``report(n_epochs, n_left)`` is called after each slice of a run, with the slice's number
-        of epochs and the largest number of epochs that the run still has.
+        of epochs and the largest number of epochs that all networks together still have.
     deadline : float, default=inf
         Time of ``time.monotonic()`` after which no new slice begins. Training then ends with the
         epochs run so far, at least one.

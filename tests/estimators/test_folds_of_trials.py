@@ -414,6 +414,23 @@ def test_a_pool_of_every_trial_is_as_the_search_has_trained_it(tiny_space, rows)
     every = dict(model.member_estimators(every_trial=True))
     assert all(len(e.fitted_.members) == 1 for e in own.values())
     assert all(len(e.fitted_.members) == 3 for e in every.values())
+    # The leaderboard scores members by the networks with which they predict.
+    board = model.leaderboard(*rows).set_index("trial")
+    unit = np.log(model.targets_.scaling.scale_[0])
+    for name, estimator in own.items():
+        scored = board.loc[int(name.removeprefix("trial"))]
+        assert scored.n_networks == 1
+        expected = -estimator.log_prob(*rows).mean() - unit
+        assert_allclose(scored.new_score, expected, rtol=1e-5)
+
+
+def test_a_member_holds_nothing_of_the_others(folded, rows):
+    (name, member), *others = folded.member_estimators()
+    assert others
+    networks = pickle.loads(pickle.dumps(member)).catalog_
+    held = [k for k in networks.completed if networks.member(k).networks[0].weights is not None]
+    assert [f"trial{k}" for k in held] == [name]
+    assert_array_equal(member.at_severity(0).predict(rows[0]), member.predict(rows[0]))
 
 
 # Selecting again

@@ -22,7 +22,8 @@ from sklearn.linear_model import LinearRegression
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
 from skuq.estimators import _neon_conditioned
-from skuq.estimators._neon_conditioned import _conditioned_directions, _left_out
+from skuq.estimators._neon_conditioned import _conditioned_directions
+from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.networks._operator import Derivatives, OperatorNetwork
 from skuq.networks._plan import ARRAYS
 
@@ -124,38 +125,68 @@ def test_derivatives_by_the_weights_are_those_of_differences(network):
         assert_allclose(jacobian @ flat[s], tangents[s].ravel(), atol=1e-8)
 
 
-class Process:
-    """A Gaussian process of n values with the given derivatives (n, 200), as `_Tangents` has it."""
-
-    def __init__(self, jacobian, values, unit=None):
-        n = len(values)
-        self.derivatives = Derivatives(values[:, None], ((jacobian, np.ones((1, n, 1))),))
-        self.values = values
-        gram = self.derivatives.gram()
-        self.unit = np.trace(gram) / n if unit is None else unit
-        self.gram = gram / self.unit
+def derivatives_of(jacobian, values):
+    """Derivatives of a model that is linear in its weights."""
+    return Derivatives(values[:, None], ((jacobian, np.ones((1, len(values), 1))),))
 
 
+PROCESSES = {
+    "exact": ExactProcess,
+    "all rows induce": lambda own: SparseProcess(own, np.arange(len(own.raw))),
+}
+
+
+@pytest.mark.parametrize("make", PROCESSES.values(), ids=PROCESSES)
 @pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_directions_are_draws_of_a_gaussian_process(noise):
+def test_directions_are_draws_of_a_gaussian_process(make, noise):
     rng = np.random.default_rng(0)
     jacobian, values, y = rng.normal(size=(40, 200)), rng.normal(size=40), rng.normal(size=40)
-    process = Process(jacobian, values)
-    known = Process(jacobian[:30], values[:30], process.unit)
-    found = _conditioned_directions(known, y[:30], noise, 20_000, 0.5, 200, rng) @ jacobian.T
-    inverse = np.linalg.inv(known.gram + (noise + 1e-7) * np.eye(30))
-    cross = process.gram[:, :30]
-    mean = process.values + cross @ inverse @ (y - process.values)[:30]
-    assert_allclose(process.values + found[0], mean, atol=1e-6)
-    covariance = 0.25 * (process.gram - cross @ inverse @ cross.T)
+    known = derivatives_of(jacobian[:30], values[:30])
+    process = make(known)
+    found = _conditioned_directions(known, process, y[:30], noise, 20_000, 0.5, rng) @ jacobian.T
+    gram = jacobian @ jacobian.T / process.unit
+    inverse = np.linalg.inv(gram[:30, :30] + (noise + 1e-7) * np.eye(30))
+    cross = gram[:, :30]
+    mean = values + cross @ inverse @ (y - values)[:30]
+    assert_allclose(values + found[0], mean, atol=1e-5)
+    covariance = 0.25 * (gram - cross @ inverse @ cross.T)
     assert_allclose(found[1:].T @ found[1:] / 20_000, covariance, atol=0.02)
-    own = np.arange(40) >= 30
-    error, variance = _left_out(process, y, own, noise)
-    assert_allclose(error, (y - mean)[30:] ** 2, rtol=1e-6)
-    assert_allclose(variance, np.diag(covariance)[30:] / 0.25 + noise, atol=1e-6)
 
 
-def test_of_many_values_some_are_conditioned_on(monkeypatch):
+def test_values_left_out_are_predicted_as_by_a_gaussian_process():
+    rng = np.random.default_rng(0)
+    jacobian, y = rng.normal(size=(40, 200)), rng.normal(size=40)
+    process, own = ExactProcess(derivatives_of(jacobian, np.zeros(40))), np.arange(40) >= 30
+    means, variances = process.predict_left_out(y, own, (0.01, 0.2))
+    gram = jacobian @ jacobian.T / process.unit
+    for k, noise in enumerate((0.01, 0.2)):
+        weights = gram[30:, :30] @ np.linalg.inv(gram[:30, :30] + (noise + 1e-7) * np.eye(30))
+        assert_allclose(means[k], weights @ y[:30], atol=1e-6)
+        variance = np.diag(gram)[30:] - np.sum(weights * gram[30:, :30], axis=1) + noise
+        assert_allclose(variances[k], variance, rtol=1e-4)
+
+
+def test_few_inducing_rows_are_exact_where_the_kernel_has_low_rank():
+    rng = np.random.default_rng(0)
+    jacobian, y = rng.normal(size=(100, 8)), rng.normal(size=(1, 100))
+    own = derivatives_of(jacobian, np.zeros(100))
+    exact, sparse = (
+        make(own).condition(y, 0.1)
+        for make in (ExactProcess, lambda d: SparseProcess(d, np.arange(0, 100, 9)))
+    )
+    assert_allclose(sparse, exact, rtol=1e-3, atol=1e-5)
+
+
+def test_many_values_are_conditioned_on_through_some(monkeypatch):
+    monkeypatch.setattr(_neon_conditioned, "MAX_EXACT", 200)
+    u = inputs(40)
+    model = wave_model(steps=200).fit(u, waves(u))
+    assert std_of(model, FAR).mean() > 5 * std_of(model, u).mean() > 0
+    error = model.predict(u) - waves(u)
+    assert np.sqrt(np.mean(error**2)) < 0.01 * waves(u).std()
+
+
+def test_of_very_many_values_some_are_used(monkeypatch):
     monkeypatch.setattr(_neon_conditioned, "MAX_VALUES", 100)
     u = inputs(40)
     model = wave_model(steps=200).fit(u, waves(u))

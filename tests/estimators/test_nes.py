@@ -567,7 +567,7 @@ def test_bad_reselections(iris, fitted):
         with pytest.raises(ValueError, match="'n_members' parameter"):
             model.reselect(X, y, n_members=n_members)
     for arguments in ((X,), (None, y), (None, None, np.ones(150))):
-        with pytest.raises(ValueError, match="needs both X and y, or neither"):
+        with pytest.raises(ValueError, match="Give both X and y, or neither"):
             model.reselect(*arguments)
     assert_array_equal(model.selection_.indices, fitted.selections_[0].indices)
 

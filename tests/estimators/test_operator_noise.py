@@ -93,6 +93,14 @@ def test_noise_and_scale_are_learnt_from_functions_left_out(kind):
     assert draws.std(axis=0).mean() < 0.7 * std.mean()
 
 
+def test_members_stop_after_a_quarter_of_the_epochs_without_a_better_one():
+    X, y = noisy_line(60, noise=1.0)
+    model = line_model("ensemble", steps=200, learning_rate=0.05).fit(X, y)  # 200 epochs
+    for member in model.members_:
+        best = int(np.argmin(member.history["val_loss"]))
+        assert len(member.history["loss"]) == best + 1 + 50 < 200
+
+
 def test_rows_without_noise_teach_hardly_any(kind):
     u = inputs(40)
     settings = {**WAVE_SETTINGS, "steps": 500}

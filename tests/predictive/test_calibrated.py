@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import integrate, special, stats
+from scipy import integrate, optimize, special, stats
 
 from skuq.predictive import (
     CategoricalMixture,
@@ -11,14 +11,16 @@ from skuq.predictive import (
 )
 from skuq.predictive._calibration import (
     fit_levels,
-    fit_scale,
+    fit_std_factor,
+    pool_variances,
+    weighted_quantile,
+)
+from skuq.predictive._class_calibration import (
     fit_spread,
     fit_temperature,
     fit_vector_scaling,
-    pool_variances,
     scaled_probabilities,
     tempered,
-    weighted_quantile,
 )
 
 KNOTS = np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
@@ -34,7 +36,7 @@ def test_scale_of_normals_is_the_closed_form():
     y, mean, std = rng.normal(size=(3, 50))
     weight, std = rng.uniform(size=50), abs(std) + 0.1
     folds = [slice(0, 20), slice(20, 50)]
-    c = fit_scale(
+    c = fit_std_factor(
         [GaussianMixture(mean[None, f], std[None, f]) for f in folds],
         [y[f] for f in folds],
         [weight[f] for f in folds],
@@ -46,7 +48,7 @@ def test_scale_of_mixtures_is_most_likely(global_random_seed):
     base = mixture(global_random_seed, (80,))
     y = base.scaled(2.5).sample(1, 0)[:, 0] * 1.3
     weight = np.ones(80)
-    c = fit_scale([base], [y], [weight])
+    c = fit_std_factor([base], [y], [weight])
     nll = [-base.scaled(f * c).log_prob(y).mean() for f in (0.98, 1.0, 1.02)]
     assert nll[1] == min(nll)
 
@@ -56,7 +58,7 @@ def test_scale_is_not_misled_by_a_member_that_is_wildly_unsure():
     for wild in (30.0, 1000.0, 1e6):
         scale = np.array([1.0, 1.0, 1.0, 1.0, wild])[:, None] * np.ones(500)
         base = GaussianMixture(np.zeros((5, 500)), scale)
-        c = fit_scale([base], [y], [np.ones(500)])
+        c = fit_std_factor([base], [y], [np.ones(500)])
         assert_allclose(c, 1, rtol=0.1)
 
 
@@ -65,11 +67,13 @@ def test_scale_has_no_unit_of_its_own(unit):
     base = mixture(0, (80,))
     y, weight = base.sample(1, 0)[:, 0], np.ones(80)
     wide = GaussianMixture(base.loc, base.scale)
-    expected = fit_scale([wide], [y], [weight])
+    expected = fit_std_factor([wide], [y], [weight])
     other = GaussianMixture(unit * base.loc, unit * base.scale)
-    assert_allclose(fit_scale([other], [unit * y], [weight]), expected, rtol=1e-3)
+    assert_allclose(fit_std_factor([other], [unit * y], [weight]), expected, rtol=1e-3)
     one = GaussianMixture(np.zeros((1, 80)), np.ones((1, 80)))
-    assert_allclose(fit_scale([one], [unit * y], [weight]), unit * fit_scale([one], [y], [weight]))
+    assert_allclose(
+        fit_std_factor([one], [unit * y], [weight]), unit * fit_std_factor([one], [y], [weight])
+    )
 
 
 def test_moments_of_the_identity_are_those_of_the_base():
@@ -255,8 +259,19 @@ def test_groups_that_differ_by_chance_get_one_variance():
 def test_groups_that_differ_by_hardly_more_than_chance():
     # The differences of two groups of variances 1 and e**a exceed what chance explains by 1e-12.
     degrees = np.array([10.0, 10.0])
-    a = 2 * np.sqrt(special.polygamma(1, 5.0) + 1e-12)
+    a = np.sqrt(2 * special.polygamma(1, 5.0) + 2e-12)
     assert_allclose(pool_variances(np.exp([0, a]), degrees), (1 + np.exp(a)) / 2)
+
+
+def test_few_groups_are_not_pooled_more_than_many():
+    # Of pairs of groups too: the estimated variance of the true logarithms is unbiased.
+    degrees, a = np.array([20.0, 20.0]), 2.0
+    spread = a**2 / 2 - special.polygamma(1, 10.0)  # the variance of two numbers, less their noise
+    found = pool_variances(np.exp([0, a]), degrees)
+    prior = optimize.brentq(lambda x: special.polygamma(1, x) - spread, 0.01, 100)
+    typical = np.exp(a / 2 - special.digamma(10.0) + np.log(10) + special.digamma(prior))
+    typical /= prior
+    assert_allclose(found, (2 * prior * typical + 20 * np.exp([0, a])) / (2 * prior + 20))
 
 
 def test_pooling_finds_the_prior_of_simulated_variances():

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from skuq.predictive import ConformalMixture, EpistemicNormal, GaussianMixture, RecalibratedMixture
-from skuq.predictive._calibration import fit_scale
+from skuq.predictive._calibration import fit_std_factor
 
 LEVELS = [0.01, 0.5, 0.975]
 
@@ -145,7 +145,9 @@ def test_scale_is_the_closed_form_of_one_normal():
     m = normal((50,))
     y = np.random.default_rng(3).normal(size=50)
     folds = [slice(20), slice(20, 50)]
-    c = fit_scale([m.rows(f) for f in folds], [y[f] for f in folds], [np.ones(20), np.ones(30)])
+    c = fit_std_factor(
+        [m.rows(f) for f in folds], [y[f] for f in folds], [np.ones(20), np.ones(30)]
+    )
     assert_allclose(c, np.sqrt(np.mean(((y - m.mean) / m.std) ** 2)))
 
 

@@ -12,6 +12,7 @@ from skuq.backend import keras, ops
 from skuq.networks import OPTIMIZERS, GaussianHead
 from skuq.tables import TrainingData
 from skuq.training import Recipe, train_member
+from skuq.training._optimizers import rule_of
 from skuq.training._weights import draw_variables
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
@@ -99,6 +100,22 @@ def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_steps_are_those_of_keras_optimizers(optimizer):
+    rng = np.random.default_rng(0)
+    w = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
+    variable, rule, rate = keras.Variable(w), rule_of(optimizer), 0.03
+    keras_optimizer = keras.optimizers.get(
+        {"class_name": optimizer, "config": {"learning_rate": rate}}
+    )
+    slots = rule.init(w)
+    for t in range(1, 9):
+        g = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
+        w, slots = rule.update(w, slots, g, np.float32(t), rate)
+        keras_optimizer.apply([g], [variable])
+    assert_allclose(w, variable, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", slow_after(1, sorted(OPTIMIZERS, key="adam".__ne__)))
 @pytest.mark.parametrize("jit", [False, pytest.param(True, marks=slow)], ids=["graph", "xla"])
 def test_equals_fit_for_each_optimizer(optimizer, jit):
     # 53 rows in batches of 16: the last batch has 5.

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tiers import slow_after
 
-from skuq.backend import BACKEND, keras, ops
+from skuq.backend import BACKEND, BoundedCache, keras, ops
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
 from skuq.networks._operator import OperatorNetwork, keras_base
 from skuq.networks._operator_head import OperatorHead
@@ -113,6 +113,20 @@ def test_equal_seeds_give_equal_bits(member, data):
     again, other = (train_member(EPISTEMIC, HEAD, RECIPE, data, seed) for seed in (5, 6))
     assert_array_equal(again.weights, member.weights)
     assert abs(other.weights - member.weights).max() > 0.01
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch, data, epsilon):
+    """Adversarial training moves the rows, so that there the prior changes from step to step."""
+    recipe = replace(RECIPE, n_draws=0, batch_size=8, epochs=3, adversarial_epsilon=epsilon)
+    rows = [(np.arange(30), None), (np.arange(39, 9, -1), None)]
+    members = []
+    for prior in (_engine.TrainingRun._prior, lambda run, template: None):
+        monkeypatch.setattr(_engine.TrainingRun, "_prior", prior)
+        monkeypatch.setattr(_engine, "programs", BoundedCache(2))
+        members.append(train_stack(PRIOR, HEAD, recipe, data, [3, 4], splits=rows))
+    for once, each in zip(*members):
+        assert_allclose(once.weights, each.weights, atol=1e-5)
 
 
 @pytest.mark.parametrize("network", slow_after(1, [EPISTEMIC, PRIOR]), ids=["epinet", "prior"])

@@ -170,6 +170,13 @@ def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
     assert len(threads) == 2
 
 
+def test_reports_count_the_epochs_of_groups_that_wait(data):
+    reports = []
+    train(job_of(12), data, report=lambda *numbers: reports.append(numbers))
+    assert reports[0][1] >= 2 * RECIPE.epochs  # of three groups, two run at the same time
+    assert sum(n for n, _ in reports) == 3 * RECIPE.epochs and reports[-1][1] == 0
+
+
 def test_how_many_run_at_once_changes_nothing(data, monkeypatch):
     together = train(job_of(8), data)
     monkeypatch.setattr(backend, "n_programs_at_once", lambda: 1)

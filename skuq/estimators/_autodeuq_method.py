@@ -1,0 +1,319 @@
+"""Method of AutoDEUQ: proposers of networks, and selection of ensembles."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import replace
+from numbers import Integral, Real
+
+import numpy as np
+
+from skuq import search
+from skuq._params import HasMethods, Hidden, Interval, StrOptions
+from skuq._space import Space
+from skuq._warnings import warn_user
+from skuq.catalog import Catalog
+from skuq.catalog._search_files import find_search
+from skuq.ensembles import (
+    check_selection,
+    select_forward,
+    select_greedy,
+    select_hq,
+    select_hq_proba,
+    select_top,
+)
+from skuq.ensembles._likelihood import brier_statistics, class_log_likelihood, likelihood_statistics
+from skuq.ensembles._selection import real_weight, select_best
+from skuq.estimators._search_method import SEARCH_CONSTRAINTS, SearchMethod
+from skuq.networks import TabularSpace, resolve_search_space
+from skuq.search import STRATEGIES, make_proposer, pin
+from skuq.tables import NumberTargets
+
+_N_TRIALS = 50  # default number of trials without `max_time`
+_MOST_TRIALS = 10_000  # largest number of trials with `max_time`
+_EPOCHS = 100  # default number of epochs in spaces that do not set it
+_VALIDATION_FRACTION = 0.25
+_N_FOLDS, _N_FOLDS_OF_MANY, _MANY_ROWS = 8, 5, 20_000
+_LOSSES = ("crps", "nll")
+_N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
+_SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
+_N_TAKEN_OVER = 10  # best trials of another search that are used as initial trials
+# The paper's experiments: section III, and its toy task.
+_PAPER_SETTINGS = {
+    "n_trials": 500,
+    "n_members": 5,
+    "min_members": 1,
+    "cv": None,
+    "population_size": 100,
+    "sample_size": 10,
+    "discard": False,
+    "repeats": 0,
+}
+_PAPER_EXPERIMENTS = {
+    "benchmark": {"search_space": "benchmark", "epochs": 100, "validation_fraction": 0.25},
+    "toy": {"search_space": "toy", "epochs": 200, "validation_fraction": 1 / 3},
+}
+_EVOLVING = ("agebo", "age", "age-mixed")
+_SEARCH_EVERYTHING = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
+
+_TUNER_METHODS = ["run_trial", "get_best_models"]  # of Keras-Tuner's tuners
+
+#: Constraints of the parameters of regressor and classifier.
+AUTODEUQ_CONSTRAINTS: dict = {
+    **SEARCH_CONSTRAINTS,
+    "n_trials": [*SEARCH_CONSTRAINTS["n_trials"], StrOptions({"auto"})],
+    "epochs": [*SEARCH_CONSTRAINTS["epochs"], StrOptions({"auto"})],
+    "validation_fraction": [*SEARCH_CONSTRAINTS["validation_fraction"], StrOptions({"auto"})],
+    "cv": [*SEARCH_CONSTRAINTS["cv"], StrOptions({"auto"})],
+    "discard": ["boolean", search.SuccessiveHalving],
+    "initial_trials": [None, list, tuple, Catalog, str, os.PathLike],
+    "objective": [None, callable],
+    "repeats": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
+    "min_members": [Interval(Integral, 1, None, closed="left")],
+    "n_nodes": [Interval(Integral, 1, None, closed="left")],
+    "search": [
+        StrOptions(set(STRATEGIES)),
+        HasMethods(["create_trial", "end_trial"]),
+        Hidden(HasMethods(_TUNER_METHODS)),  # refused with a hint
+    ],
+    "search_space": [
+        StrOptions({"auto", "tabular", "dense", "benchmark", "toy"}),
+        *SEARCH_CONSTRAINTS["search_space"],
+    ],
+    "sample_size": [Interval(Integral, 1, None, closed="left"), None],
+    "kappa": [Interval(Real, 0, None, closed="left")],
+    "n_initial": [Interval(Integral, 1, None, closed="left")],
+    "max_batch_size": [Interval(Integral, 1, None, closed="left")],
+    "selection": [StrOptions({"greedy", "top", "hq"}), callable],
+}
+
+
+class AutoDEUQ(SearchMethod):
+    """Method of AutoDEUQ: AgEBO and its variants, with greedy selection."""
+
+    selection_parameters = ("n_members", "min_members", "selection", "selection_loss", "calibrate")
+    prediction_parameters = ("epistemic_ddof", "repeats")
+
+    def __init__(self, estimator):
+        super().__init__(estimator)
+        space = estimator.search_space
+        self.is_tabular = isinstance(space, str) and space in ("auto", "tabular")
+        if self.classifies:
+            own = self.selection_parameters
+            self.selection_parameters = tuple(name for name in own if name != "calibrate")
+
+    @property
+    def n_trials(self):
+        own = self.estimator
+        if not isinstance(own.n_trials, str):
+            return own.n_trials
+        return _N_TRIALS if own.max_time is None else _MOST_TRIALS
+
+    @property
+    def score_name(self):
+        return "CRPS" if self.is_tabular and not self.classifies else "NLL"
+
+    def halving(self, proposer):
+        discard = self.estimator.discard
+        if discard is not True:
+            return discard or None
+        default = search.SuccessiveHalving()
+        # Initial recipes differ on purpose, and can be slow at first: let all of them finish.
+        n_first = len(getattr(proposer, "configurations", ()))
+        return replace(default, min_trials=max(default.min_trials, n_first))
+
+    @property
+    def n_repeats(self):
+        repeats, cv = self.estimator.repeats, self.estimator.cv
+        if not isinstance(cv, Integral | str | None):
+            return 0  # a user's splitter has no other folds
+        if not isinstance(repeats, str):
+            return repeats
+        if not self.is_tabular:
+            return 0
+        return _N_REPEATS if self.estimator.max_time is None else _MOST_REPEATS
+
+    @property
+    def search_share(self):
+        return _SEARCH_SHARE if self.n_repeats and not self.estimator.refit else 1.0
+
+    @property
+    def objective(self):
+        return self.estimator.objective
+
+    @property
+    def calibrates(self):
+        return not self.classifies and self.estimator.calibrate
+
+    def validation(self, n_rows, given):
+        """Choose folds in the tabular space, where they train as one program, or a single split."""
+        own = self.estimator
+        fraction = own.validation_fraction
+        is_auto = isinstance(fraction, str)
+        cv = own.cv
+        if isinstance(cv, str):
+            in_folds = self.is_tabular and is_auto and not given
+            cv = _n_folds(n_rows) if in_folds else None
+        return {"fraction": _VALIDATION_FRACTION if is_auto else fraction, "cv": cv}
+
+    def epochs(self, space, inputs, n_train):
+        epochs = self.estimator.epochs
+        return (_EPOCHS, None) if isinstance(epochs, str) else (epochs, epochs)
+
+    def targets(self):
+        if self.classifies or not self.is_tabular:
+            return super().targets()
+        return NumberTargets(self.estimator.target_transform, loss=_LOSSES[0])
+
+    def make_space(self, inputs, n_rows, x, n_train):
+        if self.is_tabular:
+            losses = () if self.classifies else _LOSSES
+            return TabularSpace(x, inputs.n_codes, n_train, self.classifies, losses)
+        return super().make_space(inputs, n_rows, x, n_train)
+
+    def check(self, shifted):
+        super().check(shifted)
+        given = self.estimator.search
+        if all(hasattr(given, name) for name in _TUNER_METHODS):
+            raise ValueError(
+                "`search` must be a name or an oracle, which proposes trials. Got the tuner "
+                f"{type(given).__name__}, which also trains them: give its oracle, "
+                "`search=tuner.oracle`, and its model by `search_space`."
+            )
+
+    def check_selection(self):
+        if self.estimator.selection == "hq" and self.estimator.n_members < 2:
+            raise ValueError('`n_members` must be at least 2 with `selection="hq"`. Got 1.')
+
+    def resolve_space(self, inputs, n_rows):
+        own = self.estimator
+        return resolve_search_space(own.search_space, own.n_nodes, own.max_batch_size)
+
+    def identifying_parameters(self):
+        given = {"initial_trials": self._given_configurations()}
+        return {**super().identifying_parameters(), **given}
+
+    def proposer(self, space, held_out):
+        """Make the proposer of the search strategy, which starts with the initial trials."""
+        own, decisions = self.estimator, self.estimator.decisions_
+        if isinstance(own.search, str):
+            if own.search in _EVOLVING and (own.population_size or 0) >= self.n_trials:
+                warn_user(
+                    f"Evolution starts after `population_size={own.population_size}` trials, and "
+                    f"`n_trials` is {self.n_trials}: all architectures are drawn at random. Set a "
+                    "smaller `population_size` or more trials.",
+                )
+            planned = _N_TRIALS if isinstance(own.n_trials, str) else own.n_trials
+            proposer = make_proposer(
+                own.search,
+                decisions,
+                planned,
+                fixed_architecture=own.fixed_architecture,
+                fixed_hyperparameters=own.fixed_hyperparameters,
+                population_size=own.population_size,
+                sample_size=own.sample_size,
+                kappa=own.kappa,
+                n_initial=own.n_initial,
+            )
+            first = self._initial_configurations(space)
+            return search.StartingWith(first, proposer) if first else proposer
+        if own.initial_trials is not None:
+            raise ValueError(
+                "`initial_trials` must be None if `search` is a Keras-Tuner oracle, which proposes "
+                "every trial itself. Set the oracle's own `hyperparameters`, or use one of skuq's "
+                "strategies."
+            )
+        # Copy the oracle, so that the parameter does not change and `fit` can be called again.
+        oracle = copy.deepcopy(own.search)
+        pinned = pin(decisions, own.fixed_architecture, own.fixed_hyperparameters)
+        return search.OracleProposer(oracle, pinned, self.n_trials)
+
+    def _given_configurations(self):
+        """Return the configurations that the user gives as `initial_trials`, or None."""
+        given = self.estimator.initial_trials
+        if given is None or isinstance(given, list | tuple):
+            return given
+        return _best_configurations(given)
+
+    def _initial_configurations(self, space):
+        """Return the configurations of the first trials: the user's, or the space's recipes."""
+        own = self.estimator
+        given, name = self._given_configurations(), "initial_trials"
+        if given is None:
+            known = hasattr(space, "known_recipes") and own.search in _SEARCH_EVERYTHING
+            given, name = (space.known_recipes() if known else []), "known_recipes"
+        both = sum(own.decisions_, Space())
+        fixed = {**(own.fixed_architecture or {}), **(own.fixed_hyperparameters or {})}
+        checked = [{**both.check(configuration, name), **fixed} for configuration in given]
+        return [c for k, c in enumerate(checked) if c not in checked[:k]]
+
+    def choose(self, candidates):
+        """Select the members by the predictions of all trials on the held-out rows."""
+        own = self.estimator
+        raw = np.stack(candidates.raw).astype("float64")
+        if self.classifies:
+            predicted = candidates.y[:, 0].astype(int), self.head.probabilities(raw)
+        else:
+            loc, scale = self.head.distribution(raw)
+            if candidates.moments is not None:
+                # The variance of a trial includes the disagreement of its networks.
+                scale = np.sqrt([variance for _, variance in candidates.moments])
+            predicted = candidates.y, loc, scale
+        select = own.selection if callable(own.selection) else getattr(self, f"_{own.selection}")
+        chosen = select(*predicted, own.n_members, sample_weight=candidates.weight)
+        check_selection(chosen, len(raw))
+        return chosen
+
+    def _greedy(self, y, *predicted, sample_weight):
+        min_members = self.estimator.min_members
+        settings = {"min_members": min_members, "sample_weight": sample_weight}
+        if self.classifies:
+            (proba, n_members), settings["min_weight"] = predicted, real_weight(min_members)
+            return select_forward(*self._statistics(y, proba), n_members, **settings)
+        return select_greedy(y, *predicted, loss=self.estimator.selection_loss, **settings)
+
+    def _top(self, y, *predicted, sample_weight):
+        if self.classifies:
+            proba, n_members = predicted
+            statistics = self._statistics(y, proba)
+            return select_best(*statistics, n_members, sample_weight=sample_weight)
+        loss = self.estimator.selection_loss
+        return select_top(y, *predicted, sample_weight=sample_weight, loss=loss)
+
+    def _hq(self, y, *predicted, sample_weight):
+        select = select_hq_proba if self.classifies else select_hq
+        return select(y, *predicted, sample_weight=sample_weight)
+
+    def _statistics(self, y, proba):
+        """Make the statistics that an ensemble averages, and the loss of their average."""
+        if self.estimator.selection_loss == "brier":
+            return brier_statistics(y, proba)
+        return likelihood_statistics(class_log_likelihood(y, proba))
+
+
+def paper_settings(name):
+    """Return the parameters of one of the paper's experiments."""
+    if name not in _PAPER_EXPERIMENTS:
+        raise ValueError(f"`name` must be one of {sorted(_PAPER_EXPERIMENTS)}. Got {name!r}.")
+    return {**_PAPER_SETTINGS, **_PAPER_EXPERIMENTS[name]}
+
+
+def _n_folds(n_rows):
+    """Return the number of folds for `n_rows` rows: fewer for large data, which train long."""
+    if n_rows < 2 * _N_FOLDS:
+        return max(2, n_rows // 2)
+    return _N_FOLDS if n_rows <= _MANY_ROWS else _N_FOLDS_OF_MANY
+
+
+def _best_configurations(trials):
+    """Return the configurations of the best trials of a catalog, or of a search's folder."""
+    catalog = trials if isinstance(trials, Catalog) else Catalog.load(find_search(trials))
+    completed = [catalog[int(k)] for k in catalog.completed]
+    if not completed:
+        raise ValueError(
+            f"`initial_trials` must have a completed trial to start from. Got {catalog!r}. Give "
+            "another catalog, a list of configurations, or None."
+        )
+    best = sorted(completed, key=lambda record: record.score)[:_N_TAKEN_OVER]
+    return [record.configuration for record in best]

@@ -1,0 +1,107 @@
+"""Gaussian processes of networks that are linearised in their weights.
+
+A random normal change of the weights changes a linearised network by a draw from a Gaussian process
+whose kernel is the tangent kernel J J^T (Jacot et al. 2018). Conditioning on data is closed form,
+and its result is again a change of the weights.
+
+Notation: n values, one for each row and raw output; P weights; S targets or draws; m values at
+inducing rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import linalg
+
+from skuq.networks._operator import Derivatives
+
+#: Added to the kernel's diagonal, whose mean is 1.
+JITTER = 1e-7
+
+
+class ExactProcess:
+    """Process that is conditioned on all values; its time grows with n^3.
+
+    Parameters
+    ----------
+    derivatives : Derivatives
+        Derivatives J at the data. The kernel is J J^T / unit, with a mean diagonal of 1.
+    """
+
+    def __init__(self, derivatives: Derivatives):
+        self._derivatives = derivatives
+        self.unit = derivatives.diagonal().mean() or 1.0
+        self._gram = derivatives.gram() / self.unit
+
+    def condition(self, targets: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
+        """Find the smallest changes of the weights (S, P) that give the targets (S, n) up to noise.
+
+        `noise` is the variance of all values, or of each, in units of the kernel.
+        """
+        noisy = self._gram.copy()
+        noisy[np.diag_indices_from(noisy)] += noise + JITTER
+        solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), targets.T)
+        return self._derivatives.back(solution.T) / self.unit
+
+    def predict_left_out(
+        self, targets: np.ndarray, own: np.ndarray, noises: Sequence[float]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Predict the targets (n,) of the values `own` from those of all others.
+
+        Returns the means and variances (n_noises, n_own) for each noise variance, noise included.
+        """
+        others = ~own
+        cross, diagonal = self._gram[np.ix_(own, others)], np.diag(self._gram)[own]
+        right = np.concatenate([targets[others, None], cross.T], axis=1)
+        means, variances = [], []
+        for noise in noises:
+            gram = self._gram[np.ix_(others, others)]
+            gram[np.diag_indices_from(gram)] += noise + JITTER
+            solution = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
+            means.append(cross @ solution[:, 0])
+            variances.append(diagonal - np.einsum("ij,ji->i", cross, solution[:, 1:]))
+        total = np.maximum(variances, 0) + np.asarray(noises)[:, None] + JITTER
+        return np.array(means), total
+
+
+class SparseProcess:
+    """Process that is conditioned on all values through inducing rows (FITC).
+
+    Changes of the weights are restricted to the span of the derivatives at the inducing rows. What
+    the kernel has beyond that counts as independent noise of each value. The time grows with n m^2.
+
+    Parameters
+    ----------
+    derivatives : Derivatives
+        See `ExactProcess`.
+    inducing : ndarray of int
+        Numbers of the inducing rows.
+
+    References
+    ----------
+    Snelson and Ghahramani (2006), "Sparse Gaussian processes using pseudo-inputs".
+    """
+
+    def __init__(self, derivatives: Derivatives, inducing: np.ndarray):
+        self._inducing = derivatives.rows(inducing)
+        diagonal = derivatives.diagonal()
+        self.unit = diagonal.mean() or 1.0
+        gram = self._inducing.gram() / self.unit
+        gram[np.diag_indices_from(gram)] += JITTER
+        self._root = linalg.cholesky(gram, lower=True)
+        cross = self._inducing.gram(derivatives) / self.unit
+        # In these coordinates (m, n) the inner products of the span are those of vectors.
+        self._span = linalg.solve_triangular(self._root, cross, lower=True)
+        self._beyond = np.maximum(diagonal / self.unit - (self._span**2).sum(axis=0), 0)
+
+    def condition(self, targets: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
+        """Find the changes of the weights (S, P); see `ExactProcess.condition`."""
+        # Solve (I + span D^-1 span^T) a = span D^-1 targets, with D the diagonal of variances.
+        weighted = self._span / (noise + JITTER + self._beyond)
+        inner = weighted @ self._span.T
+        inner[np.diag_indices_from(inner)] += 1.0
+        solution = linalg.cho_solve(linalg.cho_factor(inner, lower=True), weighted @ targets.T)
+        alpha = linalg.solve_triangular(self._root, solution, lower=True, trans="T")
+        return self._inducing.back(alpha.T) / self.unit
