@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array
 
 from skuq._params import check_sample_weight
 
@@ -29,9 +29,11 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
             f"y must hold numbers. Got dates or times ({y.dtype}). Convert them first, for "
             "example to days since some day."
         )
+    name = type(estimator).__name__
+    if y is None:
+        raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None")
     try:
-        y = validate_data(estimator, y=y, multi_output=True, y_numeric=True)
-        # Objects and text can become NaN or infinity only when they are converted.
+        # Not with validate_data, which would forget the names of X's features.
         numbers: np.ndarray = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
     except ValueError as error:
         if "could not convert string" not in str(error):
@@ -39,8 +41,8 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
         quoted = re.search("'.*'", str(error))
         label = quoted[0] if quoted else str(error)
         raise ValueError(
-            f"{type(estimator).__name__} is a regressor, and y must hold numbers. Got the label "
-            f"{label}. Classes are for classifiers, for example DeepEnsembleClassifier."
+            f"{name} is a regressor, and y must hold numbers. Got the label {label}. Classes are "
+            "for classifiers, for example DeepEnsembleClassifier."
         ) from error
     return numbers
 
