@@ -18,7 +18,7 @@ Every step of a search is kept at once in bo.json in `--results-dir`, by default
 ``benchmarks/results``: the script may be stopped at any time and goes on there, also with more
 `--runs` or `--steps`. It may run twice at once with other `--methods` or seeds. Fields of the
 Brusselator are kept in `--cache-dir`. `--runs 0` prints what there is; `--smoke` tries everything
-out in minutes, with other results.
+out in minutes, with other results. `--picture docs/images/bo_pollutants.png` draws the searches.
 """
 
 import argparse
@@ -28,11 +28,14 @@ from pathlib import Path
 
 import _bo_operator as operator
 import _bo_published as published
+import matplotlib.pyplot as plt
 import numpy as np
 from _bo_loops import FEWER_RUNS, FIELD_DRAWS, FIELD_RESTARTS, LOOPS, Part, rounded, search
 from _bo_loops import settings_of as loop_settings
 from _bo_problems import coarse_cells, has_brusselator
 from nomu import CELL, RESULTS, is_cell, mean_cell, print_table, read, save
+
+from skuq.plotting import RegretDisplay
 
 PARTS = LOOPS | {
     "operator": Part(tuple(operator.SIZES), tuple(operator.SIZES), operator.METHODS, 3, 0)
@@ -295,6 +298,7 @@ def parsed():
     parser.add_argument("--hidden", type=int, default=128, help="units of NOMU's layers")
     parser.add_argument("--training-steps", type=int, help="other than usual, to try things out")
     parser.add_argument("--redo", action="store_true")
+    parser.add_argument("--picture", type=Path, help="draw the searches on pollutants and end")
     parser.add_argument("--smoke", action="store_true", help="one short run of everything")
     parser.add_argument("--verbose", action="store_true", help="a line for every step")
     arguments = parser.parse_args()
@@ -320,9 +324,42 @@ def parsed():
     return arguments
 
 
+PICTURED = {
+    "conditioned_lei": "NEON, conditioned prior",
+    "neon_lei": "NEON, trained EpiNet",
+    "gp_composite": "Gaussian process for each output",
+    "gp": "Gaussian process of the value",
+    "random": "random points",
+}
+
+
+def draw_pollutants(records, arguments):
+    """Draw the best value so far of searches with 5 initial and 35 further points."""
+    shown = {}
+    for method, title in PICTURED.items():
+        runs = records_of(records, "pollutants", "pollutants", method, arguments).values()
+        whole = [r["values"] for r in runs if len(r["values"]) >= 40]
+        if whole:
+            shown[title] = np.fmin.accumulate(np.array(whole)[:, :40], axis=1)
+    reference = published.reference_runs(arguments.data_dir)
+    if reference is not None:
+        shown["the authors' NEON"] = published.pollutants_curves(reference)["authors' ei_leaky"][:5]
+        # Theirs begin with the best of the five initial points.
+        start = np.repeat(shown["the authors' NEON"][:, :1], 4, axis=1)
+        shown["the authors' NEON"] = np.hstack([start, shown["the authors' NEON"]])
+    figure, ax = plt.subplots(figsize=(10, 4.5), layout="constrained")
+    RegretDisplay(shown, unit="squared concentration").plot(ax=ax)
+    ax.get_legend().set(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    ax.set_title("Pollutants: median and quartiles of the searches, leaky or plain EI")
+    figure.savefig(arguments.picture, dpi=120)
+
+
 def main():
     arguments = parsed()
     path = arguments.results_dir / FILE
+    if arguments.picture:
+        draw_pollutants(read(path), arguments)
+        return
     for part in arguments.only if arguments.runs != 0 else []:
         allowed, started = runnable(part, arguments), time.perf_counter()
         for dataset, method, seed in cells(part, arguments):
