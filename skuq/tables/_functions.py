@@ -275,6 +275,13 @@ class FunctionTargets:
                 f"`warm_start=True` goes on with a fit whose values have scales of shape {before}. "
                 f"Now they have {now}."
             )
+        for name in ("standardize", "output_map"):
+            was, is_now = getattr(other, name), getattr(self, name)
+            if was != is_now:
+                raise ValueError(
+                    f"`warm_start=True` keeps the scales of the previous fit, which had {name}="
+                    f"{was!r}. Got {name}={is_now!r}. Set warm_start=False."
+                )
         self.mean_, self.scale_ = other.mean_, other.scale_
 
     def transform(self, values: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:

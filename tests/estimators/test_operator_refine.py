@@ -144,7 +144,9 @@ def test_a_warm_start_needs_the_same_networks():
     with pytest.raises(ValueError, match="architecture"):
         clone(model).set_params(latent=6).fit(U, VALUES).set_params(latent=7).fit(U, VALUES)
     with pytest.raises(ValueError, match="features"):
-        model.fit(U[:, :1], VALUES)
+        clone(model).fit(U, VALUES).fit(U[:, :1], VALUES)
+    with pytest.raises(ValueError, match="had standardize=True. Got standardize=False"):
+        model.set_params(standardize=False).fit(U, VALUES)
 
 
 @pytest.mark.parametrize(
