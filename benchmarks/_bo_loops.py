@@ -113,7 +113,7 @@ def estimator_and_settings(part, method, task, arguments):
         settings = LCB if method == "neon_lcb" else {}
         return model, settings | {"n_draws": FIELD_DRAWS, "n_restarts": FIELD_RESTARTS}
     if part == "nomu":
-        return function_search(method, arguments)
+        return function_search(method, len(task.bounds), arguments)
     if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
         given |= {"schedule": "exponential", "final_lr_factor": 0.03}
     if method.startswith("neon_lcb"):
@@ -133,7 +133,7 @@ def estimator_and_settings(part, method, task, arguments):
     return NEONRegressor(epistemic="epinet", **given), {}
 
 
-def function_search(method, arguments):
+def function_search(method, d, arguments):
     """NOMU's protocol (section 4.2); the plain Gaussian process has neither of its rules."""
     settings = {"acquisition": "ucb", "maximizer": "direct"}
     name, _, width = method.rpartition("_")
@@ -143,7 +143,7 @@ def function_search(method, arguments):
         return gaussian_process(0), settings
     if name == "nomu_lbfgs":
         settings["maximizer"] = "lbfgs"
-    model = nomu("bayesopt", 5, 0, hidden=arguments.hidden, epochs=arguments.training_steps)
+    model = nomu("bayesopt", d, 0, hidden=arguments.hidden, epochs=arguments.training_steps)
     return model, settings
 
 

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import importlib.util
+import re
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from scipy.stats import qmc
 
 from skuq.datasets import make_bnn_function, make_function, make_operator_problem
 
-FUNCTIONS = ("levy5d", "rosenbrock5d", "bnn5d", "g_function5d", "perm5d")
+NAMES = ("levy", "rosenbrock", "bnn", "g_function", "perm")
+FUNCTIONS = tuple(f"{name}{d}d" for d in (5, 10, 20) for name in NAMES)
 # Cells along the Brusselator's side, its border, and a block of which one cell is kept. Of blocks
 # of 6 some patterns lose half their variance, of 4 some percent.
 SIDE, EDGE, BLOCK = 64, 2, 4
@@ -136,28 +138,29 @@ def coarse_objective(shares, weights):
 
 
 def function(dataset, seed):
-    """In [-1, 1]^5 and to [-1, 1], from 8 uniform points, the same for all methods."""
-    if dataset == "bnn5d":
-        f, low, high = scaled_bnn(seed)
+    """A function from [-1, 1]^d to [-1, 1], and 8 uniform points, the same for all methods."""
+    name, d = re.fullmatch(r"(\w+?)(\d+)d", dataset).groups()
+    if name == "bnn":
+        f, low, high = scaled_bnn(seed, int(d))
     else:
-        f, low, high = make_function(dataset.removesuffix("5d"), 5), -1.0, 1.0
+        f, low, high = make_function(name, int(d)), -1.0, 1.0
 
     def evaluate(x):
         started = time.perf_counter()
         value = float(2 * (f(x[None])[0] - low) / (high - low) - 1)
         return Evaluation(None, value, time.perf_counter() - started)
 
-    start = np.random.default_rng([seed, FUNCTIONS.index(dataset)]).uniform(-1, 1, (8, 5))
+    start = np.random.default_rng([seed, FUNCTIONS.index(dataset)]).uniform(-1, 1, (8, int(d)))
     return Problem(f.bounds, start, evaluate)
 
 
 @functools.cache
-def scaled_bnn(seed):
+def scaled_bnn(seed, d):
     """A draw, and the least and the greatest value that some 20 000 evaluations find.
 
     The paper searches with DIRECT; differential evolution takes many points at once.
     """
-    f = make_bnn_function(5, random_state=seed)
+    f = make_bnn_function(d, random_state=seed)
     ends = [
         differential_evolution(
             lambda X, sign=sign: sign * f(X.T),

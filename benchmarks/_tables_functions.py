@@ -280,6 +280,22 @@ def searches_in_batches():
 
 
 @table
+def neon_on_tables():
+    """NEON's defaults and the plain ensemble: means over the splits."""
+    titles = {"neon": "NEON", "plain": "plain ensemble"}
+    rows = []
+    for name in dict.fromkeys(r["set"] for r in records("neon")):
+        for method, title in titles.items():
+            runs = records("neon", set=name, method=method)
+            cells = [mean_interval(values(runs, "nll")), mean_interval(values(runs, "rmse"))]
+            coverage = [r["coverage"] for r in runs]
+            cells += [mean(coverage), f"{min(coverage):.2f} to {max(coverage):.2f}"]
+            rows.append([name, title, str(len(runs)), *cells])
+    head = ["set", "", "splits", "NLL", "RMSE", "coverage of 90 % intervals", "range over splits"]
+    return markdown(head, rows)
+
+
+@table
 def held_out_functions():
     titles = {
         "neon": "NEON",
@@ -301,28 +317,41 @@ def held_out_functions():
 
 @table
 def regrets():
-    """Final regrets on functions of five features; the paper's mean of 100 runs in brackets."""
+    """Final regrets on the functions that have been run; the paper's mean in brackets."""
     titles = {
+        "nomu_0.05": "NOMU, mean width 0.05",
         "nomu_0.5": "NOMU, mean width 0.5",
         "nomu_lbfgs_0.5": "the same, L-BFGS in place of DIRECT, one run",
         "gp_0.05": "Gaussian process, mean width 0.05",
         "pgp": "plain Gaussian process",
         "random": "random points",
     }
-    functions = {"levy5d": "Levy", "rosenbrock5d": "Rosenbrock", "bnn5d": "Bayesian network"}
+    names = {"levy": "Levy", "rosenbrock": "Rosenbrock", "bnn": "Bayesian network"}
+    names |= {"g_function": "G-function", "perm": "Perm"}
+    functions = {
+        f"{name}{d}d": names[name] + ("" if d == 5 else f", {d} features")
+        for d in (5, 10, 20)
+        for name in names
+    }
+    run = {record["dataset"] for record in records("bo", part="nomu")}
+    functions = {key: title for key, title in functions.items() if key in run}
     rows = []
     for method, title in titles.items():
         cells = []
         for function in functions:
             runs = records("bo", part="nomu", dataset=function, method=method)
-            final = np.array([c[64] for c in curves(runs, 8)]) + 1  # the least value is -1
+            # Regrets of searches that are complete; the least value is -1.
+            final = np.array([c[64] for c in curves(runs, 8) if len(c) > 64]) + 1
             text = significant(final.mean(), 2) if len(final) else ""
             if len(final) > 1:
                 half = 1.96 * final.std(ddof=1) / np.sqrt(len(final))
-                paper = _bo_published.REGRETS[method][function][0]
-                text += f" ± {significant(half, 2)} ({significant(paper, 2)})"
+                text += f" ± {significant(half, 2)}"
+            paper = _bo_published.REGRETS.get(method, {}).get(function)
+            if text and paper is not None:
+                text += f" ({significant(paper[0], 2)})"
             cells.append(text)
-        rows.append([title, *cells])
+        if any(cells):
+            rows.append([title, *cells])
     return markdown(["", *functions.values()], rows)
 
 

@@ -361,9 +361,8 @@ def equal_time_cell(record):
 
 @table
 def shift_stream():
-    """Coverage of 90 % intervals on bike 2012: overall, and in the worst month."""
+    """Coverage of 90 % intervals on bike 2012: overall, and in the worst month; NLL."""
     columns = {
-        "hour": "each hour",
         "day": "each day",
         "week": "each week",
         "month": "each month",
@@ -375,10 +374,7 @@ def shift_stream():
     for method in ("scale", "isotonic", "conformal"):
         row = [method]
         for column in columns:
-            found = [run[f"{method}, {column}"] for run in runs if f"{method}, {column}" in run]
-            if not found:
-                row.append("")
-                continue
+            found = [run[f"{method}, {column}"] for run in runs]
             worst = np.mean([min(own["months"]) for own in found])
             cells = mean(values(found, "coverage"), 3), number(worst), mean(values(found, "nll"))
             row.append("{} ({}), {}".format(*cells))
@@ -423,3 +419,25 @@ def shift_groups():
         rows.append(row)
     head = [f"{m}{g}" for m in ("scale", "isotonic", "conformal") for g in ("", " in bins")]
     return markdown(["set (splits)", *head], rows)
+
+
+@table
+def shift_epistemic():
+    """NLL and rise of the epistemic std in gaps and on corrupted rows: medians over gaps."""
+    rows = []
+    for name in ("energy", "boston", "concrete"):
+        runs = [r["found"] for r in records("shift", part="epistemic", name=name)]
+        for method in runs[0] if runs else ():
+            found = [run[method] for run in runs]
+            nll = [
+                number(np.median([own[part]["nll"] for own in found]))
+                for part in ("inside", "gap", "corrupted")
+            ]
+            row = [f"{name} ({len(runs)}), {method}", *nll]
+            for part in ("gap", "corrupted"):
+                rise = [own[part]["epistemic"] / own["inside"]["epistemic"] for own in found]
+                auc = np.median([own[part]["auc"] for own in found])
+                row.append(f"{np.median(rise):.1f} ({auc:.2f})")
+            rows.append(row)
+    nll = ["NLL inside", "NLL in gap", "NLL corrupted"]
+    return markdown(["set (gaps), method", *nll, "rise in gap (AUC)", "rise corrupted (AUC)"], rows)

@@ -9,8 +9,9 @@ be evaluated here). The searches with 1 are those of the part before.
 brusselator: 5 initial points and 30 more (section 3.2). Needs py-pde. Surrogates learn and are
 asked for few cells of the field, values are those of the whole. `--functions brusselator_authors`
 begins with the five points that come with the authors' program.
-nomu: functions of five features, 8 initial points and 64 more (NOMU, section 4.2). `--hidden`
-are the units of NOMU's three hidden layers, 1024 in the paper.
+nomu: functions of 5 features, 8 initial points and 64 more (NOMU, section 4.2); those of 10 and 20
+features, the G-function and Perm are run if `--functions` names them. `--hidden` are the units of
+NOMU's three hidden layers, 1024 in the paper.
 operator: NEON's error and likelihood on functions held out, beside ensembles of its base network
 with seven times its parameters.
 

@@ -2,14 +2,14 @@
 
     python benchmarks/calibration.py --data-dir DIR [--only coverage|scale] [--splits N]
 
-coverage: a deep ensemble, plain and with each method of calibration, on splits 0 to 9 of
-concrete and energy, and on bike sharing: trained on 2011, judged on a tenth of 2011 held
-out, and on 2012 (a real shift). Goal: 90 % within two points, mean over ten splits.
-scale: MC dropout and a deep ensemble on boston, splits 0 to 4. Goal: scaling lowers
-the NLL of each, on every split.
+coverage: a deep ensemble, plain and with each method of calibration, on splits 0 to 9 of concrete
+and energy, and on bike sharing, where it is trained on nine tenths of 2011 and tested on the last
+tenth and on 2012 (a real shift). Goal: 90 % within two points, mean over ten splits.
+scale: MC dropout and a deep ensemble on boston, splits 0 to 4. Goal: scaling lowers the NLL of each
+on every split.
 
-Adds to ``benchmarks/results/calibration.json``; what it holds is not run again, and
-`--summary` prints it.
+Results are added to ``benchmarks/results/calibration.json``; stored runs are not repeated.
+`--summary` prints what is stored.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def uci(data_dir, name, split):
 
 
 def bike(data_dir, split):
-    """2011 in part; the rest of it and 2012 to judge on."""
+    """Load nine tenths of 2011 to train on, and the last tenth and 2012 to test on."""
     frame = pd.read_csv(data_dir / "tabular" / "bike_sharing_hour.csv.gz")
     X = frame.drop(columns=["instant", "dteday", "casual", "registered", "cnt"]).to_numpy(float)
     y, late = frame["cnt"].to_numpy(float), frame["yr"].to_numpy() == 1
@@ -55,7 +55,7 @@ def bike(data_dir, split):
 
 
 class Remembered(DeepEnsembleRegressor):
-    """A deep ensemble fitted once on the same rows: all methods calibrate the same folds."""
+    """Deep ensemble that is fitted once on the same rows, so that all methods share the folds."""
 
     fits: ClassVar[dict] = {}
 

@@ -9,7 +9,8 @@ split and with the same seed, so that a run repeats exactly and no figure depend
 The populations of evolution have a quarter of the number of trials.
 The regret after a number of trials is the best validation NLL so far minus the best that any
 strategy has found on this split. Finished runs are written at once to
-``benchmarks/results/strategies.json`` and not repeated.
+``benchmarks/results/strategies.json`` and not repeated. With `--catalog-dir` the trials of a run
+that is cut off are stored there, and the next run continues with them.
 """
 
 import argparse
@@ -36,7 +37,7 @@ LABELS |= {"age-mixed": "AgE, mixed", "bo-mixed": "BO, mixed"}
 SETS = ("yacht", "concrete", "energy")
 
 
-def run(data_dir, strategy, name, split, n_trials):
+def run(data_dir, strategy, name, split, n_trials, catalog_dir=None):
     """One search: the score of each trial in its order, and the ensemble's NLL on test rows."""
     X, y, X_test, y_test = regression_data(data_dir, name, split)
     # The paper's population of 100 would never be full: sizes that go with the number of trials.
@@ -47,6 +48,7 @@ def run(data_dir, strategy, name, split, n_trials):
         min_members=2,
         population_size=None,
         sample_size=None,
+        catalog_dir=catalog_dir,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallValidationWarning)
@@ -135,6 +137,7 @@ def main():
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     parser.add_argument("--n-trials", type=int, default=100)
+    parser.add_argument("--catalog-dir", type=Path, help="folder for the trials of the searches")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--picture", type=Path)
     arguments = parser.parse_args()
@@ -156,7 +159,14 @@ def main():
                 }
                 if any(key.items() <= r.items() for r in records):
                     continue
-                found = run(arguments.data_dir, strategy, name, split, arguments.n_trials)
+                found = run(
+                    arguments.data_dir,
+                    strategy,
+                    name,
+                    split,
+                    arguments.n_trials,
+                    arguments.catalog_dir,
+                )
                 # Others may have been added meanwhile.
                 records = [*load(), {**key, **found}]
                 save(records)

@@ -2,10 +2,9 @@
 Calibrating an overconfident ensemble
 =====================================
 
-Five networks trained to the end on all rows, without validation, come to believe in a noise
-that is far too small: of their 90 % intervals only two in three hold. Three kinds of
-calibration mend it, on rows predicted out of fold. Saves ``calibration.png``; takes half a
-minute.
+Five networks that are trained on all rows without validation underestimate the noise: only two in
+three of their 90 % intervals contain the truth. Three methods of calibration correct this with
+out-of-fold predictions. Saves ``calibration.png``; takes half a minute.
 """
 
 # %%

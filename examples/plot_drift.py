@@ -2,8 +2,8 @@
 Intervals that stay right while the world changes
 =================================================
 
-A regressor is calibrated on one year. In the next demand grows and becomes more volatile, in summer
-above all. Truths arrive after a day, and ``partial_calibrate`` follows them: intervals, density
+A regressor is calibrated on one year. In the next year demand grows and becomes more volatile, most
+of all in summer. Truths arrive after a day, and ``partial_calibrate`` updates intervals, density
 and standard deviations. Saves ``drift.png``; takes seconds.
 """
 
@@ -35,8 +35,8 @@ X = hour[:, None].astype(float)
 first, second = day < 365, day >= 365
 
 # %%
-# Calibrated on the first year, followed through the second
-# ---------------------------------------------------------
+# Calibrate on the first year, and update through the second
+# ----------------------------------------------------------
 splines = make_pipeline(SplineTransformer(8), BayesianRidge())
 model = CalibratedUncertaintyRegressor(splines, cv=KFold(5)).fit(X[first], y[first])
 without = model.predict_interval(X[second], 0.9)

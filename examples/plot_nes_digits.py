@@ -11,6 +11,9 @@ The paper trains 400 networks for 100 epochs. With so few as here, chance decide
 defaults and seeds the deep ensemble was ahead of dense NES on corrupted images. Here NES chosen on
 corrupted images is ahead in both spaces, by more the stronger the corruption, and most unsure
 where it should be, as in the paper. Seeds cluster by architecture only loosely.
+
+In the stored picture one deep ensemble, chosen on corrupted images, stands for all severities; the
+script now chooses one for each severity.
 """
 
 # %%

@@ -1,10 +1,14 @@
-"""Fitted attributes have representations that can be read."""
+"""Fitted attributes have representations that can be read, and copies are made quietly."""
 
+import copy
+import pickle
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from sklearn.naive_bayes import GaussianNB
 from small_models import TinySpace, TooSure
 
@@ -33,11 +37,24 @@ FITTED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", FITTED)
-def test_fitted_attributes_are_short(name):
-    model, y = FITTED[name]
-    model.fit(X, y)
+@pytest.fixture(scope="module", params=FITTED)
+def model(request):
+    model, y = FITTED[request.param]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return model.fit(X, y)
+
+
+@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
+def test_copies_are_made_without_warnings(model, protocol):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # NumPy deprecates ways to pickle its arrays
+        twin = pickle.loads(pickle.dumps(model, protocol))
+        copy.deepcopy(model)
+        assert_array_equal(twin.predict(X), model.predict(X))
+
+
+def test_fitted_attributes_are_short(model):
     properties = {n for n in dir(type(model)) if n.endswith("_") and not n.startswith("_")}
     for attribute in {*vars(model), *properties}:
         value = getattr(model, attribute, None)

@@ -1,44 +1,23 @@
-"""NOMU: one network for a prediction and for how unsure its model is."""
+"""NOMU: one network for a prediction and its model uncertainty."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral, Real
 
-import numpy as np
-import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import HasMethods, Interval, StrOptions, fit_context
 from skuq._registry import saved_as
-from skuq._seeds import draw_entropy
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
 from skuq.estimators._callbacks import tells_callbacks
-from skuq.estimators._network_estimator import training_progress
-from skuq.estimators._nomu_choice import (
-    Evidence,
-    check_parameters,
-    choose_readout,
-    is_to_choose,
-    warn_of_few_rows,
-)
-from skuq.estimators._nomu_fit import Job, NomuTrainer, is_noiseless
-from skuq.estimators._nomu_folds import MIN_ROWS_TO_STOP_EARLY, training_parts
+from skuq.estimators._nomu_choice import is_to_choose
 from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._nomu_readout import read_readout
-from skuq.fitted import FittedNomu
-from skuq.fitted._nomu import GivenMean, KnownNoise, Readout
+from skuq.estimators._nomu_stack import fit_side_by_side
 from skuq.networks import OPTIMIZERS
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._nomu import READOUTS
-from skuq.tables import (
-    NoScaling,
-    NumberTargets,
-    TableInputs,
-    check_groups,
-    read_rows,
-    read_validation_rows,
-)
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, add_input_tags
 
 #: Parameters in which models trained side by side may differ.
@@ -56,33 +35,32 @@ _OF_A_STACK = (
 
 @saved_as("estimators.NOMURegressor", kind="estimator")
 class NOMURegressor(UncertaintyRegressor):
-    """One network with two outputs: a prediction, and how unsure the model is of it.
+    """One network with two outputs: a prediction f, and its model uncertainty r.
 
-    The second part is trained to be zero at the training rows and to grow wherever there
-    are none, on artificial inputs, and it sees the features that the prediction has learnt. It
-    is made for few rows with little noise, and for Bayesian optimisation.
+    r is trained to be zero at the training rows and large at artificial inputs, so that it grows
+    away from the rows; it sees the features that f has learnt. NOMU is made for few rows with
+    little noise, and for Bayesian optimisation.
 
     Parameters
     ----------
     hidden_units : int, sequence of int or "auto", default="auto"
-        Number of units of each hidden layer of f, the part that predicts. "auto" is (64, 64), with
-        which f can meet its rows, below 100 rows and with ``noise=0.0``, and (50,) otherwise.
+        Number of units of each hidden layer of f. "auto" is (64, 64), enough to interpolate the
+        rows, below 100 rows and with ``noise=0.0``, and (50,) otherwise.
     side_hidden_units : int or sequence of int, optional
-        Number of units of each hidden layer of r, the part for the uncertainty; by default those
-        of f.
+        Number of units of each hidden layer of r; by default those of f.
     activation : str, default="relu"
         Activation of the hidden layers, by its Keras name.
     connect_layers : int, default=1
         Number of f's last hidden layers that r sees. 1 is the paper's architecture: the last one
-        joins r's output layer, the one before it r's last hidden layer, and so on (Remark 3.1). 0
-        separates the two, so that distances are Euclidean.
+        joins r's output layer. With 2 the one before it joins r's last hidden layer, and so on
+        (Remark 3.1). With 0 r sees X only, so that it measures Euclidean distances.
     connect_gradient : bool, default=False
-        Whether the uncertainty's loss also trains the weights of f. It does not in the paper
-        (footnote 5), but in its code. No effect if f is trained before r, or given; "auto" early
-        stopping is then off.
+        Whether the loss of r also trains the weights of f: not in the paper (footnote 5), but in
+        its code. True turns off ``early_stopping="auto"``. It has no effect if f is trained
+        before r, or given.
     initial_range : float, optional
         Initial weights and biases are uniform between minus and plus this; 0.05 in the paper. By
-        default the range is Glorot and Bengio's for each layer's weights, which suits tables
+        default the range is Glorot and Bengio's for the weights of each layer, which suits tables
         better.
     build_f : callable, optional
         ``build_f(input_shape, n_outputs) -> keras.Model``, which replaces `hidden_units`.
@@ -91,32 +69,32 @@ class NOMURegressor(UncertaintyRegressor):
         sees f's last hidden layer.
     pretrained : keras.Model or fitted regressor, optional
         Fitted model whose predictions are reproduced exactly; only r is trained. Give `fit` the
-        rows that it was trained on. r sees the last hidden layer of a Keras model, and only X with
-        any other regressor. `clone` forgets what an estimator has learnt: for cross-validation and
-        searches wrap it in `sklearn.frozen.FrozenEstimator`.
+        rows that it was trained on. r sees the last hidden layer of a Keras model, but only X with
+        any other regressor. `clone` resets an estimator: for cross-validation and searches wrap
+        it in `sklearn.frozen.FrozenEstimator`.
     noise : {"learned"}, float or callable, optional
         Standard deviation of the noise, in units of y: a number, or a function ``noise(X) ->
         (n,)`` of an array. "learned" first trains f with a Gaussian likelihood, then r on top of
-        it (appendix C.1). By default the data are taken to have no noise worth modelling, and what
-        there is widens the band everywhere. 0.0 says that there is none: f is to meet its rows,
-        however many, and the band closes there.
+        it (appendix C.1). By default noise is not modelled, and widens the band everywhere. 0.0
+        says that there is none: f is to interpolate its rows, however many, and the band closes
+        there.
     bounds : {"symmetric", "asymmetric"}, default="symmetric"
         "asymmetric" trains one r upwards and another downwards (appendix C.2).
     pi_sqr : float, default=0.1
-        Weight of the loss that keeps r small at the rows; a larger one makes bounds narrower
+        Weight of the loss that keeps r small at the rows; a larger one makes the band narrower
         there. With ``noise=0.0`` it counts ten times.
     pi_exp : float, default=0.01
-        Weight of the loss that raises r everywhere; a larger one makes bounds wider.
+        Weight of the loss that raises r everywhere; a larger one makes the band wider.
     c_exp : float, default=30.0
-        Factor in the exponent of that loss; a larger one makes wide bounds narrower, and narrow
-        ones wider.
+        Factor in the exponent of that loss; a larger one makes a wide band narrower, and a narrow
+        one wider.
     stable_loss : bool, default=True
-        Whether to use the form of the loss with bounded gradients (Eq. 53-55); for reasonable
-        values both forms are the same.
+        Whether to use the form of the loss with bounded gradients (Eq. 53-55). Both forms are
+        equal for r in [0, 1].
     artificial_inputs : {"uniform", "grid"}, callable or array-like, default="uniform"
         Inputs at which r is raised, in units of X: "uniform" draws them in the box for every step,
         "grid" places them on a grid in it, a function ``(n, rng) -> (n, n_features)`` is called
-        for every step, and a table without targets gives its rows, for example when data lie near
+        for every step, and a table gives its rows, for example unlabelled ones when data lie near
         a manifold (Remark 3.4).
     n_artificial : int, default=100
         Number of artificial inputs of each step; the maximum number for a grid.
@@ -131,7 +109,7 @@ class NOMURegressor(UncertaintyRegressor):
         layers.
     side_l2 : float, default=1e-4
         Factor of the penalty on r's hidden layers. A larger one makes r depend more on f's
-        features (D4), most of all with the paper's initial weights.
+        features (desideratum D4), most of all with the paper's initial weights.
     optimizer : str, default="adam"
         Keras' name of the optimiser: sgd, rmsprop, adagrad, adam, adadelta, adamax or nadam.
     learning_rate : float, default=0.01
@@ -141,42 +119,42 @@ class NOMURegressor(UncertaintyRegressor):
         batches the rows count more against the artificial inputs.
     schedule : {"auto", "constant", "cosine"}, default="auto"
         How the learning rate changes from step to step: not at all, or falling to a hundredth
-        along half a cosine. "auto" lets it fall where f is to meet its rows: below 100 rows and
-        with ``noise=0.0``, unless f stops early.
+        along half a cosine. "auto" lets it fall below 100 rows and with ``noise=0.0``, unless f
+        stops early.
     epochs : int, optional
         Number of epochs; all are run unless `early_stopping` ends them, and the weights of the
-        smallest training loss are kept. By default 400, or as many as make 2000 steps, or 1000
-        where f is to meet its rows.
+        smallest training loss are kept. By default 400, or as many as make 2000 steps (1000 below
+        100 rows and with ``noise=0.0``).
     early_stopping : bool or "auto", default="auto"
-        Whether to train f first, for as long as held-out rows improve, and then r on top of it,
-        with f frozen, for all `epochs`: noisy tables need it. f stops after an eighth of `epochs`
-        without improvement, and is finally trained on all rows for as many epochs as were best.
+        Whether to train f first until held-out rows improve no more, and then r on top of the
+        frozen f for all `epochs`: noisy tables need it. f stops after an eighth of `epochs`
+        without improvement, and is finally trained on all rows for the best number of epochs.
         "auto" does so with 100 rows or more, unless ``noise=0.0``; False, as in the paper, trains
         both parts together for all epochs.
     clip_norm : float or None, default=1.0
         Maximum norm of a gradient; None does not clip.
     readout : {"exponential", "linear"}, default="exponential"
-        Function from r to a standard deviation: Eq. 2, or that of Remark 3.2, which mixed-integer
-        programmes can represent.
+        Function from r to a standard deviation: Eq. 2, or the piecewise linear one of Remark 3.2,
+        which mixed integer programmes can represent.
     l_min, l_max : float, "auto" or "nll", default="auto"
         Minimum and maximum standard deviation of the model before the factor c, in units of the
-        standardised y. "nll" chooses them from a grid, for the likelihood of held-out rows. So
-        does "auto" if there are 30 of these; with fewer, and with ``noise=0.0``, l_max is 2 and
-        l_min the root mean square by which f misses the rows it was trained on, at least 0.005.
+        standardised y. "nll" chooses the pair of largest likelihood at held-out rows from a grid.
+        So does "auto" if at least 30 rows are held out. With fewer, and with ``noise=0.0``, l_max
+        is 2 and l_min the root mean square error of f at its own training rows, at least 0.005.
     c : float, "auto" or "nll", default="auto"
-        Factor of the model's standard deviation. "nll" chooses the one that maximises the
-        likelihood of held-out rows. "auto" does not trust few of them with a narrow band: to the
-        square of that c it adds the square of the one at which the band, averaged over artificial
-        inputs, is 4 / (number of held-out rows) standard deviations of y wide, at most one.
+        Factor of the model's standard deviation. "nll" maximises the likelihood of held-out rows.
+        "auto" widens the band if few rows are held out: it adds two variances, the one at the c of
+        "nll" and a prior one, whose average over artificial inputs is the variance of y times
+        (8 / number of held-out rows) squared, at most 1.
     validation_fraction : float, default=0.2
-        Share of the rows that is held out to choose c, l_min and l_max, if any of them is to be
-        chosen.
+        Share of the rows that is held out to choose c, l_min and l_max. If all three are numbers,
+        nothing is held out.
     cv : int, "auto", "gaps" or None, default="auto"
-        Number of folds that are held out in turn, in place of one share of the rows. "auto" takes
-        10 folds, or as many as there are rows, below 30 rows, and 5 below 500; None always holds
-        out one share. "gaps" takes 5 folds and, besides, the middle third of the rows along each of
-        5 features drawn at random: for predictions far from all rows, whose errors say more
-        of the band there. It takes no `groups`.
+        Number of folds that are held out in turn, instead of one share of the rows. "auto" takes
+        10 folds (at most one for each row) below 30 rows, 5 below 500 rows, and one share with
+        more. None always holds out one share. "gaps" holds out 5 folds and also the middle third
+        of the rows along each of 5 features drawn at random: it is for predictions far from all
+        rows. It takes no `groups`.
     refit : bool, default=True
         Whether to train once more on all rows after everything has been chosen.
     standardize : bool, default=True
@@ -186,9 +164,9 @@ class NOMURegressor(UncertaintyRegressor):
         How X becomes numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns,
         at most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Artificial inputs are drawn in the preprocessed columns, and in
-        indicator columns between 0 and 1 too. `box`, `pretrained`, and functions for
-        `artificial_inputs` and `noise`, also use the preprocessed columns.
+        finite numbers only. Artificial inputs are drawn in the preprocessed columns, where those
+        of indicator columns are between 0 and 1. `box`, `pretrained`, and functions for
+        `artificial_inputs` and `noise`, also refer to the preprocessed columns.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -198,14 +176,14 @@ class NOMURegressor(UncertaintyRegressor):
     Attributes
     ----------
     c_, l_min_, l_max_ : float
-        Values as given or as chosen.
+        The values given or chosen.
     noise_factor_ : float
         Factor of the noise's standard deviation: 1 unless noise is learnt and held-out rows
         require another (the root of c2 in Eq. 58).
     member_ : Member
         Trained network as data: weights and history.
     mean_member_ : Member or None
-        Network of f, and of the noise if that is learnt, if these were trained first.
+        Network of f, and of the noise if that is learnt; None if f was trained together with r.
     box_ : ndarray of shape (n_features, 2) or None
         Box in which artificial inputs were drawn.
     preprocessor_ : transformer or None
@@ -231,14 +209,13 @@ class NOMURegressor(UncertaintyRegressor):
 
     See Also
     --------
-    DeepEnsembleRegressor : Several networks; aleatoric noise is their first concern.
+    DeepEnsembleRegressor : Several networks that learn noise; better for noisy tables.
     MCDropoutRegressor : One network whose uncertainty hardly narrows at the data.
 
     Notes
     -----
-    `predict_uncertainty` has c times the model's standard deviation as its epistemic part.
-    Without `noise` the aleatoric part is zero, and noise in the data is met by larger
-    l_min and c.
+    The epistemic part of `predict_uncertainty` is c times the model's standard deviation. Without
+    `noise` the aleatoric part is zero, and noise in the data leads to larger l_min and c.
 
     References
     ----------
@@ -394,8 +371,8 @@ class NOMURegressor(UncertaintyRegressor):
         name : {"toy", "testbed", "solar", "uci", "uci_gap", "bayesopt"}
             "toy" is section 4.1.1, "testbed" 4.1.2, "solar" 4.1.3, "uci" and "uci_gap" 4.1.4,
             "bayesopt" 4.2. All but the UCI ones expect X and y in [-1, 1] and leave c at 1. They
-            have three hidden layers of 1024 units: a fit takes a minute or so ("solar" sixteen
-            times as long); `verbose` says how its progress is shown.
+            have three hidden layers of 1024 units: a fit takes about a minute ("solar" sixteen
+            times as long).
         n_features : int, default=1
             Number of features of X.
         **changes
@@ -422,17 +399,17 @@ class NOMURegressor(UncertaintyRegressor):
             Non-negative; rows of weight 0 are left out. Only ratios of weights matter: artificial
             inputs are weighed against rows of the mean weight.
         validation_data : tuple (X, y) or (X, y, sample_weight), optional
-            Rows to choose on, instead of a share of the rows above; without effect where nothing
-            is to be chosen. Needed with `pretrained`, which has seen the rows above.
+            Rows to choose by, instead of a share of the rows above; without effect if nothing is
+            to be chosen. Needed with `pretrained`, which has been trained on the rows above.
         groups : array-like of shape (n,), optional
-            Rows of one group are never divided between training and validation.
+            Groups of rows; a group is never split between training and validation.
 
         Returns
         -------
         self
         """
         forget_fit(self)
-        _fit_side_by_side([self], X, y, sample_weight, validation_data, groups)
+        fit_side_by_side([self], X, y, sample_weight, validation_data, groups)
         return self
 
     def fit_many(self, X, y, settings, sample_weight=None, *, validation_data=None, groups=None):
@@ -471,13 +448,14 @@ class NOMURegressor(UncertaintyRegressor):
         for chooses in (True, False):  # models that choose are trained in another way
             alike = [model for model in models if is_to_choose(model) == chooses]
             if alike:
-                _fit_side_by_side(alike, X, y, sample_weight, validation_data, groups)
+                fit_side_by_side(alike, X, y, sample_weight, validation_data, groups)
         return models
 
     def readout_weights(self):
         """Return the network as affine functions of ReLU units, for a mixed integer programme.
 
-        Needs one output, ``readout="linear"``, ``activation="relu"`` and symmetric bounds.
+        The model must have one output, ``readout="linear"``, ``activation="relu"`` and symmetric
+        bounds.
 
         Returns
         -------
@@ -519,116 +497,13 @@ class NOMURegressor(UncertaintyRegressor):
 
     @property
     def mean_member_(self):
-        """Network of f as data, where it was trained first; else None."""
+        """Network of f as data, if it was trained before r; else None."""
         return self.fitted_.network.mean_member
 
     @property
     def preprocessor_(self):
-        """What `preprocess` stands for, fitted."""
+        """Fitted transformer of X, or None."""
         return self.fitted_.inputs.preprocessor
 
     def __sklearn_tags__(self):
         return add_input_tags(super().__sklearn_tags__(), self.preprocess)
-
-
-def _fit_side_by_side(models, X, y, sample_weight, validation_data, groups):
-    """Fit models that differ in what `fit_many` allows, and of which all choose or none does.
-
-    The first knows what they share. All get their fitted attributes at the end.
-    """
-    first, chooses = models[0], is_to_choose(models[0])
-    for model in models:
-        check_parameters(model)
-    inputs = TableInputs(first.preprocess, scaling=None if first.standardize else NoScaling())
-    targets = NumberTargets(standardize=first.standardize, narrow_constants=False)
-    rows = read_rows(first, inputs, targets, X, y, sample_weight, min_rows=2 if chooses else 1)
-    rows, groups = _used_rows(rows, check_groups(groups, rows.X), chooses)
-    validation = None
-    if validation_data is not None:
-        validation = read_validation_rows(first, inputs, targets, validation_data)
-    entropies = [draw_entropy(model.random_state) for model in models]
-    inputs.fit(rows.X, rows.weight)
-    targets.fit(rows.y, rows.weight)
-    trainer = _make_trainer(first, rows, inputs, targets, validation)
-    jobs_of_models = []
-    for model, entropy in zip(models, entropies):
-        parts = training_parts(model, rows, entropy, validation, groups)
-        jobs_of_models.append([Job.of(model, entropy, *part) for part in parts])
-    with training_progress(first.verbose) as progress:
-        trained = iter(trainer.train(sum(jobs_of_models, []), progress.epochs))
-        networks_of_models = [[next(trained) for _ in jobs] for jobs in jobs_of_models]
-        final_jobs = [jobs[0] for jobs in jobs_of_models]
-        final = [networks[0] for networks in networks_of_models]
-        # With validation data given, a model has trained on all rows already.
-        if chooses and first.refit and validation is None:
-            pairs = zip(jobs_of_models, networks_of_models)
-            final_jobs = [trainer.refit_job(*pair) for pair in pairs]
-            final = trainer.train(final_jobs, progress.epochs)
-    for k, (model, entropy, network) in enumerate(zip(models, entropies, final)):
-        readout = Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
-        if chooses:
-            held_out = [
-                (own, validation if job.valid is None else rows.take(job.valid))
-                for own, job in zip(networks_of_models[k], jobs_of_models[k])
-            ]
-            warn_of_few_rows(model, sum(len(own.X) for _, own in held_out))
-            seen, raw = rows.take(final_jobs[k].train), trainer.raw_between_rows(network, entropy)
-            evidence = Evidence(held_out, network, seen, raw)
-            readout = choose_readout(model, evidence, inputs, targets)
-        model.n_features_in_ = first.n_features_in_
-        if inputs.feature_names is not None:
-            model.feature_names_in_ = inputs.feature_names
-        model.entropy_, model.box_ = entropy, trainer.artificial.box
-        model.hidden_units_ = trainer.hidden_units
-        model.side_hidden_units_ = trainer.side_hidden_units
-        model.fitted_ = FittedNomu(inputs, targets, network, readout)
-
-
-def _used_rows(rows, groups, chooses):
-    """Rows of positive weight, and codes of their groups."""
-    used = rows.used
-    if len(used) < 2 and chooses:
-        raise ValueError(
-            "Training and validation need at least 2 rows of positive weight. "
-            f"Got {len(used)} (n_samples={len(rows.X)})."
-        )
-    if groups is not None:  # names may be of any kind, None included
-        groups = pd.factorize(groups, use_na_sentinel=False)[0][used]
-    return rows.take(used), groups
-
-
-def _make_trainer(model, rows, inputs, targets, validation):
-    """Make the trainer that the parameters of a model describe."""
-    given = None if model.pretrained is None else GivenMean(model.pretrained)
-    if given is not None:
-        # A model of encoded columns may know them by any names.
-        given.check(rows.X.shape[1], None if inputs.encodes else inputs.feature_names)
-    stops_early = model.early_stopping
-    if stops_early == "auto":
-        enough = len(rows.X) >= MIN_ROWS_TO_STOP_EARLY
-        stops_early = enough and not model.connect_gradient and not is_noiseless(model)
-    noise = None
-    if model.noise is not None and not isinstance(model.noise, str):
-        noise = KnownNoise(model.noise, targets.n_outputs)
-    return NomuTrainer(
-        model,
-        rows,
-        inputs,
-        targets,
-        given=given,
-        noise=noise,
-        source=_artificial_source(model, inputs),
-        stops_early=stops_early and is_to_choose(model) and given is None,
-        validation=validation,
-    )
-
-
-def _artificial_source(model, inputs):
-    """Return the parameter `artificial_inputs`, with the rows of a table encoded."""
-    source = model.artificial_inputs
-    has_names, is_table = hasattr(source, "columns"), np.ndim(source) == 2
-    if is_table and not has_names and inputs.encodes and inputs.feature_names is not None:
-        source = pd.DataFrame(source, columns=inputs.feature_names)
-    if has_names or (is_table and inputs.encodes):
-        return inputs.encode(inputs.validate(source, model))
-    return source

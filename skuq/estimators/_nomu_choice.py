@@ -19,9 +19,9 @@ from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
 _L_MINS = np.geomspace(0.005, 0.8, 100)
 _L_MAXS = np.geomspace(0.8, 10.0, 80)
 _CHOICES = ("auto", "nll")
-_FEW_ROWS = 30  # held out: below, the likelihood chooses neither end
-_L_MIN, _L_MAX = 0.005, 2.0  # ends that are not chosen
-_PRIOR_ROWS = 4  # held out: with so many, c is at least what makes the band as wide as y varies
+_FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
+_L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood does not choose them
+_PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
 def is_to_choose(model) -> bool:
@@ -68,18 +68,18 @@ def _check_readout(model):
 
 
 class Evidence(NamedTuple):
-    """What a readout is chosen by.
+    """Networks and rows by which a readout is chosen.
 
     Attributes
     ----------
     held_out : list of (NomuNetwork, Rows)
-        Networks, and rows that each was not trained on.
+        Networks, each with rows that it was not trained on.
     network : NomuNetwork
-        The network that stays.
+        Final network.
     rows : Rows
-        Those it was trained on.
+        Training rows of the final network.
     raw : ndarray of shape (n, n_sides * m)
-        Its raw uncertainty at artificial inputs.
+        Raw uncertainty of the final network at artificial inputs.
     """
 
     held_out: list
@@ -89,32 +89,33 @@ class Evidence(NamedTuple):
 
 
 def warn_of_few_rows(model, n_rows: int) -> None:
-    """Warn where a likelihood of few rows is to choose the readout."""
+    """Warn if the likelihood of few held-out rows is to choose the readout."""
     chosen = [name for name in ("c", "l_min", "l_max") if getattr(model, name) == "nll"]
     if chosen and n_rows < _FEW_ROWS:
         better = f"{' and '.join(chosen)} at" if len(chosen) < 3 else "all three at"
         warn_user(
-            f"The likelihood of {n_rows} rows held out chooses {', '.join(chosen)} by chance "
-            f'more than by knowledge. Leave {better} "auto". If the data have no noise, say '
+            f"The likelihood of {n_rows} held-out rows is too uncertain to choose "
+            f'{", ".join(chosen)}. Leave {better} "auto". If the data have no noise, set '
             "noise=0.0.",
             SmallValidationWarning,
         )
 
 
 def choose_readout(model, evidence: Evidence, inputs, targets) -> Readout:
-    """Choose what the parameters of the readout leave open."""
+    """Choose those of l_min, l_max, c and the noise's factor that the parameters do not give."""
     parts = [_errors(network, rows, inputs, targets) for network, rows in evidence.held_out]
     errors, raws, noises, weights = zip(*parts)
     error, raw, weight = (np.concatenate(part) for part in (errors, raws, weights))
     noise = None if noises[0] is None else np.concatenate(noises)
-    # The likelihood depends on the widths on both sides, and on the side where y lies.
+    # The likelihood depends on the widths on both sides, and on the side where y lies: `near` is
+    # the raw uncertainty on that side, `far` on the other; (n, m) each.
     up, down = both_sides(raw, model.bounds)
     near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
     few = len(error) < _FEW_ROWS or is_noiseless(model)
-    missed = _missed(*_errors(evidence.network, evidence.rows, inputs, targets))
+    training_error = _root_mean_square(*_errors(evidence.network, evidence.rows, inputs, targets))
     l_maxs = _candidates(model.l_max, _L_MAX if few else None, _L_MAXS)
     highest_floor = min(_L_MINS[-1], 0.5 * l_maxs[0])
-    floor = min(max(missed, _L_MIN), highest_floor)
+    floor = min(max(training_error, _L_MIN), highest_floor)
     l_mins = _candidates(model.l_min, floor if few else None, _L_MINS)
     l_min, l_max = l_mins[0], l_maxs[0]
     if len(l_mins) > 1 or len(l_maxs) > 1:
@@ -140,30 +141,31 @@ def choose_readout(model, evidence: Evidence, inputs, targets) -> Readout:
             beyond=readout.std(far),
         )
     if model.c == "auto":
+        # c**2 = c_nll**2 + (share / width)**2: 1 / width makes the band as wide as y varies.
         width = np.sqrt(np.mean(readout.std(evidence.raw) ** 2))
-        # Of a y that does not vary the errors say nothing.
+        # A constant y has no errors to choose by: the prior counts in full.
         share = min(_PRIOR_ROWS / len(error), 1) if np.ptp(evidence.rows.y) else 1
         c = float(np.hypot(c, share / width))
     if model.l_min == "auto" and few:
-        l_min = min(max(l_min, missed / c), highest_floor)  # no band is below the misses
+        l_min = min(max(l_min, training_error / c), highest_floor)  # c * l_min >= training error
     return replace(readout, l_min=l_min, c=c, noise_factor=noise_factor)
 
 
 def _candidates(given, fixed, grid):
-    """Values to choose an end of the readout from."""
+    """List the values to choose l_min or l_max from: the given one, the fixed one or a grid."""
     if given == "nll" or (given == "auto" and fixed is None):
         return grid
     return np.array([fixed if given == "auto" else given])
 
 
 def _errors(network, rows, inputs, targets):
-    """Errors, raw uncertainty and noise of rows, standardised, and their weights."""
+    """Compute errors, raw uncertainty and noise of rows, standardised, and their weights."""
     mean, raw, noise = network.predict(rows.X, inputs, targets)
     unit = targets.scaling.scale_
     return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
 
 
-def _missed(error, _, noise, weight):
-    """By how much rows are missed, beyond their noise: a root mean square."""
+def _root_mean_square(error, _, noise, weight):
+    """Compute the root mean square of errors (n, m), with the noise's variance taken off."""
     square = error**2 if noise is None else error**2 - noise**2
     return float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))

@@ -1,7 +1,7 @@
 """Training of NOMU's networks on one table.
 
-A mean may be trained with the raw uncertainty, before it (where noise is learnt too), or
-be given. Notation: n rows, m outputs, n_sides raw uncertainties of each output.
+The mean f is trained together with the raw uncertainty r, or before it (as when noise is learnt
+too), or it is given. Notation: n rows, m outputs, n_sides raw uncertainties of each output.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from skuq.tables import TrainingData
 from skuq.tables._splits import standardise_rows
 
 _FULL_BATCH = 2**30
-_FEW_ROWS = 100  # below, f meets them all by default, as it does rows without noise
-_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # for rows to be met, and for others
-_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}
+_FEW_ROWS = 100  # below, f is to interpolate its rows by default, as it does rows without noise
+_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # whether f is to interpolate: units
+_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # whether f is to interpolate: steps
 _MARGIN, _MOST_MARGIN = 0.05, 1.0
-_SPACINGS = 3  # of uniform rows, beyond the outermost: 95 % of them have less there
-_CLOSING = 10  # factor of pi_sqr without noise, where Eq. 57 has no bound for it
+_SPACINGS = 3  # mean distances of uniform rows; 95 % have no wider gap beyond the outermost row
+_CLOSING = 10  # factor of pi_sqr without noise, where Eq. 57 would make it infinite
 _N_BAND = 256  # artificial inputs over which a band's width is averaged
 _MIN_PATIENCE = 10  # epochs
 _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
 
 
 class Job(NamedTuple):
-    """One network to train: what models trained side by side may differ in.
+    """One network to train, with everything in which networks of one program may differ.
 
     Attributes
     ----------
     entropy : int
-        Decides the seeds.
+        Seed of all random numbers.
     learning_rate : float
     loss_settings : tuple of (str, float)
         Weights of the terms of the loss.
@@ -47,7 +47,7 @@ class Job(NamedTuple):
     valid : ndarray or None
         Positions of the held-out rows, on which f may stop early.
     mean_epochs : int or None
-        Epochs of f where that is trained first; None leaves it to the trainer.
+        Number of epochs of f if that is trained first; None for the trainer's own number.
     """
 
     entropy: int
@@ -72,7 +72,7 @@ def is_noiseless(model) -> bool:
 
 
 def to_interpolate(model, n_rows: int) -> bool:
-    """Whether f is to meet its rows: few, or without noise."""
+    """Whether f is to interpolate its rows, as they are few or have no noise."""
     return n_rows < _FEW_ROWS or is_noiseless(model)
 
 
@@ -87,11 +87,13 @@ def default_margin(n_rows: int) -> float:
 def precision(noise) -> np.ndarray:
     """Compute weights (n,) of rows from their noise (n, m): Eq. 57, rescaled.
 
-    The terms (a) and (b) of Eq. 57 are those of Eq. 4 over 2 noise**2, and pi_exp and the L2
-    penalties are divided by that too. With constant noise this is Eq. 4; otherwise it is Eq. 4
-    with rows weighted by 1 / noise**2, on average 1. Rows of several outputs get the mean of the
-    outputs' weights. Noise below a hundredth of the median counts as a hundredth.
+    Eq. 57 divides the terms (a) and (b) of Eq. 4 by 2 noise**2; pi_exp and the L2 penalties are
+    divided by a constant of that size too. Multiplied by it, the loss is Eq. 4 with rows weighted
+    by 1 / noise**2, scaled to a mean of 1; with constant noise it is Eq. 4 itself. With several
+    outputs a row gets the mean of their weights. Noise below a hundredth of the median counts as
+    a hundredth.
     """
+    # The median of each output's noise; zeros are left out, and become a hundredth of it.
     typical = [np.median(own[own > 0]) if own.any() else 1.0 for own in noise.T]
     weights = 1 / np.maximum(noise / typical, 1e-2) ** 2
     return (weights / weights.mean(axis=0)).mean(axis=1)
@@ -115,14 +117,14 @@ class NomuTrainer:
     source : {"uniform", "grid"}, callable or ndarray
         Source of artificial inputs, as in `ArtificialInputs`.
     stops_early : bool
-        Whether f trains first, for as long as held-out rows are better for it.
+        Whether f trains first and stops when its held-out rows improve no more.
     validation : Rows or None
         Held-out rows that are not among `rows`.
 
     Attributes
     ----------
     interpolates : bool
-        Whether f is to meet its rows, by what defaults depend on.
+        Whether f is to interpolate its rows; some defaults depend on it.
     hidden_units, side_hidden_units : list of int
     artificial : ArtificialInputs
     head : NomuHead
@@ -167,14 +169,15 @@ class NomuTrainer:
         if self.head.with_mean or self.given is not None:
             return self._networks(self._train_together(jobs, report), [None] * len(jobs))
         means = self._train_means(jobs, report)
-        if self.learns_noise or self.head.n_sides == 2:  # each r sees errors and noise of its f
+        # The loss of r may depend on errors and noise of its own f: then each trains by itself.
+        if self.learns_noise or self.head.n_sides == 2:
             sides = [self._train_side(job, mean, report) for job, mean in zip(jobs, means)]
         else:
             sides = self._train_together(jobs, report, means)
         return self._networks(sides, means)
 
     def refit_job(self, jobs, networks) -> Job:
-        """Make the job that trains on all rows, for as many epochs as the folds found best."""
+        """Make the job that trains on all rows; f trains for the folds' mean best epochs."""
         epochs = None
         if self.stops_early:
             best = [network.mean_member.best_epoch + 1 for network in networks]
@@ -182,7 +185,7 @@ class NomuTrainer:
         return jobs[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
 
     def raw_between_rows(self, network, entropy) -> np.ndarray:
-        """Predict raw uncertainty (n, n_sides * m) of a network at artificial inputs."""
+        """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs."""
         x = self.artificial(_N_BAND, generator(entropy, "band"))
         return network.head.split(training.predict_members([network.member], x)[0])[1]
 
@@ -194,7 +197,7 @@ class NomuTrainer:
         ]
 
     def _train_means(self, jobs, report):
-        """Train members of f, with noise if that is learnt, in the first of two steps."""
+        """Train f, and the noise if that is learnt, as the first of two steps."""
         gaussian = GaussianHead(self.n_outputs)
         head = gaussian if self.learns_noise else NomuHead(self.n_outputs, n_sides=0)
         targets = self.targets.transform(self.rows.y)
@@ -211,7 +214,7 @@ class NomuTrainer:
         return members
 
     def _train_together(self, jobs, report, means=None):
-        """Train members of r, or of both parts at once, where all see the same rows."""
+        """Train r on top of f, or both at once, for networks that share one table of targets."""
         if self.given is not None:
             mean = self.given(self.rows.X, self.n_outputs)
             targets = (self.rows.y - mean) / self.targets.scaling.scale_
@@ -221,7 +224,7 @@ class NomuTrainer:
         if means is None:
             template, start = self._template(), None
         else:
-            # Templates differ in the copied weights of f only, and these are in `start`.
+            # Each template holds its own frozen f. Only weights differ, and `start` holds them.
             start = []
             for job, mean in zip(jobs, means):
                 template = self._template(mean)
@@ -233,7 +236,7 @@ class NomuTrainer:
         )
 
     def _train_side(self, job, mean, report):
-        """Train r on top of one f, whose errors and noise decide how much each row counts."""
+        """Train r on top of one f, by whose errors and noise its rows are weighted."""
         rows = self.rows.take(job.train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.n_outputs)
         weight = rows.weight * self._precision(rows.X)
@@ -249,7 +252,7 @@ class NomuTrainer:
     def _train_stacks(
         self, jobs, report, template, head, recipes, data, seeds, *, start=None, validates=False
     ):
-        """Train a member for each job; those with equally many rows and epochs in one program."""
+        """Train a network for each job; jobs of as many rows and epochs share a program."""
         members: list[Any] = [None] * len(jobs)
         sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
         for size in sorted(set(sizes)):
@@ -270,7 +273,7 @@ class NomuTrainer:
         return members
 
     def _precision(self, X):
-        """Weights of rows by their known noise."""
+        """Compute weights (n,) of rows by their known noise."""
         if self.noise is None:
             return np.ones(len(X))
         return precision(self.noise(X))
@@ -284,7 +287,7 @@ class NomuTrainer:
         )
 
     def _template(self, mean=None):
-        """Build the network of r, with f in it where both train together."""
+        """Build the network of r, with the layers of f in it, trainable or frozen."""
         model, given = self.model, None
         if mean is not None:
             given = training.keras_model(mean), 1.0, 0.0
@@ -328,14 +331,14 @@ class NomuTrainer:
         )
 
     def _epochs(self, job):
-        """The parameter `epochs`, or as many as make enough steps of few rows."""
+        """Resolve the parameter `epochs`; by default few rows get enough steps."""
         if self.model.epochs is not None:
             return self.model.epochs
         n_batches = -(-len(job.train) // (self.model.batch_size or len(job.train)))
         return max(_DEFAULT_EPOCHS, -(-_MIN_STEPS[self.interpolates] // n_batches))
 
     def _schedule(self):
-        """The parameter `schedule`: a falling rate where f meets its rows, unless f stops early."""
+        """Resolve `schedule`: the rate falls if f is to interpolate and does not stop early."""
         if self.model.schedule != "auto":
             return self.model.schedule
         return "cosine" if self.interpolates and not self.stops_early else "constant"

@@ -1,4 +1,4 @@
-"""Which rows NOMU holds out, to choose its readout on."""
+"""Rows that NOMU holds out, to choose its readout by."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skuq.estimators._nomu_choice import is_to_choose
 from skuq.tables import make_splits
 
 MIN_ROWS_TO_STOP_EARLY = 100
-_FOLDS_BELOW_ROWS = ((30, 10), (500, 5))  # with cv="auto": the most folds below so many rows
+_FOLDS_BELOW_ROWS = ((30, 10), (500, 5))  # with cv="auto": (number of rows, folds below it)
 _N_GAPS = 5
 
 
@@ -41,7 +41,7 @@ def training_parts(model, rows, entropy, validation, groups):
     folds = kind(n_folds, shuffle=True, random_state=_seed(entropy))
     parts = make_splits(rows, entropy, cv=folds, groups=groups).parts
     if groups is None and len(rows.X) >= MIN_ROWS_TO_STOP_EARLY:
-        # Folds of one size train in one program; all but a few rows are held out.
+        # Equal folds train in one program: leave out the few rows by which they differ.
         sizes = [min(map(len, part)) for part in zip(*parts)]
         parts = [tuple(part[:n] for part, n in zip(pair, sizes)) for pair in parts]
     return parts
@@ -52,7 +52,7 @@ def _seed(entropy) -> int:
 
 
 def _gap_parts(X, rng):
-    """Parts that hold out the middle third of the rows along features drawn at random.
+    """List parts that hold out the middle third of the rows along features drawn at random.
 
     As the UCI gap splits do (Foong et al. 2019). Constant features have no middle.
     """

@@ -49,7 +49,7 @@ _UCI = {
 
 
 def paper_settings(name: str, n_features: int) -> dict:
-    """Parameters of one of the paper's experiments in so many dimensions.
+    """Collect the parameters of one of the paper's experiments, for `n_features` features.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def paper_settings(name: str, n_features: int) -> dict:
     """
     wide = [(-1.1, 1.1)] * n_features
     settings = {
-        # On a grid, footnote 21; in two dimensions uniform.
+        # One feature has a grid (footnote 21), two have uniform inputs.
         "toy": {
             **_TOY,
             "n_artificial": 128 if n_features == 1 else 256,

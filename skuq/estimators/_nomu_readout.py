@@ -1,7 +1,7 @@
 """NOMU's trained networks as affine functions of ReLU units, for mixed integer programmes.
 
-A plan runs on whatever can be multiplied, added and joined: here it runs on affine
-expressions of the inputs and of the units met so far, and notes every ReLU on its way.
+A network's plan needs only products, sums and concatenation. Here it runs on affine expressions of
+the inputs and of the units so far, in place of arrays, and records every ReLU layer it meets.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def _check(fitted):
 
 
 class _Trace:
-    """The hidden units met so far: `hidden` is as in `ReluReadout`."""
+    """Record of the ReLU layers met so far; `hidden` is as in `ReluReadout`."""
 
     def __init__(self, n_inputs):
         self.hidden, self._n = [], n_inputs
         self.inputs = _Affine(np.eye(n_inputs), np.zeros(n_inputs))
 
     def run(self, member, inputs):
-        """The output of a member's network."""
+        """Run a member's network on expressions."""
         plan = make_plan(member.network)
         if plan is None:
             raise ValueError("A mixed integer programme needs a network of dense layers.")
@@ -81,7 +81,7 @@ class _Trace:
             ) from error
 
     def row(self, expression):
-        """Weights (n_all,) and offset of an expression of one column."""
+        """Get the weights (n_all,) and the offset of an expression of one column."""
         return expression.padded(self._n)[:, 0], float(expression.bias[0])
 
     def _activation(self, name):
@@ -95,6 +95,7 @@ class _Trace:
         return self._relu
 
     def _relu(self, x):
+        """Record a ReLU layer, unless it is known, and return its units as expressions."""
         first = len(self.inputs.bias)
         for kernel, bias in self.hidden:  # frozen copies of f's layers are the same units
             if np.array_equal(x.bias, bias) and np.array_equal(x.padded(len(kernel)), kernel):
@@ -110,9 +111,9 @@ class _Trace:
 
 
 class _Affine:
-    """``v @ kernel + bias``: what a plan takes for an array of shape (n_samples, n_columns)."""
+    """Affine expression ``v @ kernel + bias``, in place of an array (n_samples, n_columns)."""
 
-    __array_ufunc__ = None  # array * expression is the expression's business
+    __array_ufunc__ = None  # `array * expression` calls the expression's method
 
     def __init__(self, kernel, bias):
         self.kernel, self.bias = kernel, bias
@@ -124,7 +125,7 @@ class _Affine:
         return None, len(self.bias)
 
     def padded(self, n):
-        """The kernel (n, n_columns) for the first n entries of v."""
+        """Pad the kernel with zeros to (n, n_columns), for the first n entries of v."""
         return np.pad(self.kernel, ((0, n - len(self.kernel)), (0, 0)))
 
     def __matmul__(self, matrix):

@@ -56,16 +56,16 @@ class NomuHead:
 
     @property
     def n_raw(self) -> int:
-        """Numbers the network has to give."""
+        """Number of raw outputs of the network."""
         return self.n_outputs * (self.with_mean + self.n_sides)
 
     def split(self, raw: Any) -> tuple[Any, Any]:
-        """f (.., n_outputs), of no columns where it is given, and r (.., n_sides * n_outputs)."""
+        """Split raw numbers into f (.., m) and r (.., n_sides * m); a given f has no columns."""
         n_means = self.n_outputs * self.with_mean
         return raw[..., :n_means], raw[..., n_means:]
 
     def loss(self, y, raw):
-        """Term (a), the squared error of each row: tensors (.., n_outputs) to (..,)."""
+        """Compute term (a), the squared error of each row: (.., m) to (..,)."""
         from skuq.backend import ops
 
         if not self.with_mean:
@@ -73,15 +73,15 @@ class NomuHead:
         return ops.sum(ops.square(y - self.split(raw)[0]), axis=-1)
 
     def row_loss(self, y, raw, settings):
-        """Term (b) of each row (..,); `settings` holds `pi_sqr`.
+        """Compute term (b), pi_sqr * r**2, of each row (..,); `settings` holds `pi_sqr`.
 
-        With two sides it is that of Eq. 63: bounds f + r and f - r that meet y. There y must
-        be the error of f where f is given.
+        With two sides it is that of Eq. 63, the squared distances of both bounds to y. Where f
+        is not part of the network, y must be the error of f, y - f.
         """
         from skuq.backend import ops
 
         mean, r = self.split(raw)
-        if self.n_sides == 2:
+        if self.n_sides == 2:  # f + r_up - y, and y - (f - r_down)
             error = mean - y if self.with_mean else -y
             r = r + ops.concatenate([error, -error], axis=-1)
         rho = ops.square(r)
@@ -90,7 +90,7 @@ class NomuHead:
         return settings["pi_sqr"] * ops.sum(rho, axis=-1)
 
     def artificial_loss(self, raw, settings):
-        """Term (c) of each artificial input (..,); `settings` holds `pi_exp`, `c_exp`."""
+        """Compute term (c), pi_exp * exp(-c_exp * r), of each artificial input (..,)."""
         from skuq.backend import ops
 
         steep = settings["c_exp"][..., None] * self.split(raw)[1]
@@ -102,12 +102,12 @@ class NomuHead:
 
 
 def exponential_readout(raw, l_min, l_max, xp=np):
-    """Eq. 2: from l_min (nearly) at r <= 0 up to l_max far from the data."""
+    """Map r to a standard deviation by Eq. 2: about l_min at r <= 0, l_max for large r."""
     return -l_max * xp.expm1(-(xp.maximum(raw, 0) + l_min) / l_max)
 
 
 def linear_readout(raw, l_min, l_max, xp=np):
-    """Remark 3.2, which mixed integer programmes can hold: between l_min and l_max, r itself."""
+    """Clip r to [l_min, l_max], written in ReLUs for mixed integer programmes (Remark 3.2)."""
     return l_min + xp.maximum(raw - l_min, 0) - xp.maximum(raw - l_max, 0)
 
 
@@ -143,32 +143,32 @@ def build_nomu(
     hidden_units, side_hidden_units : sequence of int
         Widths of the hidden layers of f and of r.
     connect_layers : int, default=1
-        How many of f's hidden layers r sees: the last joins r's output layer, the one
-        before it r's last hidden layer, and so on (Remark 3.1). 1 is 0 where f has none that
-        is a vector; with `build_r` there is at most 1.
+        Number of f's hidden layers that r sees: the last joins r's output layer, the one
+        before it r's last hidden layer, and so on (Remark 3.1). 1 counts as 0 if f has no hidden
+        layer that is a vector. With `build_r` at most 1 can be seen.
     l2 : float
         Penalty on weights and biases of f and of r's output layer.
     side_l2 : float
         The same for r's hidden layers (appendix D.4).
     initial_range : float, optional
-        All weights and biases begin uniform in plus and minus this; by default each layer's
-        in the range that Glorot and Bengio give for its weights.
+        Initial weights and biases are uniform between minus and plus this; by default the range
+        is Glorot and Bengio's for the weights of each layer.
     build_f : callable, optional
         ``build_f(input_shape, n_outputs) -> keras.Model``, for f.
     build_r : callable, optional
         The same for r; its last layer of weights gives way to one that also sees f.
     given : tuple (keras.Model, scale, offset) or "apart", optional
-        A trained f, which takes ``x * scale + offset``; its layers are frozen, and its
-        outputs are not part of what the network gives. "apart" is one without layers that
-        could be seen: then r sees x only.
+        Trained f, which takes ``x * scale + offset``. Its layers are frozen, and its outputs are
+        not outputs of the network. "apart" means that f has no layers that could be seen: then
+        r sees x only.
     sample : ndarray of shape (n, n_features), optional
-        Rows over which what r sees of a given f is brought to mean 0 and, all together,
-        variance 1: its features may be of any size.
+        Rows over which the features of a given f are standardised before r sees them, as they may
+        be of any size.
 
     Raises
     ------
     ValueError
-        If there are not so many layers to connect.
+        If `connect_layers` is larger than the number of layers that can be connected.
     """
     from skuq.backend import keras
 
@@ -186,11 +186,10 @@ def build_nomu(
     if build_r is None:
         side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
     else:
-        # Names of the same functions' layers would meet: f's copies begin with "mean_".
-        side = _copy(_build_checked("build_r", build_r, input_shape, n_r), inputs, prefix=_SIDE)[1][
-            -1:
-        ]
-        side = side or [inputs]
+        # The copy has names of its own: `build_f` may give its layers the same ones.
+        built = _build_checked("build_r", build_r, input_shape, n_r)
+        _, hidden_r = _copy(built, inputs, prefix=_SIDE)
+        side = hidden_r[-1:] or [inputs]
     outputs = make.dense(_concatenate(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
     if mean is not None:
         outputs = keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
@@ -233,7 +232,7 @@ class _Layers:
         from skuq.backend import keras
 
         reach = self.initial_range
-        if reach is None:  # Glorot's, of matrices in Keras; biases of 0 would bend all units at 0
+        if reach is None:  # Glorot's. Biases of 0 would put the kinks of all first units at 0
             reach = math.sqrt(6 / (x.shape[-1] + units))
         uniform = keras.initializers.RandomUniform
         options = {f"{part}_initializer": uniform(-reach, reach) for part in _PARTS}
@@ -251,7 +250,7 @@ class _Layers:
         return self.dense(hidden[-1], n_raw, _MEAN + "output", l2), hidden
 
     def hidden(self, x, units, prefix, l2, joins=()):
-        """All hidden layers; `joins` are further inputs of the last of them, in their order."""
+        """Build all hidden layers; `joins` are further inputs of the last of them, in order."""
         values, first = [], len(units) - len(joins)
         for i, n in enumerate(units):
             if i >= first:
@@ -290,14 +289,14 @@ def _build_checked(name, build, input_shape, n_outputs):
 
 
 def _copy(model, x, prefix=_MEAN, frozen=False):
-    """A model's output for x, and its hidden layers from first to last.
+    """Copy a model's layers; return its output for x, and its hidden layers from first to last.
 
-    The layers are copies with names of their own. Where `frozen` they have their weights too,
-    and see no dropout and no noise.
+    The copies have names of their own. Frozen copies have the model's weights too, and neither
+    dropout nor noise.
     """
     output = _Copy(prefix, frozen).apply(model, x)
     hidden, seen = [], entering(output)
-    # A value that no weights have made is the input, in other units perhaps.
+    # Go back layer by layer; a value without weights before it is the (rescaled) input.
     while len(seen) == 1 and len(seen[0].shape) == 2 and entering(seen[0]):
         hidden.insert(0, seen[0])
         seen = entering(seen[0])
@@ -305,13 +304,13 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
 
 
 class _Copy:
-    """Layers of a model again, those of models within it included, in one flat graph."""
+    """Copies of a model's layers, those of nested models included, in one flat graph."""
 
     def __init__(self, prefix, frozen):
         self.prefix, self.frozen, self._twins = prefix, frozen, {}
 
     def apply(self, model, x):
-        """The model's output for x."""
+        """Build the model's output for x from copies of its layers."""
         if len(model.inputs) != 1 or len(model.outputs) != 1:
             raise ValueError(f"Model {model.name!r} must have one input and one output.")
         values = {id(model.inputs[0]): x}
@@ -375,9 +374,10 @@ class _Copy:
 
 
 def _frozen_features(model, scale, offset, inputs, sample):
-    """Hidden layers of a trained model, frozen; over a sample of mean 0 and variance 1.
+    """Copy the hidden layers of a trained model, frozen and standardised over a sample.
 
-    One factor for all features of a layer: each by itself would blow up those that hardly vary.
+    All features of a layer share one factor, as separate ones would blow up features that hardly
+    vary.
     """
     from skuq.backend import keras
 
@@ -404,7 +404,7 @@ def _frozen_features(model, scale, offset, inputs, sample):
 
 
 def entering(output) -> list:
-    """Inputs of the last layers with weights before an output; empty without such layers."""
+    """List the inputs of the last layers with weights before an output."""
     found: dict[int, Any] = {}
     waiting = [output]
     while waiting:

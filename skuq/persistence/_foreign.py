@@ -14,8 +14,9 @@ from sklearn.base import BaseEstimator
 from skuq.exceptions import FileFormatError, UnsavableError
 
 # Not on skops' list, although it is harmless: skops only makes the dtype of an array that it has
-# read. Encoders hold one, and so does every ColumnTransformer with encoders.
-_SAFE = ("numpy.dtype",)
+# read. Encoders hold one, and so does every ColumnTransformer with encoders. The second is a list
+# of column names, which a ColumnTransformer of scikit-learn 1.6 holds.
+_SAFE = ("numpy.dtype", "sklearn.compose._column_transformer._RemainderColsList")
 
 
 def is_foreign(value: Any) -> bool:

@@ -25,7 +25,7 @@ MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
 
 @pytest.fixture
 def normals():
-    """Draws of normals of means MU and deviations SIGMA."""
+    """Draws of normals with means MU and standard deviations SIGMA."""
     return MU + SIGMA * normal_indices(4096, 4, np.random.default_rng(0))
 
 
@@ -33,7 +33,7 @@ def test_expected_improvement_of_normals(normals):
     best = 0.2
     z = (MU - best) / SIGMA
     exact = (MU - best) * stats.norm.cdf(z) + SIGMA * stats.norm.pdf(z)
-    # One draw in every 4096th quantile: an error of some 1/4096 of the scale.
+    # One draw from each of 4096 quantiles: an error of some 1/4096 of the scale.
     assert_allclose(expected_improvement(np, normals, best), exact, atol=1e-3)
 
 
@@ -46,7 +46,7 @@ def test_leaky_improvement_is_a_mixture_of_improvement_and_mean(normals):
 def test_probability_of_improvement_of_normals(normals):
     exact = stats.norm.sf(0.2, MU, SIGMA)
     assert_allclose(probability_of_improvement(np, normals, 0.2), exact, atol=1e-3)
-    # With the 128 draws of a step, too: the smoothing keeps mean and variance.
+    # 128 draws, as in a step, are enough: the smoothing keeps mean and variance.
     few = MU + SIGMA * normal_indices(128, 4, np.random.default_rng(0))
     assert_allclose(probability_of_improvement(np, few, 0.2), exact, atol=0.01)
 
@@ -64,7 +64,7 @@ def test_confidence_bounds_of_normals(normals):
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
 @given(unit=arrays(float, (7, 3), elements=st.floats(0, 1)), eps=st.floats(1e-3, 10))
 def test_theorem_1_leaky_improvement_is_close_to_improvement(share, unit, eps):
-    """Values and best in [a, b], delta < eps / (b - a): closer than eps."""
+    """With values and best in [a, b] and delta < eps / (b - a) they differ by less than eps."""
     a, b = -2.0, 3.0
     values, best = a + (b - a) * unit[:, :2], a + (b - a) * unit[0, 2]
     delta = share * min(1.0, eps / (b - a))
@@ -73,13 +73,13 @@ def test_theorem_1_leaky_improvement_is_close_to_improvement(share, unit, eps):
 
 
 def test_theorem_1_bound_is_attained():
-    # A sure value of a against a best of b is delta * (b - a) below the improvement of 0.
+    # For a certain value a and best b the leaky form is delta * (b - a) below the improvement, 0.
     values = np.full((5, 1), -2.0)
     assert_allclose(leaky_expected_improvement(np, values, 3.0, 0.01), -0.05)
 
 
 def literal_leaky_batch(values, best, delta):
-    """Section 7, term by term."""
+    """Compute the sum of section 7 term by term."""
     total = np.zeros(values.shape[1])
     for draw in values:
         for i, batch in enumerate(draw):

@@ -1,4 +1,4 @@
-"""Batches and pending points: proposals are apart, whoever asks, and draws know what is pending."""
+"""Batches and pending points: proposals keep apart, and draws are conditioned on pending points."""
 
 import numpy as np
 import pytest
@@ -114,7 +114,7 @@ def test_draws_take_their_own_values_at_pending_points():
 
     assert added(second)[0] > 0.99 * added(grid).max()
     alone = np.maximum(step.posterior(grid) - optimizer.best_value_, 0).mean(axis=0)
-    assert added(second)[0] < alone.max()  # of this, the first has its share
+    assert added(second)[0] < alone.max()  # a part of this is the first point's
 
 
 def test_a_result_settles_its_point_and_a_lost_one_is_forgotten():
@@ -243,7 +243,7 @@ def test_a_search_can_be_read():
 
 @pytest.mark.parametrize("q", [1, 3])
 def test_categories_are_climbed_from_the_best_known_points(q):
-    """Too many points to list: no proposal has a better neighbour, nor has the best result."""
+    """A domain too large to list: neither a proposal nor the best result has a better neighbour."""
     d, target = 9, np.arange(9) % 3
     optimizer = search(
         JointProcess(3.0), "ei", [(0, 2)] * d, categories=range(d), n_restarts=2, n_initial=20
@@ -258,5 +258,5 @@ def test_categories_are_climbed_from_the_best_known_points(q):
         for point in (x[j], optimizer.best_x_):
             near = optimizer.domain.neighbours(point, 0, None)
             near = near[step._is_available(near, others)]
-            # In a batch the others moved after the first did: it may have lost a little.
+            # In a batch the others moved after the first point: it may be a little worse now.
             assert own > (1 - 1e-9 if q == 1 else 0.7) * step._values_with(others, near, 1.0).max()

@@ -12,12 +12,12 @@ from skuq.predictive import Posterior
 
 
 def value(x):
-    """Largest in the corner (1, 1)."""
+    """The value is largest in the corner (1, 1)."""
     return x[0] + x[1]
 
 
 def disc(x):
-    """At most 0 inside of a disc: there the best value is sqrt(2) / 2."""
+    """The constraint is at most 0 inside of a disc, where the best value is sqrt(2) / 2."""
     return x[0] ** 2 + x[1] ** 2 - 0.25
 
 
@@ -254,7 +254,7 @@ def test_flags_are_flags(name):
 
 
 class WarmFailure(Marginal):
-    """Diverges wherever it goes on from an earlier fit."""
+    """Diverges whenever it continues from an earlier fit."""
 
     def __init__(self, length=0.5, noise=1e-6, warm_start=True, random_state=None):
         super().__init__(length, noise, random_state=random_state)

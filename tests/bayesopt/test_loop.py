@@ -1,4 +1,4 @@
-"""The loop: what it asks for, keeps, refuses, and that it goes on where it was."""
+"""Searches: proposals, results, failures, refused arguments, and saving."""
 
 import functools
 import itertools
@@ -58,7 +58,7 @@ def bowl(x):
 
 
 class Recorder(RegressorMixin, BaseEstimator):
-    """A made-up posterior that keeps what it was fitted with."""
+    """A made-up posterior that records the arguments of its fits."""
 
     fits = []
 
@@ -275,7 +275,7 @@ def test_proposals_leave_a_failing_region():
     failed = np.isnan(result.values)
     assert_array_equal(failed, result.x_iters[:, 0] > 0)
     later = np.arange(14)[:, None] > np.flatnonzero(failed)
-    later[:3] = False  # the design knows nothing of failures
+    later[:3] = False  # the initial design does not avoid failures
     assert later.sum() > 5
     assert cdist(result.x_iters, result.x_iters[failed])[later].min() > 0.05
     assert "OSError: the machine is too hot" in optimizer.messages_
@@ -330,7 +330,7 @@ def test_known_points_are_not_proposed_again(recorder):
 
 
 def test_minimize_reports_in_the_users_sign():
-    # The bound is the same in both; draws of expected improvement are others, at the last digits.
+    # The bound is the same in both; expected improvement differs in the last digits.
     down = search(acquisition="ucb").minimize(bowl, 12)
     up = search(acquisition="ucb").maximize(lambda x: -bowl(x), 12)
     assert_allclose(down.x_iters[:6], up.x_iters[:6], atol=1e-4)
@@ -496,7 +496,7 @@ def test_a_domain_that_is_used_up_ends_the_search():
 
 
 def test_rounded_proposals_climb_to_the_best_neighbour(recorder):
-    """Large enough for a maximiser of the relaxed box; the surrogate's best is a corner."""
+    """The domain is too large to list, and the surrogate's best point is a corner."""
     optimizer = search([(0, 9)] * 4, "mean", integer=range(4), estimator=recorder, n_initial=1)
     optimizer.tell([0, 0, 0, 0], 0.0)
     assert optimizer.ask()[0, 0] == 9
@@ -508,8 +508,8 @@ def test_rounded_proposals_climb_to_the_best_neighbour(recorder):
 def test_mean_width_fixes_beta_once(recorder):
     optimizer = search(acquisition="ucb", mean_width=0.5, estimator=recorder, n_initial=2)
     optimizer.maximize(bowl, 6)
-    # The made-up std is 0.1 + x**2, on average 0.1 + 1/3. Of 20 000 uniform numbers the mean's
-    # error is 0.3 / sqrt(20 000) = 0.2 %; five of these.
+    # The made-up std is 0.1 + x**2, on average 0.1 + 1/3. The mean of 20 000 uniform numbers has an
+    # error of 0.3 / sqrt(20 000) = 0.2 %; the tolerance is five of these.
     assert_allclose(optimizer.beta_, 0.5 / (2 * (0.1 + 1 / 3)), rtol=0.01)
     assert {record.beta for record in optimizer.history_} == {optimizer.beta_}
 
@@ -522,7 +522,7 @@ def test_threshold_decays_as_in_the_paper():
 
 @pytest.mark.slow
 def test_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
-    """Made up: mean x0, std 0.1 + x1^2. Small beta: (1, .) is best, at (1, 1) or (1, -1)."""
+    """The mean is x0, the std 0.1 + x1^2: the bound is largest in (1, 1) and (1, -1)."""
     settings = {"beta": 0.25, "estimator": recorder, "n_initial": 1, "maximizer": "direct"}
     plain = search(acquisition="ucb", **settings).tell([[1, 1], [1, -1]], [0, 0])
     bored = search(acquisition="ucb", dynamic_c=True, **settings).tell([[1, 1], [1, -1]], [0, 0])
@@ -536,7 +536,7 @@ def test_dynamic_c_doubles_beta_until_a_proposal_is_new(recorder):
 
 
 def test_dynamic_c_stops_at_the_first_new_proposal():
-    """A peak that is known, and doubt elsewhere: some doublings are enough."""
+    """The peak of the mean is known and other points are uncertain: some doublings are enough."""
     X = np.array([[-0.9], [-0.3], [0.0], [0.3], [0.6]])
     settings = {"beta": 1e-3, "maximizer": "direct", "n_initial": 5}
     optimizer = search([(-1, 1)], "ucb", dynamic_c=True, **settings)
@@ -720,7 +720,7 @@ def test_search_beats_chance(name, d, length):
 def test_the_model_of_the_last_step_can_be_looked_at(recorder):
     own = search(estimator=recorder, n_initial=3)
     own.tell(own.ask(3), [0.0, 1.0, 2.0])
-    assert own.model_ is None  # the points of the design have none
+    assert own.model_ is None  # points of the design need no model
     own.ask()
     assert own.model_ is not recorder and own.model_.n_features_in_ == 2
 
@@ -754,7 +754,7 @@ def test_an_objective_that_raises_loses_no_evaluation():
 
 
 class Failing(TinyProcess):
-    """Cannot be fitted to six results."""
+    """A process that cannot be fitted to six results."""
 
     seeds = []
 
@@ -775,7 +775,7 @@ def test_a_fit_that_fails_is_tried_again_and_does_not_end_the_search():
 
 
 class FailingMarginal(TinyProcess):
-    """Cannot be fitted to seven results."""
+    """A process that cannot be fitted to seven results."""
 
     def fit(self, X, y):
         if len(X) == 7:

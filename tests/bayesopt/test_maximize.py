@@ -64,7 +64,7 @@ def test_batch_finds_what_scipy_finds_from_each_start():
 
 
 def test_batch_holds_variables_at_their_bounds():
-    # A bowl whose centre is outside in the first variable: the nearest face.
+    # A bowl whose centre is outside in the first variable: the minimum is on the nearest face.
     def bowl(x):
         offsets = x - [1.4, 0.3, -0.2]
         return np.sum(offsets**2, axis=1), 2 * offsets
@@ -232,7 +232,7 @@ def test_nothing_is_compiled_when_only_arguments_change():
 
 
 def test_starts_are_used_and_may_be_the_answer():
-    # A needle that no sample of a few points meets.
+    # A peak so narrow that no sample of a few points hits it.
     def needle(xp, arguments, X):
         return arguments[0] * xp.exp(-1e5 * xp.sum(xp.square(X - arguments[1]), axis=-1))
 
@@ -298,7 +298,7 @@ def test_numpy_objective_warns_and_is_maximised_by_direct():
             _, value = maximize_acquisition(
                 posterior, acquisition, squared, BOX, None, n_restarts=20, random_state=0
             )
-    assert programs._programs.n_made - before == 1  # found out once
+    assert programs._programs.n_made - before == 1  # the failure is compiled once
 
     def operators(values):
         return -((values - 1.0) ** 2)

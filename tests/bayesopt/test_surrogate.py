@@ -1,4 +1,4 @@
-"""Any regressor as a posterior, one regressor an output."""
+"""Posteriors of any regressor, and one regressor for each output."""
 
 import numpy as np
 import pytest

@@ -95,10 +95,25 @@ def test_levels_are_the_weighted_distribution_of_pit():
     )
     assert (np.diff(predicted) > 0).all() and (np.diff(observed) > 0).all()
     assert (predicted[0], predicted[-1], observed[0], observed[-1]) == (0, 1, 0, 1)
-    piled, _ = fit_levels(np.r_[np.zeros(50), np.ones(50)], np.ones(100), 99.99999999)
-    assert len(piled) == 11
+    piled, _ = fit_levels(np.r_[np.zeros(50), np.ones(50)], np.ones(100), 100)
     assert (np.diff(piled) > 0).all()
     assert_allclose(fit_levels(np.array([0.3]), np.ones(1), 1), [[0, 1], [0, 1]])
+
+
+def test_levels_that_are_right_stay_about_the_same():
+    rng = np.random.default_rng(0)
+    losses = []
+    for _ in range(20):
+        predicted, observed = fit_levels(rng.uniform(size=900), np.ones(900), 900)
+        slopes = np.diff(observed) / np.diff(predicted)
+        losses.append(-np.diff(predicted) @ np.log(slopes))  # mean over uniform levels
+    assert 0 <= np.mean(losses) < 0.003  # 20 / (2 * 900) with twenty pieces
+    skewed = rng.beta(0.3, 2, size=1000)
+    assert len(fit_levels(skewed, np.ones(1000), 1000)[0]) > 15
+    # The effective number of rows is rounded where weights are equal.
+    for rounded in (200 - 1e-9, 200 + 1e-9):
+        found = fit_levels(skewed[:200], np.ones(200), rounded)
+        assert_allclose(found, fit_levels(skewed[:200], np.ones(200), 200))
 
 
 def test_weighted_quantile_is_that_of_repeats():

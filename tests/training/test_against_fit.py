@@ -110,7 +110,7 @@ def test_steps_are_those_of_keras_optimizers(optimizer):
     slots = rule.init(w)
     for t in range(1, 9):
         g = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
-        w, slots = rule.update(w, slots, g, np.float32(t), rate)
+        w, slots = rule.update(w, slots, g, ops.cast(t, "float32"), rate)
         keras_optimizer.apply([g], [variable])
     assert_allclose(w, variable, rtol=1e-5, atol=1e-6)
 
