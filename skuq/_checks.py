@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_array
 
 from skuq._params import check_sample_weight
 
@@ -20,20 +19,32 @@ def check_count(name: str, value: Any) -> int:
     return int(value)
 
 
-@contextlib.contextmanager
-def explain_labels(estimator: Any) -> Iterator[None]:
-    """Say what to do where a regressor gets labels as y, which scikit-learn cannot convert."""
+def check_targets(y: Any, estimator: Any) -> np.ndarray:
+    """Check that y holds finite numbers, and return float64 of shape (n,) or (n, m).
+
+    Labels, which scikit-learn cannot convert, get a message that says what to do.
+    """
+    if getattr(getattr(y, "dtype", None), "kind", None) in ("m", "M"):
+        raise ValueError(
+            f"y must hold numbers. Got dates or times ({y.dtype}). Convert them first, for "
+            "example to days since some day."
+        )
+    name = type(estimator).__name__
+    if y is None:
+        raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None")
     try:
-        yield
+        # Not with validate_data, which would forget the names of X's features.
+        numbers: np.ndarray = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
     except ValueError as error:
         if "could not convert string" not in str(error):
             raise
         quoted = re.search("'.*'", str(error))
         label = quoted[0] if quoted else str(error)
         raise ValueError(
-            f"{type(estimator).__name__} is a regressor, and y must hold numbers. Got the label "
-            f"{label}. Classes are for classifiers, for example DeepEnsembleClassifier."
+            f"{name} is a regressor, and y must hold numbers. Got the label {label}. Classes are "
+            "for classifiers, for example DeepEnsembleClassifier."
         ) from error
+    return numbers
 
 
 def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 
-from skuq._checks import explain_labels
+from skuq._checks import check_targets
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq.estimators._api import UncertaintyRegressor
@@ -131,8 +131,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         self.verbose = verbose
 
     def _check_y(self, y):
-        with explain_labels(self):
-            y = check_array(y, ensure_2d=False, dtype="float64", input_name="y")
+        y = check_targets(y, self)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         return y

@@ -133,7 +133,8 @@ class NEONRegressor(OperatorRegressor):
         noise (``noise=0.0``), as results of simulations are.
     warm_start : bool, default=False
         Whether `fit` goes on from the networks and scales of the previous fit. Choose fewer
-        `steps` then.
+        `steps` then. A fit that learns the noise (see `noise`) starts anew, because its networks
+        must not have seen the functions that they leave out.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -303,6 +304,9 @@ class NEONRegressor(OperatorRegressor):
             if getattr(self, name) is not None:
                 raise ValueError(f"`pretrained` gives the prediction: it excludes `{name}`.")
         return GivenBase(self.pretrained, inputs, targets.head.n_outputs).fit(X)
+
+    def _learns_noise(self, n_functions):
+        return self.pretrained is None and super()._learns_noise(n_functions)
 
     def _is_conditioned(self):
         """Whether the prior is conditioned in closed form; raise ValueError if it cannot be."""

@@ -106,13 +106,18 @@ class OperatorRegressor(UncertaintyRegressor):
         rows = read_rows(self, inputs, targets, X, Y, sample_weight)
         rows = rows.take(rows.used)
         self.entropy_ = draw_entropy(self.random_state)
+        learns_noise = self._learns_noise(len(rows.y))
+        if learns_noise:  # networks must not have seen the functions that they leave out
+            previous = None
         if previous is None:
             inputs.fit(rows.X)
             targets.fit(rows.y)
         else:  # its weights belong to its scales
             inputs.take_scales(previous.inputs, rows.X)
             targets.take_scales(previous.targets, rows.y)
-        given = previous.given if previous else self._fit_given(rows.X, inputs, targets)
+        given = self._fit_given(rows.X, inputs, targets)
+        if given is not None and previous is not None and previous.given is not None:
+            given.mean_, given.scale_ = previous.given.mean_, previous.given.scale_
         if given is None:
             x, y = inputs.transform(rows.X), targets.transform(rows.y)
         else:  # learn the residuals of the given model
@@ -126,7 +131,7 @@ class OperatorRegressor(UncertaintyRegressor):
             by_function=self.batch_size is not None and self.batch_over == "functions",
             entropy=self.entropy_,
             weight=rows.weight,
-            learns_noise=self._learns_noise(len(rows.y), given),
+            learns_noise=learns_noise,
             noise=self._known_noise(targets),
             refine=self.refine,
             previous=() if previous is None else tuple(previous.draws.members),
@@ -147,7 +152,8 @@ class OperatorRegressor(UncertaintyRegressor):
         reasons = {
             f"loss={self.loss!r}": self.loss in ("huber", "nll"),
             "`output_map`": self.output_map is not None,
-            "`build_base`": not isinstance(job.base, OperatorNetwork),
+            "`pretrained`": job.base is None,
+            "`build_base`": self.build_base is not None,
             f"noise={self.noise!r}": job.learns_noise or job.noise.any(),
         }
         reason = next((name for name, holds in reasons.items() if holds), None)
@@ -160,11 +166,10 @@ class OperatorRegressor(UncertaintyRegressor):
     def _fit_given(self, X, inputs, targets):
         """Fit the `GivenBase` of a given model; return None without one."""
 
-    def _learns_noise(self, n_functions, given):
+    def _learns_noise(self, n_functions):
         """Tell whether functions are left out to learn the noise."""
-        if not isinstance(self.noise, str) or self.loss == "nll" or given is not None:
-            return False
-        return n_functions >= _FEWEST_FUNCTIONS
+        is_asked = isinstance(self.noise, str) and self.loss != "nll"
+        return is_asked and n_functions >= _FEWEST_FUNCTIONS
 
     def _known_noise(self, targets):
         """Compute the known standard deviation of the noise of standardised values, else 0."""

@@ -109,7 +109,8 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         noise (``noise=0.0``), as results of simulations are.
     warm_start : bool, default=False
         Whether `fit` goes on from the networks and scales of the previous fit. Choose fewer
-        `steps` then.
+        `steps` then. A fit that learns the noise (see `noise`) starts anew, because its networks
+        must not have seen the functions that they leave out.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None

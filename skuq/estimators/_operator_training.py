@@ -16,6 +16,8 @@ from skuq.networks._epinet import EpistemicNetwork
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._draws import read_network
+from skuq.training._job import seed_words
+from skuq.training._templates import template_of_model
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5
@@ -124,15 +126,18 @@ class OperatorTraining:
         ]
 
     def _start(self, network, n_members):
-        """Weights and state of the previous fit's members, in turn if there were fewer."""
+        """First weights and state: those of the previous fit's members, then random ones."""
         known = read_network(self.previous[0].network)
         if known.without_names() != network.without_names():
             raise ValueError(
                 "`warm_start=True` goes on with the networks of the previous fit, but parameters "
                 "or query points have changed their architecture. Set warm_start=False."
             )
-        members = (self.previous[k % len(self.previous)] for k in range(n_members))
-        return [(member.weights, list(member.state)) for member in members]
+        kept = self.previous[:n_members]
+        seeds = [trial_seed(self.entropy, k) for k in range(len(kept), n_members)]
+        return [(member.weights, list(member.state)) for member in kept] + [
+            template_of_model(network).draw(seed_words(seed).weights) for seed in seeds
+        ]
 
     @property
     def n_functions(self) -> int:

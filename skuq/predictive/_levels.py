@@ -20,6 +20,7 @@ def interval_levels(coverage: ArrayLike) -> np.ndarray:
     Return shape (2,) for a number, (k, 2) for coverages (k,).
     """
     given = np.asarray(coverage, dtype=float)
-    if given.ndim > 1 or not given.size or not ((given > 0) & (given < 1)).all():
+    upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
+    if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
         raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage!r}.")
-    return np.stack([(1 - given) / 2, (1 + given) / 2], axis=-1)
+    return np.stack([(1 - given) / 2, upper], axis=-1)

@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
-from skuq._checks import explain_labels
+from skuq._checks import check_targets
 from skuq._registry import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
@@ -229,9 +229,7 @@ class FunctionTargets:
     def validate(self, Y: Any, estimator: Any) -> np.ndarray:
         """Check that Y holds finite numbers (n,), (n, q) or (n, q, m)."""
         flat, shape = flat_values(Y)
-        with explain_labels(estimator):
-            flat = validate_data(estimator, y=flat, multi_output=True, y_numeric=True)
-            flat = flat.astype("float64")
+        flat = check_targets(flat, estimator)
         return flat.reshape(len(flat), *shape)
 
     def fit_encoder(self, values: np.ndarray, weight: Any) -> np.ndarray:
@@ -277,6 +275,13 @@ class FunctionTargets:
                 f"`warm_start=True` goes on with a fit whose values have scales of shape {before}. "
                 f"Now they have {now}."
             )
+        for name in ("standardize", "output_map"):
+            was, is_now = getattr(other, name), getattr(self, name)
+            if was != is_now:
+                raise ValueError(
+                    f"`warm_start=True` keeps the scales of the previous fit, which had {name}="
+                    f"{was!r}. Got {name}={is_now!r}. Set warm_start=False."
+                )
         self.mean_, self.scale_ = other.mean_, other.scale_
 
     def transform(self, values: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:

@@ -19,6 +19,8 @@ _TOO_LARGE = (
     "Rescale them, or drop the outliers."
 )
 
+_SMALLEST = 1e-150  # standard deviation of y, whose square is positive in float64
+
 
 def hard_clip(xp: Any, z: Any) -> Any:
     """Clip standardised values (arrays or tensors) at a million standard deviations."""
@@ -223,6 +225,11 @@ class TargetScaling:
     def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetScaling:
         """Learn mean and scale from finite targets y (n, m), with positive weights if given."""
         self.mean_, self.scale_ = standard(y, sample_weight)
+        if (self.scale_ < _SMALLEST).any():
+            raise ValueError(
+                "y has values so small that their variance underflows float64. Rescale y. Its "
+                f"standard deviation is {self.scale_.min():.3g}."
+            )
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         return self
@@ -255,11 +262,18 @@ def standard(values: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.n
 
     Raises ValueError if a variance overflows.
     """
-    with np.errstate(over="ignore"):  # checked below
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
         scaler = StandardScaler().fit(values, sample_weight=weight)
+        spread = np.ptp(values, axis=0)
     # The mean of a constant column is its value, without the rounding of a sum.
-    constant = np.ptp(values, axis=0) == 0
-    mean = np.where(constant, values[0], scaler.mean_)
+    mean, scale = np.where(spread == 0, values[0], scaler.mean_), scaler.scale_
     if not (np.isfinite(mean).all() and np.isfinite(scaler.var_).all()):
         raise ValueError(_TOO_LARGE)
-    return mean, scaler.scale_
+    # scikit-learn also takes columns for constant that vary little relative to their mean, or
+    # whose variance underflows, and gives them the scale 1.
+    varies = (scale == 1) & (scaler.var_ != 1) & (spread > 0)
+    if varies.any():
+        first, spread = values[0, varies], spread[varies]
+        scaler.fit((values[:, varies] - first) / spread, sample_weight=weight)
+        mean[varies], scale[varies] = first + spread * scaler.mean_, spread * scaler.scale_
+    return mean, scale

@@ -16,7 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from skuq._checks import explain_labels
+from skuq._checks import check_targets
 from skuq._params import StrOptions
 from skuq._registry import saved_as
 from skuq._warnings import warn_user
@@ -150,9 +150,7 @@ class NumberTargets:
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds finite numbers (n,) or (n, m)."""
-        with explain_labels(estimator):
-            numbers: np.ndarray = validate_data(estimator, y=y, multi_output=True, y_numeric=True)
-            return numbers.astype("float64")
+        return check_targets(y, estimator)
 
     def fit_encoder(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Store the shape of y, choose the head, and return y as (n, m)."""

@@ -1,6 +1,8 @@
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
@@ -201,7 +203,7 @@ def test_intervals_of_several_coverages(n_outputs):
         assert one.shape == (4, 2, *own)
         assert_array_equal(several[:, k], one)
     assert line.predict_interval(X, [0.9]).shape == (4, 1, 2, *own)
-    for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan]):
+    for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan], 1 - 2**-53):
         with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\)"):
             line.predict_interval(X, wrong)
 
@@ -226,9 +228,27 @@ def test_diagrams_link_to_the_documentation_that_the_package_names(monkeypatch):
     assert DeepEnsembleRegressor()._get_doc_link() == ""
 
 
+REGRESSORS = DeepEnsembleRegressor(), NEONRegressor(), CalibratedUncertaintyRegressor(Line())
+
+
+@pytest.mark.parametrize("estimator", REGRESSORS)
 @pytest.mark.parametrize(
-    "estimator", [DeepEnsembleRegressor(), NEONRegressor(), CalibratedUncertaintyRegressor(Line())]
+    ("y", "message"),
+    [
+        (np.array([1.0, None, 2.0, 3.0], dtype=object), "y contains NaN"),
+        (["1", "2", "nan", "3"], "y contains NaN"),
+        (["1", "2", "inf", "3"], "y contains infinity"),
+        (np.arange(4).astype("M8[D]"), "dates or times"),
+        (pd.Series(pd.date_range("2020", periods=4, tz="UTC")), "dates or times"),
+        (sparse.csr_array(np.ones((4, 1))), "Sparse data was passed for y"),
+    ],
 )
+def test_targets_that_are_no_finite_numbers_are_refused(estimator, y, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        estimator.fit(X, y)
+
+
+@pytest.mark.parametrize("estimator", REGRESSORS)
 @pytest.mark.parametrize("dtype", [str, object])
 def test_regressors_say_that_labels_are_for_classifiers(estimator, dtype):
     y = np.array(["ant", "bee", "ant", "bee"], dtype=dtype)

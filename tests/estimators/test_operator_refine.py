@@ -1,11 +1,14 @@
 """Fits of operator networks that go further: double precision, and warm starts."""
 
+import itertools
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from operators import QUERIES, SMALL, VALUES, WAVE_SETTINGS, inputs, waves
 from scipy.optimize import least_squares
 from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.networks._operator import Derivatives
@@ -108,12 +111,42 @@ def test_conditioned_prior_closes_at_new_data_after_a_warm_start():
     assert model.predict_uncertainty(u[9:]).epistemic.mean() < 0.1 * before
 
 
+def test_members_added_to_a_warm_start_are_networks_of_their_own():
+    settings = {"query_points": QUERIES, "noise": 0.0, "warm_start": True, **SMALL}
+    model = OperatorEnsembleRegressor(2, **settings).fit(U, VALUES)
+    before = [member.state[0] for member in model.members_]
+    after = [member.state[0] for member in model.set_params(n_members=4).fit(U, VALUES).members_]
+    assert_allclose(after[:2], before)
+    distances = [abs(one - other).max() for one, other in itertools.combinations(after, 2)]
+    assert min(distances) > 0.1
+
+
+def test_networks_that_learn_the_noise_have_not_seen_what_they_leave_out():
+    u = inputs(30)
+    settings = {**WAVE_SETTINGS, **SMALL}
+    cold = OperatorEnsembleRegressor(2, **settings).fit(u, waves(u))
+    warm = clone(cold).set_params(warm_start=True).fit(u, waves(u)).fit(u, waves(u))
+    assert_allclose(warm.noise_std_, cold.noise_std_)
+    assert_allclose(warm.members_[0].weights, cold.members_[0].weights)
+
+
+def test_a_warm_start_asks_the_given_model_that_it_has_now():
+    settings = {"query_points": QUERIES, "warm_start": True, "noise": 0.0, **SMALL}
+    first, second = LinearRegression().fit(U, VALUES), LinearRegression().fit(U, VALUES + 1)
+    model = NEONRegressor(pretrained=first, **settings).fit(U, VALUES)
+    shifted = np.asarray(QUERIES) + 1
+    model.set_params(pretrained=second, query_points=shifted).fit(U, VALUES + 1)
+    assert_allclose(model.predict(U), second.predict(U))
+
+
 def test_a_warm_start_needs_the_same_networks():
     model = NEONRegressor(query_points=QUERIES, **SMALL, warm_start=True).fit(U, VALUES)
     with pytest.raises(ValueError, match="architecture"):
         clone(model).set_params(latent=6).fit(U, VALUES).set_params(latent=7).fit(U, VALUES)
     with pytest.raises(ValueError, match="features"):
-        model.fit(U[:, :1], VALUES)
+        clone(model).fit(U, VALUES).fit(U[:, :1], VALUES)
+    with pytest.raises(ValueError, match="had standardize=True. Got standardize=False"):
+        model.set_params(standardize=False).fit(U, VALUES)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +156,7 @@ def test_a_warm_start_needs_the_same_networks():
         ({"loss": "huber"}, "loss='huber'"),
         ({"output_map": "decaying"}, "`output_map`"),
         ({"epistemic": "epinet"}, "epistemic='epinet'"),
+        ({"pretrained": LinearRegression().fit(U, VALUES)}, "`pretrained`"),
     ],
 )
 def test_what_cannot_be_refined_is_refused(changes, message):

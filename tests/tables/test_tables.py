@@ -31,6 +31,24 @@ def test_constant_columns_survive():
     assert_allclose(TargetScaling().fit(y).forward(y), 0)
 
 
+@pytest.mark.parametrize(("size", "spread"), [(1e12, 1e-2), (1.6e18, 1e5), (0.0, 1e-170)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_columns_that_hardly_vary_are_scaled_nevertheless(size, spread, weighted):
+    rng = np.random.default_rng(0)
+    values = np.column_stack([size + spread * rng.normal(size=(2000, 1)), rng.normal(size=2000)])
+    weight = rng.uniform(0.5, 2, 2000) if weighted else None
+    scaling = Scaling().fit(values, weight)
+    z = (values - scaling.mean_) / scaling.scale_
+    mean = np.average(z, axis=0, weights=weight)
+    assert_allclose(mean, 0, atol=0.05)
+    assert_allclose(np.average((z - mean) ** 2, axis=0, weights=weight), 1, rtol=0.01)
+
+
+def test_targets_whose_variance_underflows_are_refused():
+    with pytest.raises(ValueError, match="underflows"):
+        TargetScaling().fit(1e-170 * np.random.default_rng(0).normal(size=(20, 1)))
+
+
 def test_far_inputs_are_clipped():
     scaling = Scaling().fit(np.arange(10.0)[:, None])
     assert_allclose(scaling.transform([[1e300], [-1e300]]), [[1e6], [-1e6]])
