@@ -71,11 +71,6 @@ class Constraints:
         """All names, in the user's order."""
         return tuple(self.functions)
 
-    @property
-    def is_measured(self) -> np.ndarray:
-        """Which constraints are measured, not computed from outputs: (J,)."""
-        return np.array([function is None for function in self.functions.values()], dtype=bool)
-
     def measured(self, given: Mapping[str, Any] | None, n: int) -> dict[str, np.ndarray]:
         """Validate the values (n,) of measured constraints, as `tell` gets them."""
         given = {} if given is None else given

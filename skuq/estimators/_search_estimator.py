@@ -125,7 +125,7 @@ class SearchEstimator:
     def _retrain(self, method, search, result, given, splits, store, started):
         """Refit or repeat the selected trials, if that is asked for and there is time."""
         retraining = self._retraining(method, result)
-        if retraining is None or (result.interrupted and retraining.kind == "repeat"):
+        if retraining is None or result.interrupted:
             return
         timeout = self.trial_timeout
         if retraining.kind == "refit":

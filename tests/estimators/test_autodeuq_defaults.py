@@ -428,7 +428,8 @@ def test_failed_repeats_leave_the_networks_of_the_search(tiny_space, wave, monke
     assert len(model.fitted_.members) == len(model.selection_) and model.repeated_ == {}
 
 
-def test_an_interrupted_search_has_no_repeats(tiny_space, wave):
+@pytest.mark.parametrize("retraining", [{"repeats": 2}, {"refit": True}], ids=str)
+def test_nothing_is_trained_after_an_interrupted_search(tiny_space, wave, retraining):
     calls = []
 
     def interrupt(trial):
@@ -438,10 +439,11 @@ def test_an_interrupted_search_has_no_repeats(tiny_space, wave):
         return trial.score
 
     settings = {"n_trials": 3, "epochs": 2, "search_space": tiny_space, "random_state": 0}
-    model = AutoDEUQRegressor(**settings, repeats=2, min_members=1, objective=interrupt)
+    model = AutoDEUQRegressor(**settings, **retraining, min_members=1, objective=interrupt)
     with pytest.warns(UserWarning, match="Search interrupted: continuing with 1 of 3 trials"):
         model.fit(*wave)
-    assert len(model.fitted_.members) == 1 and model.repeated_ == {}
+    assert len(model.selection_) == 1
+    assert model.repeated_ == {} and model.refitted_ == {}
 
 
 def test_repeats_of_folds_are_stored(wave, tmp_path, monkeypatch):
