@@ -11,6 +11,7 @@ from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from skuq._checks import check_weights
 from skuq._params import HasMethods, StrOptions, fit_context, safe_indexing, safe_split
 from skuq.estimators._api import forget_fit
 from skuq.estimators._arrival import check_order
@@ -49,7 +50,8 @@ class CalibratedUncertainty:
             Whatever the estimator accepts.
         y : array-like of shape (n,), or of numbers (n, n_outputs)
         sample_weight : array-like of shape (n,), optional
-            Non-negative weights of the rows, for fitting and for calibrating.
+            Non-negative weights of the rows, for fitting and for calibrating. A row of weight 2
+            counts as two equal rows.
         **fit_params
             Further arguments of the estimator's `fit`, for example `validation_data`. Arrays with
             one entry per row are divided like the rows. `groups`, an array and not the parameter
@@ -68,7 +70,8 @@ class CalibratedUncertainty:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
+        X, _, sample_weight = read_foreign_rows(self, X, y, sample_weight)
+        weight = check_weights(sample_weight, X)
         y = self._check_y(y)
         used = weight > 0  # predictions of rows without weight may be anything
         if used.sum() < 2:
@@ -85,10 +88,11 @@ class CalibratedUncertainty:
             *folds, fitted = fit_folds(self, self._distribution, X, y, fit_params, splits)
         mixtures, rows = zip(*folds)
         order = np.concatenate(rows)
-        # A row of average weight has weight 1, also if repeated folds predict it several times.
-        unit = weight[order].sum() / len(np.unique(order))
+        # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
+        # of a row that is there twice, which decides how much priors count.
+        n_times = len(order) / len(np.unique(order))
         self.calibration_rows_ = CalibrationRows(
-            safe_indexing(X, order), mixtures, y[order], weight[order] / unit
+            safe_indexing(X, order), mixtures, y[order], weight[order] / n_times
         )
         self.estimator_ = fitted
         self.calibration_ = self._learn(self.calibration_rows_)

@@ -51,8 +51,8 @@ class CalibrationRows:
     y : ndarray of shape (n[, m])
         Truths.
     weight : ndarray of shape (n,)
-        Positive weights, whose sum is the number of distinct rows. A row that repeated folds
-        predict several times counts once.
+        Positive weights. Those of a row that repeated folds predict several times add up to the
+        row's own.
     """
 
     X: Any

@@ -19,7 +19,7 @@ _TOO_LARGE = (
     "Rescale them, or drop the outliers."
 )
 
-_SMALLEST = 1e-150  # standard deviation of y, whose square is positive in float64
+_SMALLEST = 1e-153  # standard deviation of y, whose square is normal in float64
 
 
 def hard_clip(xp: Any, z: Any) -> Any:
