@@ -173,9 +173,9 @@ class NEONRegressor(OperatorRegressor):
     All prediction methods take `query_points`, an array-like of shape (q, d_y) or (q,): any
     points, also others than those of `fit`, which are the default. Predictions have the shape of
     Y, with the number of query points asked for: (n[, q[, m]]). `predict_distribution` gives a
-    `skuq.predictive.EpistemicNormal` with the draws' mean and standard deviation. With
-    ``loss="nll"`` it gives the `skuq.predictive.GaussianMixture` of all draws, and only then there
-    is an aleatoric part.
+    `skuq.predictive.EpistemicNormal`, whose epistemic part is the draws' standard deviation and
+    whose aleatoric part is the noise, learnt or given; it is 0 without noise. With ``loss="nll"``
+    it gives the `skuq.predictive.GaussianMixture` of all draws.
 
     References
     ----------
@@ -306,6 +306,7 @@ class NEONRegressor(OperatorRegressor):
         return GivenBase(self.pretrained, inputs, targets.head.n_outputs).fit(X)
 
     def _learns_noise(self, n_functions):
+        # A given model has seen the functions that an EpiNet would leave out.
         return self.pretrained is None and super()._learns_noise(n_functions)
 
     def _is_conditioned(self):

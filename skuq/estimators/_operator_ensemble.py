@@ -139,7 +139,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
 
     See Also
     --------
-    NEONRegressor : One network, many times smaller.
+    NEONRegressor : One to five networks, with an EpiNet or a conditioned prior.
 
     References
     ----------
