@@ -358,6 +358,7 @@ def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
     [0, 1]. The threshold is the lowest score in the cluster of low accuracy.
     """
     thresholds = []
+    # HQ scores are scaled within each size, so that each has its own clusters and threshold.
     for size, group in scored[scored["kept"]].groupby("size"):
         points = np.stack([_unit(group[score]), _unit(group["accuracy"])], axis=1)
         if len(group) < 3:
@@ -428,6 +429,7 @@ def _with_unscored(
     for size in range(2, max_size + 1):
         teams = [team for team in all_teams(n_models, size).tolist() if tuple(team) not in known]
         if teams:
+            # Q needs no focal models and is cheap; HQ and the accuracy stay unknown.
             q = _q(everyone, rules, np.array(teams))
             missing.append(pd.DataFrame({"team": list(map(tuple, teams)), "size": size, "q": q}))
     if not missing:
