@@ -55,8 +55,7 @@ class ExactProcess:
         """
         others = ~own
         cross, diagonal = self._gram[np.ix_(own, others)], np.diag(self._gram)[own]
-        # Targets and cross-covariances are right-hand sides of one factorisation: (n_others, 1 +
-        # n_own).
+        # One factorisation serves targets and cross-covariances: (n_others, 1 + n_own).
         right = np.concatenate([targets[others, None], cross.T], axis=1)
         means, variances = [], []
         for noise in noises:

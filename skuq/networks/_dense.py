@@ -115,6 +115,7 @@ class DenseSkipSpace:
                         name=f"project_{source}_{target}",
                     )
                     merged.append(project(anchors[source]))
+            # Sum without an activation; the node's own layer follows.
             if len(merged) > 1:
                 last = layers.Add(name=f"add_{target}", dtype="float32")(merged)
             if target > self.n_nodes:

@@ -187,9 +187,11 @@ class OperatorNetwork:
         def apply(layer, value):
             return layer(space, [next(weights) for _ in layer.shapes], value)
 
+        # (.., N, latent) after the encoder
         beta = u
         for layer in encoder:
             beta = apply(layer, beta)
+        # Fourier features of y, or y itself.
         if self._has_frequencies:
             phase = xp.matmul(y, next(weights))
             value = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=-1)
@@ -200,6 +202,8 @@ class OperatorNetwork:
                 own = beta[..., k * self._chunk : (k + 1) * self._chunk]
                 value = xp.concatenate([value, own], axis=-1)
             value = apply(layer, value)
+        # The EpiNet's features (section 2.4): beta, the last hidden layer, and y, repeated to the
+        # length of beta.
         features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
         return apply(decoder[-1], value), features
 
@@ -216,11 +220,14 @@ class OperatorNetwork:
         def apply(layer, value, tangent):
             own = [next(weights) for _ in layer.shapes]
             change = [next(directions) for _ in layer.shapes]
+            # Forward mode: with each value goes its derivative along the S directions.
+            # For a kernel g v, the product rule gives dv g + v dg.
             kernel, d_kernel = layer.kernel(xp, own), change[0]
             if layer.factorized:
                 d_kernel = change[0] * own[2] + own[0] * change[2][:, None, :]
             before = xp.matmul(value, kernel) + own[1]
             d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
+            # The first layer's input u does not depend on the weights.
             if tangent is not None:
                 d_before = d_before + xp.matmul(tangent, kernel)
             if layer.activation == "linear":
@@ -241,6 +248,7 @@ class OperatorNetwork:
             tangent = xp.concatenate([-sin * d_phase, cos * d_phase], axis=-1)
         else:
             value = tile_columns(xp, y, self._chunk)
+            # y does not depend on the weights: zeros (S, N, chunk).
             tangent = 0 * d_beta[..., : self._chunk]
         for k, layer in enumerate(decoder[:-1]):
             if self.decoder == "split" or k == 0:
@@ -286,19 +294,24 @@ class OperatorNetwork:
         d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
         d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
         for k in reversed(range(len(decoder))):
+            # The output layer's derivatives come first, for each raw output and row.
             d, own_blocks = _backward(trace[len(encoder) + k], d)
             blocks += own_blocks
             if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
+                # The input of this layer was [value, chunk of beta]: split its derivative in the
+                # same way.
                 width = d.shape[-1] - self._chunk
                 d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
                 d = d[..., :width]
         if self._has_frequencies:
             half = first_width // 2
+            # The phases y @ frequencies entered as [cos, sin].
             blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
         d = d_beta
         for k in reversed(range(len(encoder))):
             d, own_blocks = _backward(trace[k], d)
             blocks += own_blocks
+        # Blocks were collected from the last variable to the first.
         return Derivatives(raw, tuple(blocks[::-1]))
 
 
@@ -352,6 +365,7 @@ class Derivatives:
         changes, start = 0.0, 0
         for left, right in self.blocks:
             a, b = left.shape[1], right.shape[2]
+            # The changes of this variable, (S, a, b).
             own = directions[:, start : start + a * b].reshape(-1, a, b)
             start += a * b
             changes = changes + np.einsum("snb,cnb->snc", left @ own, right, optimize=True)
@@ -388,8 +402,10 @@ def _backward(traced, d):
     if layer.activation != "linear":
         d = d * slope(ARRAYS, layer.activation, before)
     ones = np.ones((len(value), 1))
+    # Kernel: value times d, and times g if it is g v; bias: 1 times d.
     blocks = [(ones, d), (value, d * weights[2] if layer.factorized else d)]
     if layer.factorized:
+        # g multiplies value @ v.
         blocks.insert(0, (ones, (value @ weights[0]) * d))
     return d @ layer.kernel(np, weights).T, blocks
 

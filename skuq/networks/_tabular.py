@@ -129,6 +129,7 @@ def _encode(x, embedding, categories, category_dim, feature_scale):
         x = networks.CategoryEmbedding(
             code_columns, n_codes, category_dim, name="categories", **_FLOAT32
         )(x)
+    # The columns of codes are gone now, so that the other columns have new positions.
     if embedding is not None:
         settings = {"kind": embedding} if isinstance(embedding, str) else dict(embedding)
         columns = _embedded_positions(settings.pop("columns", None), code_columns, n_features)

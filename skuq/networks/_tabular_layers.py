@@ -316,6 +316,7 @@ class NumericEmbedding(_TabularLayer):
         else:
             self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
         self.phases_initializer = keras.initializers.RandomUniform(-math.pi, math.pi)
+        # 1 / sqrt(number of inputs) of the linear map, whose kernel is (d, t, dim).
         limit = weights[-2].shape[1] ** -0.5
         self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
         self.bias_initializer = keras.initializers.RandomUniform(-limit, limit)
@@ -509,6 +510,7 @@ class EnsembleDense(_TabularLayer):
         self.bias_initializer = bias(-limit, limit)
         if self.ntk:
             self.kernel_initializer = keras.initializers.RandomNormal(stddev=1.0)
+            # Uniform on +-sqrt(3): variance 1, as the kernel's.
             self.bias_initializer = bias(-math.sqrt(3), math.sqrt(3))
         if self.zero:
             self.kernel_initializer, self.bias_initializer = (

@@ -184,16 +184,14 @@ class AdaptedDistribution(Continuous):
         log_f = np.stack([d.log_prob(own) for d, own in zip(densities, columns)], axis=1)
         rise = log_f.reshape(y.shape) + 0.5 * scores**2 + LOG_SQRT_2PI
         rise = np.where(abs(scores) < _LARGEST_SCORE, rise, -np.log(self.base.std))
-        # log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s): the change of variables from z to
-        # y.
+        # Change of variables from z to y: log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s).
         density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(self._map.slope(nominal)) + rise
         return density if y.ndim == 1 else density.sum(axis=1)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
-        # A draw of the base has a standard normal score z, and the base quantile at r(z) is the
-        # draw.
-        # (n_samples, n[, m])
+        # A draw of the base has a standard normal score z, (n_samples, n[, m]); the draw returned
+        # is the base's quantile at r(z).
         scores = np.stack([normal_scores(self.base, draw) for draw in draws])
         return np.moveaxis(at_scores(self.base, self._map(scores)), 0, -1)

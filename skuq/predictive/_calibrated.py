@@ -261,8 +261,8 @@ class ConformalMixture(_Calibrated):
         """Total weight including each row (n,), divided by that including a row of weight 1."""
         if self.new_weight is None:
             return 1.0
-        # With W the weight of the calibration rows, reach[-1] = W / (W + 1), and the ratio is (W +
-        # w) / (W + 1).
+        # With W the weight of the calibration rows, reach[-1] = W / (W + 1), and a row of weight w
+        # has the ratio (W + w) / (W + 1).
         return 1 + (1 - reach[-1]) * (self.new_weight - 1)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:

@@ -184,8 +184,7 @@ def fit_readout(
     noise = np.zeros_like(errors) if aleatoric is None else _terms(weights, aleatoric)[1]
     if errors.any():
         losses = _readout_losses(errors, raws, others, noise, weight, readout)
-        # Scales at which a pair's likelihood is computed; without noise the best one has a closed
-        # form.
+        # Scales at which a pair's likelihood is computed; without noise, the best one is known.
         n_scales = len(_PAIR_FACTORS) + 2 * _PAIR_HALVINGS if noise.any() else 1
         n_terms = len(l_mins) * len(l_maxs) * len(raws) * n_scales
         # Every `step`-th value of both grids leaves n_terms / step^2 terms.

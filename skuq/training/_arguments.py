@@ -175,7 +175,9 @@ def schedules_of(
         functions["dropouts"] = recipe.dropout_factors
     schedules = {}
     for name, function in functions.items():
+        # Epochs and steps that only fill the program's shapes keep the factor 1.
         factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
+        # Steps count from the recipe's first epoch, so that schedules go on from call to call.
         now = function(done * n_steps, n_epochs * n_steps, recipe.epochs * n_steps)
         factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
         schedules[name] = factors

@@ -55,6 +55,8 @@ class KerasNetwork:
         ]
         raws, states, penalties = zip(*each)
         ops = backend.ops
+        # From one list of variables for each member to one stacked variable (n_members, *shape)
+        # each.
         stacked = [ops.stack(values) for values in zip(*states)]
         return ops.stack(raws), stacked, ops.stack(penalties)
 

@@ -56,6 +56,7 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     started = time.perf_counter()
     used = weight > 0
     x, y = x[used].astype("float64"), y[used].astype("float64")
+    # Roots of the rows' relative weights, (n,): residuals are multiplied by them.
     root = np.repeat(np.sqrt(weight[used] / weight[used].mean()), y.shape[1])
     network, variables = variables_of(member)
     base: Any = network.network.base
@@ -93,11 +94,13 @@ def levenberg_marquardt(
     for _ in range(_MAX_DUAL_STEPS):
         if loss <= len(targets) * _TOLERANCE**2:
             break
+        # Kernel of the weighted values, diag(root) J J^T diag(root).
         gram = own.gram() * np.multiply.outer(root, root)
         unit = np.trace(gram) / len(gram)
         damping = _FIRST_DAMPING * unit if damping is None else max(damping, _LEAST_DAMPING * unit)
         while damping <= _LARGEST_DAMPING * unit:
             damped = gram + damping * np.eye(len(gram))
+            # The step is J^T diag(root) dual.
             dual = linalg.cho_solve(linalg.cho_factor(damped, lower=True), residual)
             tried = flat + own.back((root * dual)[None])[0]
             there = derivatives(tried)
@@ -113,6 +116,7 @@ def levenberg_marquardt(
         flat, own, residual, loss = tried, there, after, after @ after
         if gained < _LEAST_GAIN * (loss + gained):
             break
+        # Nielsen's rule: more trust in the linear model, the better it predicted the gain.
         damping *= max(1 / 3, 1 - (2 * gained / promised - 1) ** 3)
         growth = 2.0
     return flat
@@ -132,12 +136,15 @@ def _lbfgs(
         total, gradient = 0.0, np.zeros_like(flat)
         for start in range(0, n_rows, _ROWS_AT_ONCE):
             own = derivatives(flat, slice(start, start + _ROWS_AT_ONCE))
+            # A row has `n_raw` neighbouring values.
             values = slice(start * n_raw, (start + _ROWS_AT_ONCE) * n_raw)
             residual = root[values] * (targets[values] - own.raw.ravel())
             total += residual @ residual
+            # -2 J^T diag(root) residual
             gradient -= 2 * own.back((root[values] * residual)[None])[0]
         return total / len(targets), gradient / len(targets)
 
+    # With tolerances of 0 the search ends after its last step, or when no step gains.
     found = optimize.minimize(
         loss,
         flat,
