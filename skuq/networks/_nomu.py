@@ -180,8 +180,7 @@ def build_nomu(
     elif given != "apart" and connect_layers:
         model, scale, offset = given
         hidden = _frozen_features(model, scale, offset, inputs, sample)
-    # Places where f's layers can join r: its output layer, and all its hidden layers if they are
-    # ours.
+    # Places where f can join r: its output layer and, if they are made here, its hidden layers.
     n_joins = 1 if build_r is not None else 1 + len(side_hidden_units)
     joins = _layers_to_join(hidden, n_joins, 0 if given == "apart" else connect_layers)
     n_r = n_sides * n_outputs
@@ -321,8 +320,7 @@ class _Copy:
 
         def value_of(tensor):
             if id(tensor) not in values:
-                # Go back to the layer call that made the tensor, and repeat it on copies of its
-                # inputs.
+                # Repeat the layer call that made the tensor, on copies of its inputs.
                 operation, position, _ = tensor._keras_history
                 node = operation._inbound_nodes[position]
                 known = {id(source): value_of(source) for source in node.input_tensors}

@@ -298,8 +298,7 @@ class OperatorNetwork:
             d, own_blocks = _backward(trace[len(encoder) + k], d)
             blocks += own_blocks
             if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
-                # The input of this layer was [value, chunk of beta]: split its derivative in the
-                # same way.
+                # The layer's input was [value, chunk of beta]: split its derivative alike.
                 width = d.shape[-1] - self._chunk
                 d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
                 d = d[..., :width]

@@ -55,8 +55,7 @@ class KerasNetwork:
         ]
         raws, states, penalties = zip(*each)
         ops = backend.ops
-        # From one list of variables for each member to one stacked variable (n_members, *shape)
-        # each.
+        # Each variable of the state becomes one of shape (n_members, *shape).
         stacked = [ops.stack(values) for values in zip(*states)]
         return ops.stack(raws), stacked, ops.stack(penalties)
 

@@ -112,8 +112,7 @@ class Losses:
 
         def body(start: Any, total: Any, penalty: Any) -> tuple[Any, Any, Any]:
             index = start + ops.arange(chunk, dtype="int32")
-            # The last chunk may reach past the end. It repeats the last row there, which does not
-            # count.
+            # Past the end, the last chunk repeats the last row, which does not count.
             rows = ops.take(valid, ops.minimum(index, key.n_valid - 1), axis=axis)
             part, penalty = losses(rows, index < n_valid)
             # A loop's values must keep their shapes, and a penalty may be a plain 0.

@@ -230,8 +230,7 @@ class TrainingProgram:
         """Apply one step of the optimiser: return new weights and slots, block by block."""
         key, align = self.key, self._align
         rate = scalars["learning_rate"] * factors["rates"]
-        # As in Keras, the penalty is part of the loss and is clipped with it; decoupled decay is
-        # not.
+        # As in Keras, the penalty is part of the loss and clipped with it; decoupled decay is not.
         if key.l2:
             gradient = [g + align(2.0 * scalars["l2"], w) * w for g, w in zip(gradient, weights)]
         if key.clip:  # g <- g * clip / max(|g|, clip), with the norm over all blocks of a member
