@@ -283,6 +283,7 @@ class BayesianOptimizer:
         best, sign = self._log.best(self._objective.sign), self._objective.sign
         if best is None:
             return None, float("nan")
+        # Noisy values are compared by the expectations of the model instead.
         if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
         results = self._log.results(sign)
@@ -349,6 +350,7 @@ class BayesianOptimizer:
         step = self._step()
         self._check_batch(q, step)
         start = time.perf_counter()
+        # Once, at the first model: the width may change with later results (NOMU, appendix B.3.2).
         if self.mean_width is not None and self.beta_ is None:
             self.beta_ = step.beta_of_width(self.mean_width)
         proposal = step.propose(q, self._current_beta(), self._threshold(), self._fits)

@@ -96,6 +96,7 @@ class Step:
         self.objective: SignedObjective | MeritObjective = objective
         self._signed = objective
         if len(settings.constraints):
+            # Draws of outputs and measured constraints become draws of merits.
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
             self.posterior = joined(surrogates.posteriors, units)
@@ -124,6 +125,7 @@ class Step:
         X = self.domain.sample(self._affordable(_N_WIDTHS), self._rng("width"))
         unit = replace(self.acquisition, name="ucb", beta=1.0)
         values = self._draw(X)
+        # With beta 1 the bound exceeds the mean by the deviation, by whichever measure.
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
         if not (np.isfinite(std) and std > 0):
             raise ValueError(
@@ -159,6 +161,7 @@ class Step:
 
     def _propose_at_once(self, q, beta, threshold) -> Proposal:
         known = np.vstack([self._known(), self.pending])
+        # NOMU's dynamic c (appendix B.3.2): explore more as long as the proposal is nearly known.
         for n_doublings in range(_MOST_DOUBLINGS + 1):
             raised = beta * 2**n_doublings
             x = self._maximize(q, raised)
@@ -172,6 +175,7 @@ class Step:
         encoded, own = self.domain.encode(X), self.surrogates.constraint_posteriors
         outputs = self.surrogates.posterior(encoded).mean(axis=0)
         measured = {name: posterior(encoded).mean(axis=0) for name, posterior in own.items()}
+        # The mean prediction counts as the result (a kriging believer).
         values = np.asarray(self._signed(outputs), dtype="float64")
         constraints = self._settings.constraints.of_outputs(outputs, measured)
         results = self.results.with_results(X, outputs, values, constraints)
@@ -231,6 +235,7 @@ class Step:
                 f"it. Got {type(model).__name__}."
             )
         readout = model.readout_weights()
+        # Minimising is maximising the model of -y; "mean" is the bound without deviation.
         x, _, optimal = maximize_readout(
             readout if self._signed.sign > 0 else readout.negated(),
             self.domain.encoded_bounds,
@@ -271,6 +276,7 @@ class Step:
             if self._is_available(start[None], given)[0]:
                 value = self._values_with(given, start[None], beta)[0]
             for _ in range(_MOST_MOVES):
+                # Steepest ascent over the neighbours, as long as a neighbour is better.
                 near = self.domain.neighbours(point, self.domain.n_columns, rng)
                 near = near[self._is_available(near, given)]
                 if not len(near):

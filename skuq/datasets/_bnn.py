@@ -154,6 +154,7 @@ def _wide_variance(prior_std: float, n_features: int, hidden_units: tuple[int, .
     """
     one, other = np.random.RandomState(0).uniform(-1, 1, (2, 8192, n_features))
     squares = [(one**2).sum(axis=1), (other**2).sum(axis=1)]
+    # Second moments of a first hidden unit's input: prior_std^2 (1 + x.x').
     k_one, k_other, k_both = (prior_std**2 * (1 + s) for s in [*squares, (one * other).sum(axis=1)])
     for width in hidden_units:
         k_both = prior_std**2 * (1 + width * _relu_moment(k_one, k_other, k_both))

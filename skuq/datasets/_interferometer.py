@@ -42,6 +42,7 @@ def interferograms(U: np.ndarray) -> np.ndarray:
     phase = tilts[:, :1, None] * pixels[:, None] + tilts[:, 1:, None] * pixels
     fringes = np.cos(phase[..., None] + _PHASES)  # (n, 64, 64, 16)
     first, second = beams
+    # Interference: I = A1^2 + A2^2 + 2 A1 A2 cos(phase).
     light = (first**2 + second**2)[..., None] + (2 * first * second)[..., None] * fringes
     return light.reshape(len(U), SIDE**2, len(_PHASES))
 

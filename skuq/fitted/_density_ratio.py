@@ -106,12 +106,14 @@ def fit_density_ratio(
         classifier = make_pipeline(
             TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
         )
+    # Both samples in one table, the calibration rows first.
     rows, is_target = _stacked(X, X_target), np.repeat([0, 1], [n, n_target])
     weight = weight / weight.mean()
     weights = np.concatenate([weight, np.ones(n_target)])
     weighted_fit = _weights_argument(classifier, weight)
     rng = np.random.default_rng(0)
     classifiers, log_odds = [], np.empty(n + n_target)
+    # Log odds are out-of-fold: a classifier separates its own training rows too well.
     for train, test in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(
         is_target, is_target
     ):
@@ -121,10 +123,14 @@ def fit_density_ratio(
         model = clone(classifier).fit(safe_indexing(rows, used), is_target[used], **given)
         log_odds[test] = _log_odds(model, safe_indexing(rows, test))
         classifiers.append(model)
+    # Bayes' rule: the density ratio is the classifier's odds times the ratio of the sample sizes
+    # that it was trained with, nearly equal in all folds.
     odds = float(weights[used] @ (is_target[used] == 0) / np.sum(is_target[used] == 1))
     ratio = odds * np.exp(log_odds)
+    # Ratios are bounded, since few huge ones would leave few effective rows.
     largest = float(np.clip(np.sqrt(n), *_LARGEST))
     unsupported = float(np.mean(ratio[n:] > largest))
+    # In this unit the calibration rows have the average weight 1.
     unit = float(np.average(np.minimum(ratio[:n], largest), weights=weight))
     factor = _bounded_weights(ratio[:n], largest, unit, unsupported)
     n_effective = effective_rows(weight * factor)

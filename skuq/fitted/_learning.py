@@ -166,6 +166,7 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
         labels = grouping.labels
         _warn_of_small_groups(labels, codes, rows.weight)
     single = rows.y.ndim == 1
+    # For each output, what was learnt from all rows and then from each group.
     outputs = [
         _learn_output(
             method,
@@ -177,6 +178,7 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
         )
         for k in range(1 if single else rows.y.shape[1])
     ]
+    # From outputs of groups to groups of outputs.
     whole, *parts = (_as_calibration(method, learnt, single) for learnt in zip(*outputs))
     return whole if groups is None else GroupedCalibration(grouping, tuple(parts), whole)
 
@@ -236,6 +238,7 @@ def _learn_output(
     kurtosis = _kurtosis(groups, own)
     scales = np.sqrt(pool_variances((own / scale) ** 2, 2 * n_rows / (kurtosis - 1))) * scale
     scales[scales == 0] = scale
+    # All rows' errors as 200 quantiles, which together weigh as much as 20 rows.
     common = weighted_quantile(whole, weight, _PRIOR_LEVELS) if len(whole) else whole
     prior = np.full(len(common), _PRIOR_ROWS / len(_PRIOR_LEVELS))
     for (m, y, w), n, own_scale in zip(groups, n_rows, scales):
@@ -344,6 +347,7 @@ def _learn_logits(
     """Learn slopes and biases of the logits."""
     proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
     slope = 1 / fit_temperature(proba, codes, rows.weight)
+    # A temperature is the same slope 1 / T for all classes.
     whole = np.full(len(classes), slope), np.zeros(len(classes))
     if method == "vector":
         whole = fit_vector_scaling(proba, codes, rows.weight, whole)
@@ -360,8 +364,10 @@ def _learn_logits(
             found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS))
             continue
         n_rows = effective_rows(rows.weight[own])
+        # Weighted geometric mean of the group's slope and that of all rows.
         log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)
         own_slope = np.exp(log_slope / (n_rows + _PRIOR_ROWS))
         found.append((np.full(len(classes), own_slope), whole[1]))
+    # The last row is for rows without a known group.
     slopes, biases = (np.stack(part) for part in zip(*found, whole))
     return ClassCalibration(slopes, biases, classes, grouping)
