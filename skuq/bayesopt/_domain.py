@@ -58,6 +58,7 @@ class Domain:
             if column in self.categories:
                 n = int(high) + 1
                 self.groups.append(np.arange(first, first + n))
+                # A category becomes one column, 0 or 1, for each of its codes.
                 ends += [(0.0, 1.0)] * n
                 whole += [True] * n
             else:
@@ -192,6 +193,7 @@ class Domain:
                 others = np.arange(high + 1)
             else:
                 others = np.array([x[column] - 1, x[column] + 1])
+            # Only values within the bounds, and without the present one.
             others = others[(others >= low) & (others <= high) & (others != x[column])]
             moved = np.tile(x, (len(others), 1))
             moved[:, column] = others

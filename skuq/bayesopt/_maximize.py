@@ -148,6 +148,7 @@ def maximize_acquisition(
     pending = _check_points("pending", pending, bounds)
     beta = acquisition.beta if beta is None else float(beta)
     best = _check_best(acquisition, best, posterior.n_draws)
+    # Each draw takes its own values at pending points for known.
     level = _pending_level(posterior, acquisition, objective, pending, beta)
     task = AcquisitionTask(posterior, acquisition, objective, bounds, best, beta, q, level)
     # From here on, batches are rows of the unit box, (k, q * d).

@@ -236,6 +236,7 @@ class _Programme:
         """Get coefficients (n_variables,) and offset of ``v @ weights + offset``."""
         d, coefficients = len(self.low), np.zeros(self.n_variables)
         coefficients[self._position[: len(weights)]] = weights
+        # x = low + scale * variable: the scale multiplies weights, and low enters the offset.
         coefficients[:d] *= self.scale
         return coefficients, offset + self.low @ weights[:d]
 
@@ -313,6 +314,7 @@ class _Programme:
         options = {"mip_rel_gap": _GAP}
         if time_limit is not None:
             options["time_limit"] = float(time_limit)
+        # milp minimises; variables that came after the objective have the coefficient 0.
         return milp(
             -np.append(objective, np.zeros(self.n_variables - len(objective))),
             integrality=np.concatenate(self._integrality),

@@ -91,6 +91,7 @@ class Step:
         self.surrogates, self.results, self.pending = surrogates, results, pending
         self._settings, self.domain = settings, settings.domain
         self.acquisition, self.maximizer = settings.acquisition, settings.maximizer
+        # Random numbers depend on the number of results, whatever was proposed before.
         self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
         self.posterior, self._values = surrogates.posterior, results.values
         self.objective: SignedObjective | MeritObjective = objective
@@ -145,6 +146,7 @@ class Step:
         """
         if self.takes_batches:
             return self._propose_at_once(q, beta, threshold)
+        # Without joint draws, pending points count as results, with their predicted values.
         step = self._with_predictions(self.pending, fits) if len(self.pending) else self
         proposals: list[Proposal] = []
         while len(proposals) < q:

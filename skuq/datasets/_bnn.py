@@ -166,5 +166,6 @@ def _wide_variance(prior_std: float, n_features: int, hidden_units: tuple[int, .
 def _relu_moment(k_one, k_other, k_both):
     """Compute E[max(u, 0) max(v, 0)] of centred normals with given variances and covariance."""
     norm = np.sqrt(k_one * k_other)
+    # norm * J_1(angle) / (2 pi), with J_1 of Cho and Saul, Eq. 6.
     angle = np.arccos(np.clip(k_both / norm, -1, 1))
     return norm / (2 * np.pi) * (np.sin(angle) + (np.pi - angle) * np.cos(angle))

@@ -190,6 +190,7 @@ def _value_range(X, value_range) -> tuple[float, float]:
     if value_range is not None:
         low, high = value_range
     elif X.dtype.kind in "iu":
+        # Whole numbers are taken for bytes, fractions within [0, 1] for intensities.
         low, high = 0, 255
     elif smallest >= 0 and largest <= 1:
         low, high = 0, 1

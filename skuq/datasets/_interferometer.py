@@ -139,6 +139,7 @@ def load_interferometer(path):
         images = stored["s_init"].astype("float32")
         return InterferometerRuns(
             stored["u_init"].astype("float64"),
+            # From (5, 15, 16, 64, 64) to pixels, row by row, with the 16 images as components.
             np.moveaxis(images, 2, -1).reshape(5, 15, -1, 16),
             stored["u_all"].astype("float64"),
             -stored["best_so_far"].astype("float64"),  # stored as what is to be minimised

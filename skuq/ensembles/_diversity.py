@@ -86,6 +86,7 @@ class PairCounts:
 
     def _disagree(self) -> np.ndarray:
         """Weight of the rows on which exactly one of two models is wrong, (F, M, M)."""
+        # Rows of either error without those of both: |A| + |B| - 2 |A and B|.
         return self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both
 
     def _cohen(self) -> np.ndarray:

@@ -202,6 +202,7 @@ def _probability_codes(
             "`predictions` with three axes must be probabilities: non-negative, with sums of 1 "
             "over the last axis. Convert logits by `scipy.special.softmax(logits, axis=-1)`."
         )
+    # Whole numbers from 0 to C - 1 are column numbers already.
     numbers = y.dtype.kind in "iu" and y.min() >= 0 and y.max() < n_classes
     if classes is None and numbers:
         return proba.argmax(axis=2), y.astype(int)
@@ -297,6 +298,7 @@ def select_hq(
     best = best[: min(pool_size, int(np.isfinite(every).sum()))]
     if not len(best):
         raise ValueError("No candidate has a finite loss on the rows to select on.")
+    # A team needs two models: with one candidate there is nothing to prune.
     if len(best) == 1:
         return Selection(best, np.ones(1), -float(every[best[0]]))
     error, second_moment = (s[best] for s in statistics)

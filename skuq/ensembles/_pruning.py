@@ -267,6 +267,7 @@ def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCoun
     row on which this model is wrong.
     """
     used = pool.weight > 0
+    # Rows on which all models are right say nothing about how errors are shared.
     negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
     focal = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
     if rules.n_negatives is not None:

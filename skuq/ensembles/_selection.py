@@ -385,6 +385,7 @@ def rank_candidates(
     statistics: Statistics, loss: Loss, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank candidates with a finite loss from the best, and return all candidates' losses, too."""
+    # Ensembles of one candidate: no totals yet.
     losses = _ensemble_losses(statistics, loss, [0.0] * len(statistics), 1, sample_weight)
     usable = np.isfinite(losses)
     if not usable.any():

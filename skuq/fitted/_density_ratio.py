@@ -74,6 +74,7 @@ class DensityRatio:
 
     def weights(self, X: Any) -> np.ndarray:
         """Compute weights (n,) of new rows, relative to the mean weight of calibration rows."""
+        # Average the classifiers of all folds, as log odds.
         logs = [_log_odds(classifier, X) for classifier in self.classifiers]
         ratio = self.odds * np.exp(np.mean(logs, axis=0))
         return _bounded_weights(ratio, self.largest, self.unit, self.unsupported)
@@ -177,6 +178,7 @@ def _weights_argument(classifier: Any, weight: np.ndarray) -> list[str]:
 
 def _log_odds(classifier: Any, X: Any) -> np.ndarray:
     """Predict the log odds (n,) that rows belong to the target."""
+    # The bounds keep log odds of certain classifiers finite, within +-20.7.
     proba = np.clip(classifier.predict_proba(X)[:, 1], _SMALLEST_PROBABILITY, None)
     odds: np.ndarray = np.log(proba) - np.log(np.maximum(1 - proba, _SMALLEST_PROBABILITY))
     return odds

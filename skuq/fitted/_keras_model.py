@@ -29,6 +29,7 @@ def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
     for k, network in enumerate(networks):
         network.name, network.trainable = f"member{k}", False
     inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
+    # Scale in double precision; the networks compute in the single precision of their weights.
     scaled = ops.cast(ensemble.inputs.transform(inputs, ops), "float32")
     # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
     raw = ops.stack([ops.cast(network(scaled), "float64") for network in networks], axis=1)

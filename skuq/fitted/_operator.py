@@ -165,10 +165,13 @@ class FittedOperator:
         rows = encode(X, query_points)
         loc, scale = self._standardised(rows, index)
         if self.given is not None or self.spread is not None:
+            # The centre is the mean over the fit's own indices, also for draws of other indices.
             own = self.draws.index
             centre = (loc if index is own else self._standardised(rows, own)[0]).mean(axis=0)
             loc = loc - centre
             if self.spread is not None:
+                # Rows are the query points of one input after the other, so
+                # that (q, m) factors repeat.
                 factor = self.spread.factor
                 loc = loc * np.tile(factor, (len(rows) // len(factor), 1))
             # The mean of the draws is the given model's prediction exactly.

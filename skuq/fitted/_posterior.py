@@ -67,6 +67,7 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
 
 def _predicted_means(ensemble: Any, n_draws: int) -> Posterior:
     """Draws through the ensemble's own predictions: in NumPy only."""
+    # The copies of a packed head share the weight of their network.
     copies = getattr(ensemble.targets.head, "n_copies", 1)
     weights = np.repeat(ensemble.raw_weights, copies) / copies
     drawn = np.repeat(np.arange(len(weights)), _counts(weights, n_draws))

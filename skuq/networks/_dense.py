@@ -105,6 +105,7 @@ class DenseSkipSpace:
         for target in range(1, self.n_nodes + 2):
             last = anchors[-1]
             merged = [last]
+            # All anchors before the predecessor, which is always connected.
             for source in range(target - 1):
                 if configuration.get(_skip(source, target)):
                     # Without a bias, since the next layer has one.

@@ -240,6 +240,7 @@ class OperatorNetwork:
         for layer in encoder:
             beta, d_beta = apply(layer, beta, d_beta)
         if n_queries > 1:
+            # Each u was encoded once: repeat its row for its query points.
             beta, d_beta = (xp.repeat(part, n_queries, axis=-2) for part in (beta, d_beta))
         if self._has_frequencies:
             phase, d_phase = xp.matmul(y, next(weights)), xp.matmul(y, next(directions))
@@ -387,6 +388,7 @@ def slope(space: Namespace, activation: str, x):
     function, step = space.activation(activation), 1e-5
     if space.xp is np:
         return (function(x + step) - function(x - step)) / (2 * step)
+    # In single precision, differences over a step of 1e-5 would drown in rounding.
     double = space.xp.cast(x, "float64")
     difference = (function(double + step) - function(double - step)) / (2 * step)
     return space.xp.cast(difference, x.dtype)
@@ -431,6 +433,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     if not model.trainable_variables:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     rows = keras.Input((n_inputs + n_queries,), name="rows")
+    # The features: inputs of the last layers with weights, as far as they are vectors.
     features = [tensor for tensor in entering(model.outputs[0]) if len(tensor.shape) == 2]
     base = keras.Model(model.inputs, [model.outputs[0], *features], name="base")
     parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])

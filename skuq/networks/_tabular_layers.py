@@ -209,6 +209,7 @@ class NTKDense(_TabularLayer):
         self.units = check_count("units", units)
         self.activation = keras.activations.serialize(keras.activations.get(activation))
         self.use_bias = use_bias
+        # Standard normal at any width: the operation divides by sqrt(d) in each call.
         normal = keras.initializers.RandomNormal(stddev=1.0)
         self.kernel_initializer = keras.initializers.get(kernel_initializer or normal)
         self.bias_initializer = keras.initializers.get(bias_initializer or normal.clone())

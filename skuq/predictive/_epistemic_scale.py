@@ -53,6 +53,7 @@ def fit_epistemic_scale(
     weight, error, epistemic, beyond = _terms(weights, error, epistemic, beyond)
     if aleatoric is not None:
         _, aleatoric = _terms(weights, aleatoric)
+    # Without noise the minimum of Eq. 51 is at a root mean square.
     if aleatoric is None or not aleatoric.any():
         return root_mean_square(error / epistemic, weight) or 1.0, 1.0
     one = _fit_scale_with_known_noise(error, epistemic, beyond, aleatoric, weight), 1.0

@@ -165,6 +165,7 @@ class TrainingRun:
             program = programs.get(key, functools.partial(self._compile, arguments))
             called = time.perf_counter()
             carry, rows = program(*arguments)
+            # Waits for the end of the call, so that its time can be taken.
             rows, stops = to_host((rows, carry["stopped"]))
             if n_calls or not key.jit:  # XLA compiles in its first call
                 seconds_per_epoch = (time.perf_counter() - called) / n
