@@ -70,6 +70,7 @@ def distance_threshold(t: float) -> float:
 
     In unit coordinates it falls from 0.0625, a quarter of a side over 8 points, to 0.01.
     """
+    # Eq. 56: exponential decay from 1 / 16 at the first step to 0.01 at the last.
     return 0.0625 * (0.01 / 0.0625) ** min(t, 1.0)
 
 

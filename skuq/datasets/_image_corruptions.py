@@ -148,6 +148,7 @@ def _corrupt_in_blocks(X, shape, bounds, names, severity, seeds) -> np.ndarray:
 
 def _corrupt(images, names, severity, seeds) -> None:
     """Corrupt images (n, h, w, c) with values from 0 to 1 in place."""
+    # Each image has its own seed, so that its corruption does not depend on the others.
     rngs = [np.random.RandomState(seed) for seed in seeds]
     chosen = np.array([rng.randint(len(names)) for rng in rngs])
     for k in np.unique(chosen):

@@ -236,6 +236,7 @@ def _learn_output(
     own = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
     kurtosis = _kurtosis(groups, own)
+    # Shrink the groups' variances, relative to that of all rows, towards a common one.
     scales = np.sqrt(pool_variances((own / scale) ** 2, 2 * n_rows / (kurtosis - 1))) * scale
     scales[scales == 0] = scale
     # All rows' errors as 200 quantiles, which together weigh as much as 20 rows.
@@ -243,6 +244,7 @@ def _learn_output(
     prior = np.full(len(common), _PRIOR_ROWS / len(_PRIOR_LEVELS))
     for (m, y, w), n, own_scale in zip(groups, n_rows, scales):
         together = np.concatenate(w)
+        # A group's own errors in its own scale, and those of all rows in theirs.
         shape = _fit_shape(
             method,
             np.concatenate([_errors(method, m, y, own_scale), common]),
@@ -279,6 +281,7 @@ def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> fl
         [((y - m.mean) / (c * m.std)) ** 2 for g, c in known for m, y, _ in zip(*g)]
     )
     weight = np.concatenate([w for (_, _, ws), _ in known for w in ws])
+    # Divided by the largest square, against overflow of fourth powers.
     mean, fourth = (np.average((squares / squares.max()) ** k, weights=weight) for k in (1, 2))
     return float(np.clip(fourth / mean**2, 3.0, 50.0))
 

@@ -268,6 +268,7 @@ class FittedNomu:
         """Predict the distribution of each encoded row."""
         mean, raw, noise = self.network.predict(numbers, self.inputs, self.targets)
         unit, readout = self.targets.scaling.scale_, self.readout
+        # Widths are those of the standardised y; mean and noise already are in units of y.
         up, down = (unit * width for width in readout.widths(raw))
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise
         if self.targets.is_1d:

@@ -106,6 +106,7 @@ class MemberDraws:
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
+        # Each member predicts once, however often it was drawn.
         drawn = {k: training.predict_draws(self.members[k], rows)[0] for k in np.unique(index)}
         return np.stack([drawn[k] for k in index])
 

@@ -248,12 +248,14 @@ class _Predicted:
         if self.offers("interval"):
             return np.moveaxis(np.asarray(self.distribution.interval(coverage)), 1, 0)
         mean, std = self.normal
+        # Central interval of a normal: half width Phi^-1((1 + coverage) / 2) std.
         reach = special.ndtri((1 + coverage) / 2) * std
         return mean - reach, mean + reach
 
     def pit(self):
         """Compute values of the predicted cdf at y, (n[, m])."""
         if self.offers("cdf"):
+            # Rounding may carry a cdf beyond [0, 1].
             return np.clip(self.distribution.cdf(self.y), 0, 1)
         return pit_values(self.y, *self.normal)
 

@@ -301,6 +301,7 @@ class NumericEmbedding(_TabularLayer):
             needs = "needs `edges`. Got None" if edges is None else "does not use `edges`"
             raise ValueError(f"kind={kind!r} {needs}.")
         self._edges = None if edges is None else _check_edges(edges)
+        # Trained variables, in the order in which the operation takes them.
         self._names = ("frequencies", "phases", "kernel", "bias")
         if kind == "plr":
             self._names = ("frequencies", "kernel", "bias")
