@@ -171,8 +171,7 @@ class Acquisition:
         A `beta` replaces its own. `pending` is the `pending_level` of points under evaluation.
         """
         beta = self.beta if beta is None else beta
-        # Functions of `best` take pending points as a higher level; the others
-        # raise their values to it.
+        # Pending points raise `best`; functions without `best` raise their own values instead.
         if self.needs_best and pending is not None:
             best = xp.maximum(best, pending)
         if self.name == "ei":

@@ -96,8 +96,7 @@ class Constraints:
 
     def of_outputs(self, outputs: np.ndarray, measured: Mapping[str, Any]) -> np.ndarray:
         """Compute all constraints (n, J) from outputs (n, ..) and the measured values (n,)."""
-        # In the user's order: measured values as they came, the others as
-        # functions of the outputs.
+        # In the user's order, whether measured or computed from the outputs.
         columns = [
             measured[name] if function is None else np.asarray(function(outputs), dtype="float64")
             for name, function in self.functions.items()

@@ -193,7 +193,6 @@ class Domain:
                 others = np.arange(high + 1)
             else:
                 others = np.array([x[column] - 1, x[column] + 1])
-            # Only values within the bounds, and without the present one.
             others = others[(others >= low) & (others <= high) & (others != x[column])]
             moved = np.tile(x, (len(others), 1))
             moved[:, column] = others

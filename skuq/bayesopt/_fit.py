@@ -77,7 +77,7 @@ class Fits:
         FloatingPointError, LinAlgError
             If the fit fails with every seed.
         """
-        # Results are only ever added, so that their numbers identify them.
+        # Results are only ever added, so that their counts identify them.
         key = (len(results.X), len(results.failed), id(settings.estimator), settings.n_draws)
         if keep and self.last is not None and key == self._key:
             return replace(self.last, seconds=0.0)

@@ -283,7 +283,7 @@ class BayesianOptimizer:
         best, sign = self._log.best(self._objective.sign), self._objective.sign
         if best is None:
             return None, float("nan")
-        # Noisy values are compared by the expectations of the model instead.
+        # Without noise the best recorded value counts. Noisy values are averaged by the model.
         if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
         results = self._log.results(sign)

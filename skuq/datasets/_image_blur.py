@@ -72,8 +72,7 @@ def blur_along(images: np.ndarray, degrees: np.ndarray, reach: float, sigma: flo
         top, left = np.floor(y).astype(int), np.floor(x).astype(int)
         for down in (0, 1):
             for right in (0, 1):
-                # Linear interpolation: each point's weight is divided among
-                # the four pixels around it.
+                # Each point's weight is shared by the four pixels around it, as in interpolation.
                 share = (1 - abs(y - top - down)) * (1 - abs(x - left - right))
                 np.add.at(kernel, (top + down, left + right), weights * share)
         correlate(image, kernel[:, :, None], output=out, mode="nearest")

@@ -292,7 +292,7 @@ def select_hq(
     statistics = normal_statistics(y, loc, scale)
     weight = row_weights(sample_weight, len(statistics[0][0]))
     # The pool: the best single candidates that have a finite loss.
-    # The strengths of single candidates, as teams of one.
+    # A single candidate's strength is that of a team of one.
     every = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
     best = np.argsort(np.where(np.isfinite(every), -every, np.inf), kind="stable")
     best = best[: min(pool_size, int(np.isfinite(every).sum()))]

@@ -171,8 +171,7 @@ class FittedOperator:
             centre = (loc if index is own else self._standardised(rows, own)[0]).mean(axis=0)
             loc = loc - centre
             if self.spread is not None:
-                # Rows are the query points of one input after the other, so
-                # that (q, m) factors repeat.
+                # Factors of the query points repeat, since rows list all of them for each input.
                 factor = self.spread.factor
                 loc = loc * np.tile(factor, (len(rows) // len(factor), 1))
             # The mean of the draws is the given model's prediction exactly.

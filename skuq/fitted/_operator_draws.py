@@ -103,8 +103,7 @@ class OperatorDraws:
             run = Run(space, index=index)
             raw, _, _ = network.forward(variables[:k], variables[k:], rows, run)
         values, _ = self.head.values(space, raw)
-        # Draws (S, n * q, m) of one network, or members (K, 1, n * q, m),
-        # which are then the draws.
+        # From (S, n * q, m) of one network, or (K, 1, n * q, m) of members, which are the draws.
         values = xp.reshape(values, (-1, n, q, self.head.n_outputs))
         # Stretch the draws about their mean, and return to units of Y.
         centre = xp.mean(values, axis=0)

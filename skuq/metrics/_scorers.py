@@ -248,7 +248,6 @@ class _Predicted:
         if self.offers("interval"):
             return np.moveaxis(np.asarray(self.distribution.interval(coverage)), 1, 0)
         mean, std = self.normal
-        # Central interval of a normal: half width Phi^-1((1 + coverage) / 2) std.
         reach = special.ndtri((1 + coverage) / 2) * std
         return mean - reach, mean + reach
 

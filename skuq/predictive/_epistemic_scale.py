@@ -104,7 +104,7 @@ def _fit_scale_with_known_noise(
     """Fit c of the variance ``c**2 * epistemic**2 + aleatoric**2``."""
     low = _NEGLIGIBLE * _balance(epistemic, aleatoric)
     # From here on every row's variance is at least its squared error, and the loss grows.
-    # sqrt(error^2 - aleatoric^2), factorised against overflow and cancellation.
+    # It is sqrt(error^2 - aleatoric^2), factorised against overflow and cancellation.
     enough = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
     high = (enough / epistemic).max()
     if high <= low:

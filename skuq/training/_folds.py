@@ -72,7 +72,7 @@ def _stacks(
     All members of a stack have equally many rows, so smaller folds are padded with the number of
     an additional row, whose weight is zero.
     """
-    # Number of the additional row of weight 0.
+    # n is the number of the additional row, whose weight is 0.
     n, data = len(data.x), data.with_empty_row()
     largest = np.max([[len(rows) for rows in fold] for fold in folds], axis=0)
     splits = [

@@ -140,7 +140,7 @@ def _lbfgs(
             values = slice(start * n_raw, (start + _ROWS_AT_ONCE) * n_raw)
             residual = root[values] * (targets[values] - own.raw.ravel())
             total += residual @ residual
-            # -2 J^T diag(root) residual
+            # The gradient is -2 J^T diag(root) residual.
             gradient -= 2 * own.back((root[values] * residual)[None])[0]
         return total / len(targets), gradient / len(targets)
 
