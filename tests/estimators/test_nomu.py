@@ -300,14 +300,6 @@ def test_c_of_few_rows_is_drawn_to_the_width_of_y(table):
     assert model.c_ == pytest.approx(expected, rel=0.02)  # 256 drawn inputs
 
 
-def test_rows_of_one_value_leave_a_wide_band(table):
-    """A constant y has no errors, and does not show that y is constant elsewhere."""
-    X, _ = table
-    model = steady().fit(X, np.full(12, 7.0))
-    between = np.random.default_rng(0).uniform(*model.box_.T, (4000, 2))
-    assert np.sqrt(np.mean(std_of(model, between) ** 2)) == pytest.approx(1, rel=0.2)
-
-
 def test_many_rows_choose_by_the_likelihood(wave):
     X, y = wave
     held_out = X[60:], y[60:]
