@@ -167,7 +167,11 @@ class NomuTrainer:
         if not jobs:
             return []
         if self.head.with_mean or self.given is not None:
-            return self._networks(self._train_together(jobs, report), [None] * len(jobs))
+            members = self._train_together(jobs, report)
+            _check_completed(members)
+            if self.model.refine:
+                members = [self._refined(*pair) for pair in zip(jobs, members)]
+            return self._networks(members, [None] * len(jobs))
         means = self._train_means(jobs, report)
         # The loss of r may depend on errors and noise of its own f: then each trains by itself.
         if self.learns_noise or self.head.n_sides == 2:
@@ -234,6 +238,12 @@ class NomuTrainer:
         return self._train_stacks(
             jobs, report, template, self.head, recipes, data, seeds, start=start
         )
+
+    def _refined(self, job, member):
+        """Refine f on the training rows of its job."""
+        rows = self.rows.take(job.train)
+        x, y = self.inputs.transform(rows.X), self.targets.transform(rows.y)
+        return training.refine_mean(member, x, y, rows.weight)
 
     def _train_side(self, job, mean, report):
         """Train r on top of one f, by whose errors and noise its rows are weighted."""

@@ -517,7 +517,6 @@ def test_searches_that_begin_with_equal_values_explore(kind, value):
     assert cdist(np.reshape(point, (1, 2)), known).min() > 0.5
 
 
-
 # NOMU's protocol
 
 

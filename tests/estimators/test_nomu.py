@@ -33,7 +33,7 @@ from skuq.exceptions import SearchSpaceError, SmallValidationWarning
 from skuq.networks._plan import make_plan
 from skuq.predictive import TwoPieceNormal
 from skuq.tables import NoScaling, Scaling, split_rows
-from skuq.training import keras_model
+from skuq.training import _refine, keras_model
 
 # With numbers for all three there is one training, on all rows.
 NUMBERS = {"c": 1.0, "l_min": 0.001, "l_max": 2.0}
@@ -298,6 +298,39 @@ def test_c_of_few_rows_is_drawn_to_the_width_of_y(table):
     expected = np.hypot(likely.c_, 0.8 / width)
     assert expected > 1.05 * likely.c_
     assert model.c_ == pytest.approx(expected, rel=0.02)  # 256 drawn inputs
+
+
+@pytest.mark.parametrize("sizes", ["dual", "lbfgs"])
+def test_a_refined_mean_meets_its_rows(table, sizes, monkeypatch):
+    X, y = table
+    y = np.column_stack([y, X[:, 0] ** 2])
+    settings = {"noise": 0.0, "epochs": 60, "l_min": 1e-4, "l_max": 2.0, "c": 1.0}
+    plain = steady(**settings).fit(X, y)
+    if sizes == "lbfgs":
+        monkeypatch.setattr(_refine, "MAX_DUAL_VALUES", 10)
+    refined = steady(refine=True, **settings).fit(X, y)
+    before, after = (np.sqrt(np.mean((m.predict(X) - y) ** 2)) for m in (plain, refined))
+    assert before > 1e-2 and after < {"dual": 1e-5, "lbfgs": 0.1 * before}[sizes]
+    layers = {layer.name: layer.get_weights() for layer in keras_model(refined.member_).layers}
+    for layer in keras_model(plain.member_).layers:  # r is what it was
+        same = [np.array_equal(*pair) for pair in zip(layers[layer.name], layer.get_weights())]
+        assert all(same) != (layer.name.startswith("mean_") and len(same) > 0)
+    assert_allclose(std_of(refined, 1.5 * X), std_of(plain, 1.5 * X), rtol=0.5)
+
+
+@pytest.mark.parametrize(
+    "settings, name",
+    [
+        ({}, "noise=None"),
+        ({"noise": 0.1}, "noise=0.1"),
+        ({"noise": 0.0, "early_stopping": True}, "early_stopping=True"),
+        ({"noise": 0.0, "pretrained": LinearRegression()}, "`pretrained`"),
+        ({"noise": 0.0, "build_f": lambda shape, n: None}, "`build_f`"),
+    ],
+)
+def test_means_that_cannot_be_refined(table, settings, name):
+    with pytest.raises(ValueError, match=f"not possible with {name}"):
+        steady(refine=True, **settings).fit(*table)
 
 
 def test_many_rows_choose_by_the_likelihood(wave):
