@@ -134,8 +134,8 @@ class NOMURegressor(UncertaintyRegressor):
     clip_norm : float or None, default=1.0
         Maximum norm of a gradient; None does not clip.
     refine : bool, default=False
-        Whether to minimise the squared error of f further after training, in double precision: by
-        the Levenberg-Marquardt method, or L-BFGS above 1500 values of y. f then meets data without
+        Whether to train f first and minimise its squared error further in double precision: by the
+        Levenberg-Marquardt method, or L-BFGS above 1500 values of y. f then meets data without
         noise about a thousand times more closely. It needs ``noise=0.0``.
     readout : {"exponential", "linear"}, default="exponential"
         Function from r to a standard deviation: Eq. 2, or the piecewise linear one of Remark 3.2,

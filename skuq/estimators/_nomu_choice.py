@@ -53,14 +53,15 @@ def _check_refine(model):
     reasons = {
         f"noise={model.noise!r}": not is_noiseless(model),
         "early_stopping=True": model.early_stopping is True,
+        "connect_gradient=True": model.connect_gradient,
         "`pretrained`": model.pretrained is not None,
         "`build_f`": model.build_f is not None,
     }
     reason = next((name for name, holds in reasons.items() if holds), None)
     if reason is not None:
         raise ValueError(
-            "`refine=True` makes the mean interpolate data without noise, and is not possible with "
-            f"{reason}. Set noise=0.0 and leave the others at their defaults."
+            "`refine=True` makes the mean interpolate data without noise, before r is trained. It "
+            f"is not possible with {reason}. Set noise=0.0 and leave the others at their defaults."
         )
 
 

@@ -156,7 +156,7 @@ class NomuTrainer:
         self.learns_noise = isinstance(model.noise, str)
         self.head = NomuHead(
             self.n_outputs,
-            with_mean=given is None and not self.learns_noise and not stops_early,
+            with_mean=given is None and not (self.learns_noise or stops_early or model.refine),
             n_sides=1 + (model.bounds == "asymmetric"),
             stable=model.stable_loss,
             detached=None if model.connect_gradient else NomuHead.detached,
@@ -167,11 +167,7 @@ class NomuTrainer:
         if not jobs:
             return []
         if self.head.with_mean or self.given is not None:
-            members = self._train_together(jobs, report)
-            _check_completed(members)
-            if self.model.refine:
-                members = [self._refined(*pair) for pair in zip(jobs, members)]
-            return self._networks(members, [None] * len(jobs))
+            return self._networks(self._train_together(jobs, report), [None] * len(jobs))
         means = self._train_means(jobs, report)
         # The loss of r may depend on errors and noise of its own f: then each trains by itself.
         if self.learns_noise or self.head.n_sides == 2:
@@ -215,7 +211,10 @@ class NomuTrainer:
             jobs, report, template, head, recipes, data, seeds, validates=self.stops_early
         )
         _check_completed(members)
-        return members
+        if not self.model.refine:
+            return members
+        rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
+        return [training.refine_dense(member, *own) for member, own in zip(members, rows)]
 
     def _train_together(self, jobs, report, means=None):
         """Train r on top of f, or both at once, for networks that share one table of targets."""
@@ -238,12 +237,6 @@ class NomuTrainer:
         return self._train_stacks(
             jobs, report, template, self.head, recipes, data, seeds, start=start
         )
-
-    def _refined(self, job, member):
-        """Refine f on the training rows of its job."""
-        rows = self.rows.take(job.train)
-        x, y = self.inputs.transform(rows.X), self.targets.transform(rows.y)
-        return training.refine_mean(member, x, y, rows.weight)
 
     def _train_side(self, job, mean, report):
         """Train r on top of one f, by whose errors and noise its rows are weighted."""

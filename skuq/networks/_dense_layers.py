@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.networks._plan import ARRAYS, Namespace
+from skuq.networks._plan import ARRAYS, Namespace, make_plan
 
 _LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm at first
 
@@ -193,6 +193,16 @@ class AppliedDense:
         if layer.factorized:
             blocks.insert(0, (ones, (value @ weights[0]) * d))
         return d @ layer.kernel(np, weights).T, blocks
+
+
+def read_dense_layers(network: str) -> tuple[Dense, ...]:
+    """Read the layers of a Keras model, given as JSON, that is a chain of Dense layers."""
+    plan: Any = make_plan(network)
+    shapes = [plan.weights[node.weights[0]].shape for node in plan.nodes]
+    return tuple(
+        Dense(n_inputs, n_units, node.operation.activation)
+        for (n_inputs, n_units), node in zip(shapes, plan.nodes)
+    )
 
 
 def chain_derivatives(

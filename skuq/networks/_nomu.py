@@ -11,7 +11,6 @@ Heiss et al., "NOMU: Neural Optimization-based Model Uncertainty", ICML 2022.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ import numpy as np
 
 from skuq._registry import saved_as
 from skuq.networks._builders import refuse_model
-from skuq.networks._dense_layers import Dense
-from skuq.networks._plan import make_plan
 
 # Beginnings of the names of the layers of f and of r.
 _MEAN, _SIDE = "mean_", "side_"
@@ -222,29 +219,6 @@ def build_mean(
     make = _Layers(activation, initial_range)
     outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, build_f)
     return keras.Model(inputs, outputs, name="mean", dtype="float32")
-
-
-def read_mean_layers(network: str) -> tuple[tuple[Dense, ...], tuple[int, ...]]:
-    """Read the mean network f from the JSON of `build_nomu`, where it is not given.
-
-    Returns
-    -------
-    layers : tuple of Dense
-        Layers of f, applied one after the other.
-    variables : tuple of int
-        Positions of their kernels and biases among the network's trainable variables.
-    """
-    plan: Any = make_plan(network)
-    configs = json.loads(network)["config"]["layers"]
-    configs = [layer["config"] for layer in configs if layer["class_name"] != "InputLayer"]
-    layers: list[Dense] = []
-    variables: list[int] = []
-    for config, node in zip(configs, plan.nodes):
-        if config["name"].startswith(_MEAN):
-            n_inputs, n_units = plan.weights[node.weights[0]].shape
-            layers.append(Dense(n_inputs, n_units, node.operation.activation))
-            variables += range(*node.weights)
-    return tuple(layers), tuple(variables)
 
 
 class _Layers:

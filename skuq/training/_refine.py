@@ -18,8 +18,7 @@ import numpy as np
 from scipy import linalg, optimize
 
 from skuq.catalog._records import Member
-from skuq.networks._dense_layers import Derivatives, chain_derivatives
-from skuq.networks._nomu import read_mean_layers
+from skuq.networks._dense_layers import Derivatives, chain_derivatives, read_dense_layers
 from skuq.networks._plan import ARRAYS, make_plan
 from skuq.training._draws import predict_draws, variables_of
 
@@ -73,30 +72,22 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     return _with_weights(member, flat, started)
 
 
-def refine_mean(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Member:
-    """Minimise the weighted squared error of NOMU's mean network f, as `refine` does.
+def refine_dense(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Member:
+    """Minimise the weighted squared error of a chain of dense layers, as `refine` does.
 
-    Parameters and the result are those of `refine`; the member is a network of `build_nomu`, whose
-    side network r keeps its weights.
+    Parameters and the result are those of `refine`, but the member is a Keras model.
     """
     started = time.perf_counter()
     used = weight > 0
     x, y = x[used].astype("float64"), y[used].astype("float64")
-    layers, places = read_mean_layers(member.network)
+    layers = read_dense_layers(member.network)
     plan: Any = make_plan(member.network)
-    weights = np.asarray(member.weights, dtype="float64")  # a copy
-    own = [plan.split(weights)[place] for place in places]  # views into it
-    ends = np.cumsum([variable.size for variable in own])[:-1]
 
     def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
-        parts = [part.reshape(v.shape) for part, v in zip(np.split(flat, ends), own)]
-        return chain_derivatives(layers, parts, x[rows])
+        return chain_derivatives(layers, plan.split(flat), x[rows])
 
-    start = np.concatenate([variable.ravel() for variable in own])
-    flat = _minimise(derivatives, start, y, weight[used])
-    for part, variable in zip(np.split(flat, ends), own):
-        variable[...] = part.reshape(variable.shape)
-    return _with_weights(member, weights, started)
+    flat = _minimise(derivatives, member.weights, y, weight[used])
+    return _with_weights(member, flat, started)
 
 
 def _with_weights(member: Member, weights: np.ndarray, started: float) -> Member:

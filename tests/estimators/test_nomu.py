@@ -304,18 +304,16 @@ def test_c_of_few_rows_is_drawn_to_the_width_of_y(table):
 def test_a_refined_mean_meets_its_rows(table, sizes, monkeypatch):
     X, y = table
     y = np.column_stack([y, X[:, 0] ** 2])
-    settings = {"noise": 0.0, "epochs": 60, "l_min": 1e-4, "l_max": 2.0, "c": 1.0}
+    settings = {"noise": 0.0, "hidden_units": (64,), "l_min": 1e-4, "l_max": 2.0, "c": 1.0}
     plain = steady(**settings).fit(X, y)
     if sizes == "lbfgs":
         monkeypatch.setattr(_refine, "MAX_DUAL_VALUES", 10)
     refined = steady(refine=True, **settings).fit(X, y)
-    before, after = (np.sqrt(np.mean((m.predict(X) - y) ** 2)) for m in (plain, refined))
+    errors = ((model.predict(X) - y) / y.std(axis=0) for model in (plain, refined))
+    before, after = (np.sqrt(np.mean(error**2)) for error in errors)
     assert before > 1e-2 and after < {"dual": 1e-5, "lbfgs": 0.1 * before}[sizes]
-    layers = {layer.name: layer.get_weights() for layer in keras_model(refined.member_).layers}
-    for layer in keras_model(plain.member_).layers:  # r is what it was
-        same = [np.array_equal(*pair) for pair in zip(layers[layer.name], layer.get_weights())]
-        assert all(same) != (layer.name.startswith("mean_") and len(same) > 0)
-    assert_allclose(std_of(refined, 1.5 * X), std_of(plain, 1.5 * X), rtol=0.5)
+    # r was trained on top of this f: the band closes at the rows, and is open elsewhere.
+    assert std_of(refined, X).mean() < 0.1 * std_of(refined, 1.5 * X).mean()
 
 
 @pytest.mark.parametrize(
@@ -324,12 +322,13 @@ def test_a_refined_mean_meets_its_rows(table, sizes, monkeypatch):
         ({}, "noise=None"),
         ({"noise": 0.1}, "noise=0.1"),
         ({"noise": 0.0, "early_stopping": True}, "early_stopping=True"),
+        ({"noise": 0.0, "connect_gradient": True}, "connect_gradient=True"),
         ({"noise": 0.0, "pretrained": LinearRegression()}, "`pretrained`"),
         ({"noise": 0.0, "build_f": lambda shape, n: None}, "`build_f`"),
     ],
 )
 def test_means_that_cannot_be_refined(table, settings, name):
-    with pytest.raises(ValueError, match=f"not possible with {name}"):
+    with pytest.raises(ValueError, match=f"not possible with {name}\\."):
         steady(refine=True, **settings).fit(*table)
 
 
