@@ -340,6 +340,7 @@ class BayesianOptimizer:
                     f"The surrogate could not be fitted to {int(self._log.usable.sum())} results, "
                     f"with {N_ATTEMPTS} seeds ({error}): the next points are random ones.",
                 )
+        # Too few results for a model, or one that could not be fitted.
         if x is None:
             x = initial_points(q, self._log, self.n_initial, self._entropy)
         self._log.expect(x)

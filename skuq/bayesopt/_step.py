@@ -275,6 +275,7 @@ class Step:
         """
         rng, best = self._rng("climb"), (-np.inf, x)
         for start in (x, *known):
+            # A start that is not available may still have neighbours that are.
             point, value = start, -np.inf
             if self._is_available(start[None], given)[0]:
                 value = self._values_with(given, start[None], beta)[0]
@@ -304,6 +305,7 @@ class Step:
             others = np.delete(x, j, axis=0)
             if self._is_available(x[[j]], others)[0]:
                 continue
+            # The best point beside the others may in turn be a known one.
             if len(others) and not self._is_small:
                 x[j] = self._maximize(1, beta, others)[0]
                 if self._is_available(x[[j]], others)[0]:

@@ -264,6 +264,7 @@ def _simulate_reaction(U):
             }
         )
         rng = np.random.default_rng(_NOISE_SEED)
+        # The steady state (a, b / a), with v disturbed by noise.
         v = b / a + _NOISE * pde.ScalarField.random_normal(grid, rng=rng)
         start = pde.FieldCollection([pde.ScalarField(grid, a), v])
         end = equation.solve(start, t_range=_END, dt=_STEP, tracker=None, backend="numpy")

@@ -109,6 +109,7 @@ def fit_density_ratio(
         )
     # Both samples in one table, the calibration rows first.
     rows, is_target = _stacked(X, X_target), np.repeat([0, 1], [n, n_target])
+    # In units of the average row, so that weights leave the sizes of the samples as they are.
     weight = weight / weight.mean()
     weights = np.concatenate([weight, np.ones(n_target)])
     weighted_fit = _weights_argument(classifier, weight)
@@ -119,6 +120,7 @@ def fit_density_ratio(
         is_target, is_target
     ):
         sides = [train[is_target[train] == side] for side in (0, 1)]
+        # At most 10 000 rows of each sample train a classifier.
         used = np.concatenate([rng.permutation(side)[:_MOST_ROWS] for side in sides])
         given = dict.fromkeys(weighted_fit, weights[used])
         model = clone(classifier).fit(safe_indexing(rows, used), is_target[used], **given)

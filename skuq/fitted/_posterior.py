@@ -94,6 +94,7 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
     members = [member for member in (network.member, network.mean_member) if member is not None]
     plans = _plans(members)
     output_shape = targets.output_shape
+    # Without a plan, or with more than scaling before it, draws are for NumPy only.
     if network.given is not None or plans is None or not inputs.scales_only:
 
         def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:

@@ -385,6 +385,7 @@ def _frozen_features(model, scale, offset, inputs, sample):
     """
     from skuq.backend import keras
 
+    # f was trained on x * scale + offset.
     x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
     output, hidden = _copy(model, x, frozen=True)
     if sample is None or not hidden:

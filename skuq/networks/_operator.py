@@ -174,6 +174,7 @@ class OperatorNetwork:
             kernel, d_kernel = layer.kernel(xp, own), change[0]
             if layer.factorized:
                 d_kernel = change[0] * own[2] + own[0] * change[2][:, None, :]
+            # (N, n_units), and its derivatives (S, N, n_units) below.
             before = xp.matmul(value, kernel) + own[1]
             d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
             # The first layer's input u does not depend on the weights.
@@ -195,6 +196,7 @@ class OperatorNetwork:
             phase, d_phase = xp.matmul(y, next(weights)), xp.matmul(y, next(directions))
             cos, sin = xp.cos(phase), xp.sin(phase)
             value = xp.concatenate([cos, sin], axis=-1)
+            # d cos(phase) = -sin(phase) d phase, and d sin(phase) = cos(phase) d phase.
             tangent = xp.concatenate([-sin * d_phase, cos * d_phase], axis=-1)
         else:
             value = tile_columns(xp, y, self._chunk)
@@ -202,6 +204,7 @@ class OperatorNetwork:
             tangent = 0 * d_beta[..., : self._chunk]
         for k, layer in enumerate(decoder[:-1]):
             if self.decoder == "split" or k == 0:
+                # A chunk of beta enters with its derivatives.
                 own = slice(k * self._chunk, (k + 1) * self._chunk)
                 value = xp.concatenate([value, beta[..., own]], axis=-1)
                 tangent = xp.concatenate([tangent, d_beta[..., own]], axis=-1)

@@ -94,6 +94,7 @@ def fit_vector_scaling(
         off = parameters - prior
         return nll + 0.5 * precision * off @ off, gradient + precision * off
 
+    # The loss is convex in slopes and biases, so that the start does not matter.
     found = optimize.minimize(loss, prior, jac=True, method="L-BFGS-B").x
     return found[:n_classes], found[n_classes:]
 

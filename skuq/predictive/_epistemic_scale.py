@@ -49,6 +49,7 @@ def fit_epistemic_scale(
     ----------
     Heiss et al., "NOMU", Eqs. 50, 51, 58 and 59.
     """
+    # For normals both sides are the same.
     beyond = epistemic if beyond is None else beyond
     weight, error, epistemic, beyond = _terms(weights, error, epistemic, beyond)
     if aleatoric is not None:

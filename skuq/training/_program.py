@@ -143,6 +143,7 @@ class TrainingProgram:
         """
         key, batch = self.key, self.key.batch_size
         order = ops.take(plan["orders"], epoch, axis=0)  # (.., n_steps * batch_size)
+        # Factors of the steps of this epoch, (n_steps,) each.
         schedules = {
             name: ops.take(plan[name], epoch, axis=0)
             for name in ("rates", "decays", "dropouts")
