@@ -253,7 +253,6 @@ class FunctionTargets:
         """Learn the scale of values (n, q, m); weights are ignored."""
         n, q, m = values.shape
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
-        shape = (q, m) if self.by_column else (1, m)
         scaling = TargetScaling(self.standardize).fit(columns)
         mean, scale = scaling.mean_, scaling.scale_
         if self.standardize and self.output_map == "bounded":
@@ -261,15 +260,17 @@ class FunctionTargets:
             low, spread = columns.min(axis=0), np.ptp(columns, axis=0)
             spread = np.where(spread > 0, spread, 1.0)
             mean, scale = low - _MARGIN * spread, (1 + 2 * _MARGIN) * spread
+        shape = self._scale_shape(values)
         self.mean_, self.scale_ = mean.reshape(shape), scale.reshape(shape)
         return self
 
+    def _scale_shape(self, values: np.ndarray) -> tuple[int, int]:
+        """Shape (1, m) or (q, m) of the scales of values (n, q, m)."""
+        return values.shape[1] if self.by_column else 1, values.shape[2]
+
     def take_scales(self, other: FunctionTargets, values: np.ndarray) -> None:
         """Take the scales of an earlier fit, in place of learning those of values (n, q, m)."""
-        before, now = (
-            other.scale_.shape,
-            (values.shape[1] if self.by_column else 1, values.shape[2]),
-        )
+        before, now = other.scale_.shape, self._scale_shape(values)
         if before != now:
             raise ValueError(
                 f"`warm_start=True` goes on with a fit whose values have scales of shape {before}. "

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from operators import INPUTS, QUERIES, SMALL, VALUES, WAVE_SETTINGS, inputs, waves
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.estimators._operator import fit_widths
+from skuq.estimators._operator_widths import fit_widths
 
 KINDS = {
     "conditioned": (NEONRegressor, {"epistemic": "conditioned", "n_draws": 32}),
