@@ -281,19 +281,22 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
         self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
         self.thresholds_, self.weights_ = chosen.thresholds_, chosen.weights_
-        team = [pool[self.names_[k]] for k in self.selected_]
-        if self.cv != "prefit":
-            every = np.arange(len(y))
-            fit_params = {"sample_weight": sample_weight}
-            fitted = Parallel(self.n_jobs)(
-                delayed(fit_fold)(model, X, y, fit_params, every) for model in team
-            )
-            team = [model for model, _ in fitted]
+        team = self._fit_team([pool[self.names_[k]] for k in self.selected_], X, y, sample_weight)
         weights = self.weights_
         if not soft:
             weights = break_ties(weights, self.accuracies_[list(self.selected_)])
         self.fitted_ = FittedTeam(tuple(team), self.classes_, self._ballots, weights)
         return self
+
+    def _fit_team(self, team, X, y, sample_weight):
+        """Fit the members of the team on all rows, unless they are fitted already."""
+        if self.cv == "prefit":
+            return team
+        every, fit_params = np.arange(len(y)), {"sample_weight": sample_weight}
+        fitted = Parallel(self.n_jobs)(
+            delayed(fit_fold)(model, X, y, fit_params, every) for model in team
+        )
+        return [model for model, _ in fitted]
 
     @property
     def _ballots(self):

@@ -383,11 +383,6 @@ class NEONRegressor(OperatorRegressor):
         return IndexDraws(members[0], index), widths
 
     @property
-    def members_(self):
-        """Trained networks as data."""
-        return list(self.fitted_.draws.members)
-
-    @property
     def index_(self):
         """Indices that predictions average over."""
         return self.fitted_.draws.index

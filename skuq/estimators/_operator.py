@@ -218,6 +218,11 @@ class OperatorRegressor(UncertaintyRegressor):
         raise NotImplementedError
 
     @property
+    def members_(self):
+        """Trained networks as data."""
+        return list(self.fitted_.draws.members)
+
+    @property
     def noise_std_(self):
         """Standard deviation of the noise."""
         spread = self.fitted_.spread
@@ -233,7 +238,7 @@ class OperatorRegressor(UncertaintyRegressor):
     @property
     def n_parameters_(self):
         """Number of trained parameters."""
-        return sum(len(member.weights) for member in self.fitted_.draws.members)
+        return sum(len(member.weights) for member in self.members_)
 
     def score(self, X, y, sample_weight=None):
         """Compute the coefficient of determination of the mean, weighted by each value's variance.

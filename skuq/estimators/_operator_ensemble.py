@@ -255,8 +255,3 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         size = max(1, round(self.bootstrap * job.n_functions))
         chosen = generator(job.entropy, "bootstrap", k).permutation(job.n_functions)[:size]
         return np.isin(np.arange(job.n_functions), chosen)
-
-    @property
-    def members_(self):
-        """Trained networks as data."""
-        return list(self.fitted_.draws.members)
