@@ -63,13 +63,13 @@ class Dense:
         g = np.exp(rng.normal(*_LOG_FACTOR, self.n_units))
         return [kernel / g, bias, g]
 
-    def kernel(self, xp, weights):
+    def kernel(self, weights):
         """Compute the kernel (.., n_inputs, n_units)."""
         return weights[0] * weights[2][..., None, :] if self.factorized else weights[0]
 
     def __call__(self, space: Namespace, weights, x):
         """Apply the layer: (.., N, n_inputs) to (.., N, n_units)."""
-        y = space.xp.matmul(x, self.kernel(space.xp, weights)) + weights[1][..., None, :]
+        y = space.xp.matmul(x, self.kernel(weights)) + weights[1][..., None, :]
         return space.activation(self.activation)(y)
 
 
@@ -180,16 +180,28 @@ class OperatorNetwork:
 
     def __call__(self, space: Namespace, weights, x):
         """Compute raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
-        xp, weights = space.xp, iter(weights)
-        u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
+        xp = space.xp
+        raw, beta, hidden, _ = self._run(
+            xp, weights, x, lambda layer, own, value: layer(space, own, value)
+        )
+        queries = tile_columns(xp, x[..., self.n_inputs :], self.latent)
+        return raw, xp.concatenate([beta, hidden, queries], axis=-1)
+
+    def _run(self, xp, weights, x, apply):
+        """Run the network on rows [u, y], where ``apply(layer, weights, value)`` runs a layer.
+
+        Returns raw outputs, the latent vector, the last hidden layer, and the phases of the
+        Fourier features (or None).
+        """
+        weights, phase = iter(weights), None
+        beta, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
         encoder, decoder = self._layers
 
-        def apply(layer, value):
-            return layer(space, [next(weights) for _ in layer.shapes], value)
+        def run(layer, value):
+            return apply(layer, [next(weights) for _ in layer.shapes], value)
 
-        beta = u
         for layer in encoder:
-            beta = apply(layer, beta)
+            beta = run(layer, beta)
         if self._has_frequencies:
             phase = xp.matmul(y, next(weights))
             value = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=-1)
@@ -199,9 +211,8 @@ class OperatorNetwork:
             if self.decoder == "split" or k == 0:
                 own = beta[..., k * self._chunk : (k + 1) * self._chunk]
                 value = xp.concatenate([value, own], axis=-1)
-            value = apply(layer, value)
-        features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
-        return apply(decoder[-1], value), features
+            value = run(layer, value)
+        return run(decoder[-1], value), beta, value, phase
 
     def tangents(self, space: Namespace, weights, directions, x, n_queries: int = 1):
         """Compute raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions.
@@ -216,7 +227,7 @@ class OperatorNetwork:
         def apply(layer, value, tangent):
             own = [next(weights) for _ in layer.shapes]
             change = [next(directions) for _ in layer.shapes]
-            kernel, d_kernel = layer.kernel(xp, own), change[0]
+            kernel, d_kernel = layer.kernel(own), change[0]
             if layer.factorized:
                 d_kernel = change[0] * own[2] + own[0] * change[2][:, None, :]
             before = xp.matmul(value, kernel) + own[1]
@@ -256,32 +267,15 @@ class OperatorNetwork:
         Without a member axis.
         """
         encoder, decoder = self._layers
-        weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
         # For each layer: the layer, its variables, its input, and the input of its activation.
         trace: list[Any] = []
 
-        def apply(layer, value):
-            own = [next(weights) for _ in layer.shapes]
-            before = value @ layer.kernel(np, own) + own[1]
+        def apply(layer, own, value):
+            before = value @ layer.kernel(own) + own[1]
             trace.append((layer, own, value, before))
             return ARRAYS.activation(layer.activation)(before)
 
-        # Forwards, as in `__call__`.
-        beta = u
-        for layer in encoder:
-            beta = apply(layer, beta)
-        value = tile_columns(np, y, self._chunk)
-        if self._has_frequencies:
-            phase = y @ next(weights)
-            value = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
-        first_width = value.shape[1]
-        for k, layer in enumerate(decoder[:-1]):
-            if self.decoder == "split" or k == 0:
-                own = beta[:, k * self._chunk : (k + 1) * self._chunk]
-                value = np.concatenate([value, own], axis=1)
-            value = apply(layer, value)
-        raw = apply(decoder[-1], value)
-
+        raw, beta, _, phase = self._run(np, weights, x, apply)
         # Backwards: `d` (n_raw, N, width) is the derivative with respect to a layer's output.
         d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
         d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
@@ -293,7 +287,7 @@ class OperatorNetwork:
                 d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
                 d = d[..., :width]
         if self._has_frequencies:
-            half = first_width // 2
+            y, half = x[:, self.n_inputs :], self._n_frequencies
             blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
         d = d_beta
         for k in reversed(range(len(encoder))):
@@ -391,7 +385,7 @@ def _backward(traced, d):
     blocks = [(ones, d), (value, d * weights[2] if layer.factorized else d)]
     if layer.factorized:
         blocks.insert(0, (ones, (value @ weights[0]) * d))
-    return d @ layer.kernel(np, weights).T, blocks
+    return d @ layer.kernel(weights).T, blocks
 
 
 def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
