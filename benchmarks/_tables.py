@@ -2,11 +2,10 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
+from _stored import STORED, matches
 
-STORED = Path(__file__).parent / "results"
 TABLES = {}
 
 
@@ -23,7 +22,7 @@ def stored(name):
 
 def records(file, /, **key):
     """The stored records with these values."""
-    return [r for r in stored(file) if all(r.get(k) == v for k, v in key.items())]
+    return [r for r in stored(file) if matches(r, key)]
 
 
 def values(rows, column):

@@ -34,7 +34,8 @@ import numpy as np
 from _bo_loops import FEWER_RUNS, FIELD_DRAWS, FIELD_RESTARTS, LOOPS, Part, rounded, search
 from _bo_loops import settings_of as loop_settings
 from _bo_problems import coarse_cells, has_brusselator
-from nomu import CELL, RESULTS, is_cell, mean_cell, print_table, read, save
+from _stored import STORED, read
+from nomu import CELL, is_cell, mean_cell, print_table, save
 
 from skuq.plotting import RegretDisplay
 
@@ -317,7 +318,7 @@ def parsed():
         if arguments.results_dir is None:
             arguments.results_dir = Path(tempfile.mkdtemp(prefix="skuq-bo-"))
     if arguments.results_dir is None:
-        arguments.results_dir = RESULTS
+        arguments.results_dir = STORED
     needed = set(arguments.only) & {"pollutants", "parallel"}
     needed |= {"brusselator_authors"} & set(arguments.functions or ())
     if arguments.data_dir is None and needed and arguments.runs != 0:

@@ -29,7 +29,8 @@ import numpy as np
 from _bo_field import BESIDE_TORCH, REQUIREMENTS
 from _bo_loops import matern, rounded
 from _bo_suite_problems import TASKS, design, why_not
-from nomu import RESULTS, is_cell, print_table, read, save
+from _stored import STORED, read
+from nomu import is_cell, print_table, save
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
 from skuq.bayesopt import BayesianOptimizer
@@ -265,7 +266,7 @@ def parsed():
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--runs", type=int, help="seeds of each; 0 prints what has been run")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     cache = Path.home() / ".cache" / "skuq-benchmarks"
     parser.add_argument("--cache-dir", type=Path, default=cache)
     parser.add_argument("--environments", type=Path, default=cache / "environments")

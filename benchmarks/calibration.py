@@ -13,7 +13,6 @@ Results are added to ``benchmarks/results/calibration.json``; stored runs are no
 """
 
 import argparse
-import json
 import warnings
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +20,7 @@ from typing import ClassVar
 import joblib
 import numpy as np
 import pandas as pd
+from _stored import STORED, read, write
 from sklearn.model_selection import KFold
 
 from skuq import (
@@ -31,7 +31,7 @@ from skuq import (
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import coverage_score, gaussian_nll_loss
 
-RESULTS = Path(__file__).parent / "results" / "calibration.json"
+RESULTS = STORED / "calibration.json"
 METHODS = ("plain", "scale", "isotonic", "conformal")
 SETS = ("concrete", "energy", "bike 2011", "bike 2012")
 
@@ -140,7 +140,7 @@ def main():
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
-    records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    records = read(RESULTS)
     jobs = [
         ("scale", kind, split, None)
         for split in range(5)
@@ -166,7 +166,7 @@ def main():
         )
         if method == METHODS[-1]:  # the last that calibrates these folds
             Remembered.fits.clear()
-        RESULTS.write_text(json.dumps(records, indent=0))
+        write(RESULTS, records, by_line=True)
         print(kind, name, split, method, found, flush=True)
     summary(records)
 

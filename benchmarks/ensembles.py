@@ -16,12 +16,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, matches, read, write
 from published import TABLE_I
 from uci_regression import scores
 
 import skuq
 
-RESULTS = Path(__file__).parent / "results" / "ensembles.json"
+RESULTS = STORED / "ensembles.json"
 METHODS = {
     "deep ensemble": "DeepEnsembleRegressor",
     "hyper ensemble": "HyperDeepEnsembleRegressor",
@@ -79,16 +80,16 @@ def main():
             settings[name] = ast.literal_eval(value)
         except ValueError:
             settings[name] = value
-    records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    records = read(RESULTS)
     for dataset in [] if arguments.summary else arguments.dataset:
         for method in arguments.method:
             for split in arguments.splits:
                 key = {"dataset": dataset, "method": method, "split": split, "settings": settings}
-                if any(all(r[k] == v for k, v in key.items()) for r in records):
+                if any(matches(record, key) for record in records):
                     continue
                 outcome = run(arguments.data_dir, dataset, split, method, settings)
                 records.append(key | outcome)
-                RESULTS.write_text(json.dumps(records, indent=1) + "\n")
+                write(RESULTS, records)
     print_table(records)
 
 

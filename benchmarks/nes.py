@@ -24,7 +24,6 @@ tabular; it takes some 50 MB a search.
 """
 
 import argparse
-import json
 import os
 import time
 from functools import cached_property
@@ -34,6 +33,7 @@ import joblib
 import numpy as np
 import sklearn
 from _nes_data import DATASETS, NATURAL, shifted_sets, split
+from _stored import STORED, read, write
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -49,7 +49,6 @@ from skuq.metrics import (
     oracle_nll_loss,
 )
 
-RESULTS = Path(__file__).parent / "results"
 PARTS = ("tabular", "both", "shift", "peers", "large")
 SIZES = (3, 5, 10)  # M
 METHODS = ("NES-RE", "NES-RS", "DeepEns (RS)", "DeepEns + ES", "HyperEns")
@@ -292,10 +291,6 @@ def run(part, dataset, seed, arguments):
     }
 
 
-def read(path):
-    return json.loads(path.read_text()) if path.exists() else []
-
-
 def is_cell(record, *cell):
     return tuple(record[k] for k in CELL) == cell
 
@@ -309,10 +304,7 @@ def save(path, record):
     """Beside what others have saved in the meantime; a record of the same cell is replaced."""
     cell = [record[k] for k in CELL]
     records = [r for r in read(path) if not is_cell(r, *cell)] + [record]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
-    os.replace(temporary, path)
+    write(path, records, by_line=True)
 
 
 def mean_error(values, digits=4, scale=1):
@@ -458,7 +450,7 @@ def summary(records, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--pools", type=Path)
     parser.add_argument("--only", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--datasets", nargs="+", default=DATASETS, choices=DATASETS)

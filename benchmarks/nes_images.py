@@ -17,14 +17,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, read
 from nes import (
-    RESULTS,
     SIZES,
     log_likelihood,
     mean_error,
     pool_proba,
     print_table,
-    read,
     save,
     scores,
 )
@@ -167,7 +166,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--n-trials", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--n-jobs", type=int)

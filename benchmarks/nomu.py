@@ -23,7 +23,6 @@ there is. Only solar, uci and uci_gap need data.
 
 import argparse
 import fcntl
-import json
 import os
 from pathlib import Path
 
@@ -42,8 +41,8 @@ from _nomu_runs import (
     settings_of,
     variants,
 )
+from _stored import STORED, read, write
 
-RESULTS = Path(__file__).parent / "results"
 CELL = ("part", "dataset", "method", "seed", "settings")  # what tells records apart
 NAMES = {
     "nomu": "NOMU",
@@ -60,10 +59,6 @@ METRICS = {"auc": "AUC", "nll_min": "NLL_min"}
 N_BOOTSTRAP, MIN_RUNS = 2000, 5  # fewer runs tell nothing of significance
 
 
-def read(path):
-    return json.loads(path.read_text()) if path.exists() else []
-
-
 def is_cell(record, *cell):
     return tuple(record[k] for k in CELL) == cell
 
@@ -76,9 +71,7 @@ def save(path, record):
         fcntl.flock(folder, fcntl.LOCK_EX)
         cell = [record[k] for k in CELL]
         records = [r for r in read(path) if not is_cell(r, *cell)] + [record]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
-        os.replace(temporary, path)
+        write(path, records, by_line=True)
     finally:
         os.close(folder)  # and with it the lock
 
@@ -426,7 +419,7 @@ PRINTERS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--results-dir", type=Path, default=RESULTS)
+    parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--functions", nargs="+", help="functions or data sets of these names")
     parser.add_argument("--methods", nargs="+", choices=(*METHODS, GAPS))

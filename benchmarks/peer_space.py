@@ -10,7 +10,6 @@ they like, so the trials are not the same. Writes ``benchmarks/results/peer_spac
 """
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
@@ -19,11 +18,12 @@ for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREAD
     os.environ[name] = "1"
 
 import numpy as np  # noqa: E402
+from _stored import STORED, write  # noqa: E402
 from uci_regression import scores  # noqa: E402
 
 from skuq import AutoDEUQRegressor  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "peer_space.json"
+RESULTS = STORED / "peer_space.json"
 DEEPHYPER_TRIALS_A_MINUTE = 23.0
 
 
@@ -80,7 +80,7 @@ def main():
             f"{search}: {rate:.0f} trials a minute, {rate / DEEPHYPER_TRIALS_A_MINUTE:.1f} times "
             f"DeepHyper's; NLL {outcome['nll']:.2f}, RMSE {outcome['rmse']:.2f}"
         )
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    write(RESULTS, results)
 
 
 if __name__ == "__main__":

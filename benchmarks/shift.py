@@ -18,13 +18,13 @@ Results are added to ``benchmarks/results/shift.json``; stored parts are not run
 """
 
 import argparse
-import json
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _stored import STORED, read, write
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -48,7 +48,7 @@ from skuq.metrics import ece_loss, gaussian_nll_loss, ood_auroc_score
 from skuq.predictive import CategoricalMixture
 from skuq.tables import TablePreprocessor
 
-RESULTS = Path(__file__).parent / "results" / "shift.json"
+RESULTS = STORED / "shift.json"
 METHODS = ("scale", "isotonic", "conformal")
 DELAYS = {"day": 24, "week": 168, "month": None, "never": 10**9}
 KINDS = ("boosting", "tabular ensemble")
@@ -328,7 +328,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
-    records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    records = read(RESULTS)
     done = {(r["part"], r["name"], r["split"]) for r in records}
     warnings.simplefilter("ignore", SmallValidationWarning)
     for part in [] if arguments.summary else arguments.only:
@@ -338,7 +338,7 @@ def main():
                 continue
             found = run(arguments.data_dir, name, split)
             records.append({"part": part, "name": name, "split": split, "found": rounded(found)})
-            RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
+            write(RESULTS, records, by_line=True)
     summary(records)
 
 

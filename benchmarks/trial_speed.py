@@ -20,8 +20,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, read, write
 
-RESULTS = Path(__file__).parent / "results" / "trial_speed.json"
+RESULTS = STORED / "trial_speed.json"
 ONE_THREAD = {
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
@@ -221,10 +222,8 @@ def main():
             f"with discarding: {min(rivals) / discarding:.1f}; best validation loss "
             f"{best_loss(found):.4f}, without discarding {best_loss(results['skuq'][1]):.4f}"
         )
-    RESULTS.parent.mkdir(exist_ok=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known["tiers" if arguments.tiers else "against fit"] = record
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    part = "tiers" if arguments.tiers else "against fit"
+    write(RESULTS, {**read(RESULTS, dict), part: record})
 
 
 if __name__ == "__main__":

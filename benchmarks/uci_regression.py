@@ -15,14 +15,13 @@ not repeated, so a long benchmark can go on in the next sitting. `--summary` onl
 """
 
 import argparse
-import json
-import os
 import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from _stored import STORED, add, read
 from published import MEASURED, TABLE_I
 from scipy.stats import rankdata
 
@@ -31,7 +30,7 @@ from skuq.ensembles import select_greedy, select_top
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import coverage_score, crps_loss, gaussian_nll_loss
 
-RESULTS = Path(__file__).parent / "results" / "uci_regression.json"
+RESULTS = STORED / "uci_regression.json"
 
 
 def scores(distribution, y):
@@ -90,17 +89,6 @@ def run(data, split, seed, settings):
             "top": reselected(model, X[test], y[test], select_top),
         },
     }
-
-
-def load():
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
-def save(records):
-    temporary = RESULTS.with_suffix(".tmp")
-    RESULTS.parent.mkdir(exist_ok=True)
-    temporary.write_text(json.dumps(records, indent=1) + "\n")
-    os.replace(temporary, RESULTS)
 
 
 def matching(records, protocol, dataset, settings):
@@ -175,8 +163,7 @@ def main():
     for dataset in arguments.dataset:
         data = np.load(arguments.data_dir / "uci_regression" / f"{dataset}.npz")
         for split, seed in [] if arguments.summary else runs:
-            records = load()
-            known = matching(records, arguments.protocol, dataset, settings)
+            known = matching(read(RESULTS), arguments.protocol, dataset, settings)
             if any((r["split"], r["seed"]) == (split, seed) for r in known):
                 continue
             record = {
@@ -187,8 +174,8 @@ def main():
                 "settings": settings,
                 **run(data, split, seed, settings),
             }
-            save([*load(), record])
-        known = matching(load(), arguments.protocol, dataset, settings)
+            add(RESULTS, record)
+        known = matching(read(RESULTS), arguments.protocol, dataset, settings)
         shown = [r for r in known if (r["split"], r["seed"]) in runs]
         if shown:
             print_table(dataset, shown)
