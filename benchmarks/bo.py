@@ -34,8 +34,8 @@ import numpy as np
 from _bo_loops import FEWER_RUNS, FIELD_DRAWS, FIELD_RESTARTS, LOOPS, Part, rounded, search
 from _bo_loops import settings_of as loop_settings
 from _bo_problems import coarse_cells, has_brusselator
-from _stored import STORED, read
-from nomu import CELL, is_cell, mean_cell, print_table, save
+from _stored import STORED, add, read
+from nomu import CELL, is_cell, mean_cell, print_table
 
 from skuq.plotting import RegretDisplay
 
@@ -90,13 +90,14 @@ def run_missing(path, part, dataset, method, seed, arguments):
     if part == "operator":
         if record is None:
             found = operator.judge(dataset, method, seed, arguments)
-            save(path, dict(zip(CELL, cell)) | {k: rounded(v) for k, v in found.items()})
+            record = dict(zip(CELL, cell)) | {k: rounded(v) for k, v in found.items()}
+            add(path, record, CELL)
             print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
         return
     n_steps = PARTS[part].steps if arguments.steps is None else arguments.steps
     found = None
     for found in search(part, dataset, method, seed, n_steps, arguments, record):
-        save(path, dict(zip(CELL, cell)) | found)
+        add(path, dict(zip(CELL, cell)) | found, CELL)
         if arguments.verbose:
             seconds = time.perf_counter() - started
             n, best = len(found["values"]), np.nanmin(found["values"])

@@ -29,8 +29,8 @@ import numpy as np
 from _bo_field import BESIDE_TORCH, REQUIREMENTS
 from _bo_loops import matern, rounded
 from _bo_suite_problems import TASKS, design, why_not
-from _stored import STORED, read
-from nomu import is_cell, print_table, save
+from _stored import STORED, add, read
+from nomu import CELL, is_cell, print_table
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
 from skuq.bayesopt import BayesianOptimizer
@@ -212,7 +212,7 @@ def run(path, name, method, seed, arguments):
                 "seconds": seconds,
                 "versions": getattr(search, "versions", {}),
             }
-            save(path, record)
+            add(path, record, CELL)
     finally:
         search.close()
     best = min(value for _, value in evaluations)
@@ -221,11 +221,8 @@ def run(path, name, method, seed, arguments):
 
 def note_absent(path, method, reason):
     """Record that a rival cannot be run here."""
-    save(
-        path,
-        {"part": "absent", "dataset": "", "method": method, "seed": 0, "settings": {}}
-        | {"reason": reason},
-    )
+    cell = {"part": "absent", "dataset": "", "method": method, "seed": 0, "settings": {}}
+    add(path, cell | {"reason": reason}, CELL)
     print(f"NOT RUN: {method}: {reason}", flush=True)
 
 

@@ -166,7 +166,7 @@ def main():
         )
         if method == METHODS[-1]:  # the last that calibrates these folds
             Remembered.fits.clear()
-        write(RESULTS, records, by_line=True)
+        write(RESULTS, records)
         print(kind, name, split, method, found, flush=True)
     summary(records)
 

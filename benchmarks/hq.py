@@ -559,7 +559,7 @@ def main():
             print(f"deslib: skipped, with scikit-learn {sklearn.__version__}: {error}")
             skipped.add(part)
             continue
-        write(RESULTS, records, by_line=True)
+        write(RESULTS, records)
     print_tables(records, arguments.only)
     if arguments.plot:
         plot(arguments.data_dir, arguments.plot)

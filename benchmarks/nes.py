@@ -33,7 +33,7 @@ import joblib
 import numpy as np
 import sklearn
 from _nes_data import DATASETS, NATURAL, shifted_sets, split
-from _stored import STORED, read, write
+from _stored import STORED, add, read
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -300,13 +300,6 @@ def is_complete(record):
     return {*METHODS_OF.get(record["part"], ())} <= {*record.get("methods", ())}
 
 
-def save(path, record):
-    """Beside what others have saved in the meantime; a record of the same cell is replaced."""
-    cell = [record[k] for k in CELL]
-    records = [r for r in read(path) if not is_cell(r, *cell)] + [record]
-    write(path, records, by_line=True)
-
-
 def mean_error(values, digits=4, scale=1):
     values = scale * np.asarray(values, float)
     if len(values) == 1:
@@ -474,7 +467,7 @@ def main():
         if known and not arguments.redo:
             continue
         print(f"{part} {dataset} {seed}", flush=True)
-        save(path, run(part, dataset, seed, arguments))
+        add(path, run(part, dataset, seed, arguments), CELL)
     summary(read(path), arguments)
 
 

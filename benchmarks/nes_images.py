@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _stored import STORED, read
+from _stored import STORED, add, read
 from nes import (
+    CELL,
     SIZES,
     log_likelihood,
     mean_error,
     pool_proba,
     print_table,
-    save,
     scores,
 )
 
@@ -134,7 +134,7 @@ def run(arguments):
         record = {"part": "images", "dataset": name, "seed": arguments.seed, "settings": settings}
         record |= {"seconds": round(seconds), "networks": n_networks}
         record["severities"] = judge(models, parts, chooses)
-        save(arguments.path, record)
+        add(arguments.path, record, CELL)
         print(name, {s: v[str(max(SIZES))]["nll"] for s, v in record["severities"].items()})
 
     if not {"NES-RS", "DeepEns (RS)"} <= done:

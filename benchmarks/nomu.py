@@ -22,8 +22,6 @@ there is. Only solar, uci and uci_gap need data.
 """
 
 import argparse
-import fcntl
-import os
 from pathlib import Path
 
 import _nomu_published as published
@@ -41,7 +39,7 @@ from _nomu_runs import (
     settings_of,
     variants,
 )
-from _stored import STORED, read, write
+from _stored import STORED, add, read
 
 CELL = ("part", "dataset", "method", "seed", "settings")  # what tells records apart
 NAMES = {
@@ -63,19 +61,6 @@ def is_cell(record, *cell):
     return tuple(record[k] for k in CELL) == cell
 
 
-def save(path, record):
-    """Beside what another process may be saving; a record of the same cell is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        cell = [record[k] for k in CELL]
-        records = [r for r in read(path) if not is_cell(r, *cell)] + [record]
-        write(path, records, by_line=True)
-    finally:
-        os.close(folder)  # and with it the lock
-
-
 def run_missing(path, part, dataset, seed, arguments):
     """All methods of one run that are not known yet, each saved as it comes."""
     wanted = {m: settings_of(part, m, arguments) for m in methods_of(part, arguments)}
@@ -95,7 +80,7 @@ def run_missing(path, part, dataset, seed, arguments):
     for method, found in outcomes:
         rounded = {k: v if isinstance(v, list) else float(f"{v:.7g}") for k, v in found.items()}
         cell = (part, dataset, method, seed, settings_of(part, method, arguments))
-        save(path, dict(zip(CELL, cell)) | rounded)
+        add(path, dict(zip(CELL, cell)) | rounded, CELL)
         print(f"{part} {dataset} {seed} {method}: {found['seconds']:.1f} s", flush=True)
 
 

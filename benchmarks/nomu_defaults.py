@@ -94,7 +94,7 @@ def run_missing(path, arguments):
                     continue
                 found = run(method, function, seed)
                 rounded = {name: float(f"{value:.6g}") for name, value in found.items()}
-                write(path, [*others, key | rounded], by_line=True)
+                write(path, [*others, key | rounded])
                 print(f"{function} {seed} {method}: {found['nll']:.2f}", flush=True)
 
 

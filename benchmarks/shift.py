@@ -338,7 +338,7 @@ def main():
                 continue
             found = run(arguments.data_dir, name, split)
             records.append({"part": part, "name": name, "split": split, "found": rounded(found)})
-            write(RESULTS, records, by_line=True)
+            write(RESULTS, records)
     summary(records)
 
 

@@ -158,7 +158,7 @@ def main():
                     arguments.catalog_dir,
                 )
                 # Others may have been added meanwhile.
-                add(RESULTS, {**key, **found}, by_line=True)
+                add(RESULTS, {**key, **found})
                 records = read(RESULTS)
                 print(json.dumps({**key, "nll": found["nll"]}), flush=True)
 
