@@ -1,4 +1,4 @@
-"""Helpers for the tables of docs/results/: stored records, cells, Markdown."""
+"""Helpers for tables: stored records, cells, and Markdown for docs/results/ or plain text."""
 
 import json
 from functools import cache
@@ -75,3 +75,11 @@ def markdown(head, rows):
     lines = [head, ["---"] * len(head), *rows]
     text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+
+
+def print_table(title, heads, rows, first=16):
+    """Rows of texts; the first of each is its name."""
+    print(f"\n{title}")
+    widths = [max(map(len, texts)) + 2 for texts in zip(*(row[1:] for row in [heads, *rows]))]
+    for name, *texts in [heads, *rows]:
+        print(f"{name:{first}s}" + "".join(f"{t:>{w}s}" for t, w in zip(texts, widths)))

@@ -35,7 +35,8 @@ from _bo_loops import FEWER_RUNS, FIELD_DRAWS, FIELD_RESTARTS, LOOPS, Part, roun
 from _bo_loops import settings_of as loop_settings
 from _bo_problems import coarse_cells, has_brusselator
 from _stored import STORED, add, read
-from nomu import CELL, is_cell, mean_cell, print_table
+from _tables import print_table
+from nomu import CELL, is_cell, mean_cell
 
 from skuq.plotting import RegretDisplay
 

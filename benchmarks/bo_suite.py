@@ -30,7 +30,8 @@ from _bo_field import BESIDE_TORCH, REQUIREMENTS
 from _bo_loops import matern, rounded
 from _bo_suite_problems import TASKS, design, why_not
 from _stored import STORED, add, read
-from nomu import CELL, is_cell, print_table
+from _tables import print_table
+from nomu import CELL, is_cell
 
 from skuq import DeepEnsembleRegressor, NEONRegressor, NOMURegressor
 from skuq.bayesopt import BayesianOptimizer

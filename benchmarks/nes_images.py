@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 from _stored import STORED, add, read
+from _tables import mean_error
 from nes import (
     CELL,
     SIZES,
     log_likelihood,
-    mean_error,
     pool_proba,
-    print_table,
+    print_columns,
     scores,
 )
 
@@ -152,13 +152,13 @@ def summary(records):
         columns = {"": [r["dataset"] for r in records]}
         for size in SIZES:
             cells = [r["severities"][severity][str(size)] for r in records]
-            columns[f"NLL M={size}"] = [mean_error([cell["nll"]]) for cell in cells]
+            columns[f"NLL M={size}"] = [mean_error([cell["nll"]], 4) for cell in cells]
         for name in ("error", "ece", "average", "oracle", "disagreement", "entropy", "entropy_ood"):
             if name in cells[0]:
-                columns[name] = [mean_error([cell[name]]) for cell in cells]
+                columns[name] = [mean_error([cell[name]], 4) for cell in cells]
         columns["trained"] = [str(r["networks"]) for r in records]
         columns["seconds"] = [str(r["seconds"]) for r in records]
-        print_table(f"severity {severity}; from `error` on M = {max(SIZES)}", columns)
+        print_columns(f"severity {severity}; from `error` on M = {max(SIZES)}", columns)
 
 
 def main():

@@ -40,6 +40,7 @@ from _nomu_runs import (
     variants,
 )
 from _stored import STORED, add, read
+from _tables import print_table
 
 CELL = ("part", "dataset", "method", "seed", "settings")  # what tells records apart
 NAMES = {
@@ -154,14 +155,6 @@ def mean_cell(values, digits=2):
     """Mean and half of the 95 % normal interval."""
     half = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     return f"{values.mean():.{digits}f}±{half:.{digits}f}"
-
-
-def print_table(title, heads, rows, first=16):
-    """Rows of texts; the first of each is its name."""
-    print(f"\n{title}")
-    widths = [max(map(len, texts)) + 2 for texts in zip(*(row[1:] for row in [heads, *rows]))]
-    for name, *texts in [heads, *rows]:
-        print(f"{name:{first}s}" + "".join(f"{t:>{w}s}" for t, w in zip(texts, widths)))
 
 
 def print_toy(part, records, arguments):
