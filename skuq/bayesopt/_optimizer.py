@@ -16,11 +16,16 @@ from skuq.bayesopt._acquisition import Acquisition
 from skuq.bayesopt._constraints import Constraints
 from skuq.bayesopt._design import initial_points
 from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits, SearchSettings
+from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, Fits
 from skuq.bayesopt._loop import run_loop
 from skuq.bayesopt._records import OptimizationResult, Run
 from skuq.bayesopt._results import ResultLog
-from skuq.bayesopt._settings import check_changes, check_same_domain, check_settings
+from skuq.bayesopt._settings import (
+    SearchSettings,
+    check_changes,
+    check_same_domain,
+    check_settings,
+)
 from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 
 _KIND = "Bayesian optimisation"  # of saved files

@@ -17,11 +17,12 @@ from skuq._seeds import generator
 from skuq._warnings import warn_user
 from skuq.bayesopt._constraints import MeritObjective, joined, merit_units, merits
 from skuq.bayesopt._domain import SMALL_DOMAIN
-from skuq.bayesopt._fit import Fits, SearchSettings, Surrogates, derived_seed
+from skuq.bayesopt._fit import Fits, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
 from skuq.bayesopt._records import StepRecord
 from skuq.bayesopt._results import Results
+from skuq.bayesopt._settings import SearchSettings
 
 # Distances in unit coordinates of D columns, in units of sqrt(D).
 _SAME = 1e-6  # points that are nearer count as one

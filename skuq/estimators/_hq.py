@@ -319,28 +319,33 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 f"`estimators` must hold at least two classifiers to make a team. Got {len(pool)}."
             )
         for name, model in pool.items():
-            if not is_classifier(model):
-                raise ValueError(
-                    f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
-                    '`AutoDEUQRegressor(selection="hq")`.'
-                )
-            if self.voting == "soft" and not hasattr(model, "predict_proba"):
-                raise ValueError(
-                    f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
-                    "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
-                    "`voting='hard'` or 'majority'."
-                )
-            if sample_weight is not None and self.cv != "prefit":
-                check_takes_weights(model, f"Estimator {name!r}")
-            if self.cv == "prefit":
-                try:
-                    check_is_fitted(model)
-                except NotFittedError as error:
-                    raise NotFittedError(
-                        f"With cv='prefit' every estimator must be fitted, and {name!r} is not. "
-                        "Fit it, or use another `cv`."
-                    ) from error
+            self._check_model(name, model, sample_weight)
         return pool
+
+    def _check_model(self, name, model, sample_weight):
+        """Raise an error if a model of the pool cannot vote, or be fitted as `cv` asks."""
+        if not is_classifier(model):
+            raise ValueError(
+                f"Estimator {name!r} must be a classifier. Got {model!r}. For regression see "
+                '`AutoDEUQRegressor(selection="hq")`.'
+            )
+        if self.voting == "soft" and not hasattr(model, "predict_proba"):
+            raise ValueError(
+                f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "
+                "Wrap it in `sklearn.calibration.CalibratedClassifierCV`, or use "
+                "`voting='hard'` or 'majority'."
+            )
+        if self.cv != "prefit":
+            if sample_weight is not None:
+                check_takes_weights(model, f"Estimator {name!r}")
+            return
+        try:
+            check_is_fitted(model)
+        except NotFittedError as error:
+            raise NotFittedError(
+                f"With cv='prefit' every estimator must be fitted, and {name!r} is not. "
+                "Fit it, or use another `cv`."
+            ) from error
 
     def _pool_predictions(self, pool, X, y, sample_weight):
         """Predict codes (M, n) or probabilities (M, n, C) by models not fitted on these rows."""
