@@ -16,6 +16,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from _data import uci
 from _stored import STORED, matches, read, write
 from published import TABLE_I
 from uci_regression import scores
@@ -32,16 +33,14 @@ COLUMNS = ("nll", "rmse", "coverage_90", "seconds")
 
 
 def run(data_dir, dataset, split, method, settings):
-    data = np.load(data_dir / "uci_regression" / f"{dataset}.npz")
-    train, test = data["train_idx"][split], data["test_idx"][split]
+    X, y, X_test, y_test = uci(data_dir, dataset, split)
     estimator = getattr(skuq, METHODS[method])(random_state=split, **settings)
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", skuq.exceptions.SmallValidationWarning)
-        estimator.fit(data["X"][train], data["y"][train])
+        estimator.fit(X, y)
     seconds = time.perf_counter() - started
-    distribution = estimator.predict_distribution(data["X"][test])
-    return {**scores(distribution, data["y"][test]), "seconds": seconds}
+    return {**scores(estimator.predict_distribution(X_test), y_test), "seconds": seconds}
 
 
 def cell(values):

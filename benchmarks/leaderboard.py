@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _data import bike, uci
 from _field import METHODS as RIVALS
 from _field import REQUIREMENTS
 from _stored import STORED, add, matches, read
@@ -72,15 +73,11 @@ def regression_data(data_dir, name, split):
         order = np.random.RandomState(split).permutation(len(X))
         train, test = order[: int(0.9 * len(X))], order[int(0.9 * len(X)) :]
     elif name == "bike":
-        frame = pd.read_csv(data_dir / "tabular" / "bike_sharing_hour.csv.gz")
-        y = np.log1p(frame["cnt"].to_numpy(float))
-        X = frame.drop(columns=["instant", "dteday", "casual", "registered", "cnt"])
-        X, first = X.to_numpy(float), int(0.8 * len(frame))
-        train, test = np.arange(first), np.arange(first, len(frame))  # later times
+        X, counts, _ = bike(data_dir)
+        y, first = np.log1p(counts), int(0.8 * len(X))
+        train, test = np.arange(first), np.arange(first, len(X))  # later times
     else:
-        data = np.load(data_dir / "uci_regression" / f"{name}.npz")
-        X, y = data["X"], data["y"].ravel()
-        train, test = data["train_idx"][split], data["test_idx"][split]
+        return uci(data_dir, name, split)
     return X[train], y[train], X[test], y[test]
 
 

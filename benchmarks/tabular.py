@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _data import uci
 from _stored import STORED, add, matches, read
 from published import MEASURED
 from scipy.stats import rankdata
@@ -104,12 +105,6 @@ def once(key, run):
 
 def known(**key):
     return [r for r in read(RESULTS) if matches(r, key)]
-
-
-def uci(data_dir, name, split):
-    data = np.load(data_dir / "uci_regression" / f"{name}.npz")
-    X, y, train, test = data["X"], data["y"].ravel(), data["train_idx"], data["test_idx"]
-    return X[train[split]], y[train[split]], X[test[split]], y[test[split]]
 
 
 def judged(distribution, y):

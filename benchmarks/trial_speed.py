@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from _data import uci
 from _stored import STORED, read, write
 
 RESULTS = STORED / "trial_speed.json"
@@ -45,10 +46,9 @@ def trials(n_trials):
 def training_data(data_dir):
     from skuq.tables import Scaling, TargetScaling, TrainingData, split_rows
 
-    data = np.load(data_dir / "uci_regression" / "concrete.npz")
-    rows = data["train_idx"][0]
-    X, y = data["X"][rows], data["y"][rows][:, None]
-    train, valid = split_rows(len(rows), 1 / 3, np.random.default_rng(0))
+    X, y, *_ = uci(data_dir, "concrete", 0)
+    y = y[:, None]
+    train, valid = split_rows(len(X), 1 / 3, np.random.default_rng(0))
     inputs, targets = Scaling().fit(X[train]), TargetScaling().fit(y[train])
     parts = [
         (inputs.transform(X[part]), targets.forward(y[part]), np.ones(len(part)))
