@@ -73,9 +73,9 @@ class Run:
     @classmethod
     def take_from(cls, settings: dict[str, Any]) -> Run:
         """Make a run of the entries of `to_dict`, and remove these from `settings`."""
-        run = cls(**{own.name: settings.pop(own.name) for own in fields(cls)})
-        run.history = [StepRecord(**record) for record in run.history]
-        return run
+        own = {part.name: settings.pop(part.name) for part in fields(cls)}
+        own["history"] = [StepRecord(**record) for record in own["history"]]
+        return cls(**own)
 
 
 @dataclass(frozen=True, eq=False)
