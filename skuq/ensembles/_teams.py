@@ -194,6 +194,7 @@ def soft_vote_accuracy(
 
     def won_weight(teams: np.ndarray) -> np.ndarray:
         """Sum the weights of the contested rows that each team gets right."""
+        # Sums of the members' probabilities, (n_teams, C, n), without an axis of members.
         total = proba[teams[:, 0]]
         for member in teams.T[1:]:
             total += proba[member]

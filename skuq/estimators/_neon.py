@@ -8,13 +8,14 @@ from numbers import Integral, Real
 import numpy as np
 
 from skuq import training
+from skuq._checks import first_true
 from skuq._params import HasMethods, Interval, StrOptions
 from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.estimators._neon_conditioned import train_conditioned
 from skuq.estimators._neon_paper import paper_settings
 from skuq.estimators._network_estimator import check_units, completed
-from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor, first_true
+from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._operator_widths import fit_widths
 from skuq.fitted._given_base import GivenBase
@@ -294,10 +295,6 @@ class NEONRegressor(OperatorRegressor):
         """
         return cls(**{**paper_settings(name), **changes})
 
-    def _learns_noise(self, n_functions):
-        # A given model has seen the functions that an EpiNet would leave out.
-        return self.pretrained is None and super()._learns_noise(n_functions)
-
     def _check_parameters(self, learns_noise):
         super()._check_parameters(learns_noise)
         for name in ("build_base", "output_map"):
@@ -313,12 +310,6 @@ class NEONRegressor(OperatorRegressor):
                 "`refine=True` changes base networks only, and is not possible with a trained "
                 f"EpiNet. Got epistemic={self.epistemic!r}."
             )
-
-    def _conflicts_with_refine(self, learns_noise):
-        return {
-            "`pretrained`": self.pretrained is not None,
-            **super()._conflicts_with_refine(learns_noise),
-        }
 
     def _conflicts_with_conditioning(self):
         """List what a conditioned prior is not possible with, and whether it is set."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skuq._checks import first_true
 from skuq._warnings import warn_user
 from skuq.estimators._nomu_fit import is_noiseless
 from skuq.exceptions import SmallValidationWarning
@@ -43,6 +44,24 @@ def check_parameters(model) -> None:
     if model.pretrained is not None and (model.noise == "learned" or model.build_f is not None):
         raise ValueError(
             "`pretrained` gives the prediction: it excludes noise='learned' and `build_f`."
+        )
+    if model.refine:
+        _check_refine(model)
+
+
+def _check_refine(model):
+    """Raise ValueError unless f can be refined."""
+    conflicts = {
+        f"noise={model.noise!r}": not is_noiseless(model),
+        "early_stopping=True": model.early_stopping is True,
+        "connect_gradient=True": model.connect_gradient,
+        "`pretrained`": model.pretrained is not None,
+        "`build_f`": model.build_f is not None,
+    }
+    if reason := first_true(conflicts):
+        raise ValueError(
+            "`refine=True` makes the mean interpolate data without noise, before r is trained. It "
+            f"is not possible with {reason}. Set noise=0.0 and leave the others at their defaults."
         )
 
 

@@ -6,11 +6,13 @@ Notation: n functions, q query points, m components.
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
+from skuq._checks import first_true
 from skuq._params import Interval, StrOptions, fit_context
 from skuq._seeds import draw_entropy
 from skuq.estimators._api import UncertaintyRegressor, forget_fit
@@ -70,6 +72,9 @@ class OperatorRegressor(UncertaintyRegressor):
 
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
     __metadata_request__predict = {"query_points": None}
+
+    #: Given model, if a subclass accepts one.
+    pretrained: Any = None
 
     @fit_context(prefer_skip_nested_validation=True)
     @tells_callbacks
@@ -138,11 +143,13 @@ class OperatorRegressor(UncertaintyRegressor):
             self.output_map,
             standardize=bool(self.standardize),
             by_column=self.standardize == "columns" or self.query_points is None,
+            narrow_constants=self.pretrained is None,
         )
 
     def _learns_noise(self, n_functions):
         """Tell whether functions are left out to learn the noise."""
-        is_asked = isinstance(self.noise, str) and self.loss != "nll"
+        # A given model has seen the functions that would be left out.
+        is_asked = isinstance(self.noise, str) and self.loss != "nll" and self.pretrained is None
         return is_asked and n_functions >= FEWEST_FUNCTIONS
 
     def _check_parameters(self, learns_noise):
@@ -165,6 +172,7 @@ class OperatorRegressor(UncertaintyRegressor):
         return {
             f"loss={self.loss!r}": self.loss in ("huber", "nll"),
             "`output_map`": self.output_map is not None,
+            "`pretrained`": self.pretrained is not None,
             "`build_base`": self.build_base is not None,
             f"noise={self.noise!r}": is_noisy,
         }
@@ -262,11 +270,6 @@ class OperatorRegressor(UncertaintyRegressor):
             sample_weight=sample_weight,
             multioutput="variance_weighted",
         )
-
-
-def first_true(conditions: dict[str, bool]) -> str | None:
-    """Find the name of the first condition that holds; None if none does."""
-    return next((name for name, holds in conditions.items() if holds), None)
 
 
 def _spread(widths, job, targets):
