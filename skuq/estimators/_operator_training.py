@@ -112,12 +112,12 @@ class OperatorTraining:
             report=report,
             **fields,
         )
-        if not self.refine:
-            return members
+        return self._refined(members, splits) if self.refine else members
+
+    def _refined(self, members, splits):
+        """Refine the members that converged, each on its training rows."""
+        rows = [slice(None)] * len(members) if splits is None else [own for own, _ in splits]
         data = self.data
-        rows: list = [slice(None)] * n_members
-        if splits is not None:
-            rows = [own for own, _ in splits]
         return [
             member
             if isinstance(member, FloatingPointError)
