@@ -168,7 +168,8 @@ class FittedOperator:
         if self.given is not None or self.spread is not None:
             # The centre is the mean over the fit's own indices, also for draws of other indices.
             own = self.draws.index
-            centre = (loc if index is own else self._standardised(rows, own)[0]).mean(axis=0)
+            is_own = np.array_equal(index, own)
+            centre = (loc if is_own else self._standardised(rows, own)[0]).mean(axis=0)
             loc = loc - centre
             if self.spread is not None:
                 # Factors of the query points repeat, since rows list all of them for each input.

@@ -75,8 +75,8 @@ class NomuHead:
     def row_loss(self, y, raw, settings):
         """Compute term (b), pi_sqr * r**2, of each row (..,); `settings` holds `pi_sqr`.
 
-        With two sides it is that of Eq. 63, the squared distances of both bounds to y. Where f
-        is not part of the network, y must be the error of f, y - f.
+        With two sides it is term (b) of Definition C.1, the squared distances of both bounds to y.
+        Where f is not part of the network, y must be the error of f, y - f.
         """
         from skuq.backend import ops
 

@@ -9,7 +9,7 @@ from skuq import backend
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._builders import refuse_model
 from skuq.networks._plan import make_plan
-from skuq.networks._rebuild import rebuild
+from skuq.networks._rebuild import check_rebuild
 
 
 def build_checked(
@@ -96,7 +96,7 @@ def _check_rebuilt(model: Any, source: str) -> None:
     if make_plan(model.to_json()) is not None:
         return
     try:
-        rebuild(model.to_json())
+        check_rebuild(model)
     except Exception as error:
         raise SearchSpaceError(
             f"{source} returned a model that cannot be rebuilt from its configuration "
