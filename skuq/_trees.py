@@ -20,7 +20,10 @@ _LONG = 4096  # characters of a string that gets a member of its own
 
 
 class _Place:
-    """Place of a part in its tree; ``str(place)`` is a path for people, made on demand."""
+    """Place of a part in its tree; ``str(place)`` is a path for people, made on demand.
+
+    The path has ``.key`` for an attribute of an object, and ``[key]`` for an item of a container.
+    """
 
     __slots__ = ("attribute", "key", "parent")
 
@@ -165,8 +168,8 @@ def _refuse_constant(text):
 class TreeDecoder:
     """Decode JSON to a tree, checking every part."""
 
-    def __init__(self, members, restore):
-        self.members, self.restore = members, restore
+    def __init__(self, files, restore):
+        self.files, self.restore = files, restore  # the files of the archive: {name: bytes}
         self.arrays, self.objects, self.texts = {}, {}, {}  # decoded, by index
         self.stored = []  # object arrays as JSON
 
@@ -179,7 +182,7 @@ class TreeDecoder:
             raise FileFormatError("its tree has no list of object arrays")
         tree = self.decode(document["tree"], kind, 0)
         n_used = len(self.arrays) + len(self.texts)
-        if n_used != len(self.members) - 2 or len(self.objects) != len(self.stored):
+        if n_used != len(self.files) - 2 or len(self.objects) != len(self.stored):
             raise FileFormatError("it holds arrays or texts that belong to nothing")
         return tree
 
@@ -232,12 +235,15 @@ class TreeDecoder:
         return decoded
 
     def _object(self, value, where, depth):
+        """Decode an object; `restore` makes it from the name of its class and its state."""
         name, state = value["name"], value["state"]
         if type(name) is not str:
             raise FileFormatError(f"{where} has no name of a class")
         if self.restore is None:
-            raise FileFormatError(f"{where} is an object ({name[:100]!r}); none are read here")
-        if type(state) is dict and "@" not in state:
+            raise FileFormatError(
+                f"{where} is an object ({name[:100]!r}), which is not allowed here"
+            )
+        if type(state) is dict and "@" not in state:  # attributes by name
             state = self._fields(state, where, depth, attribute=True)
         else:
             state = self.decode(state, where, depth)
@@ -265,19 +271,19 @@ class TreeDecoder:
 
     def _array(self, value, where, depth):
         index = value["index"]
-        if type(index) is not int or f"arrays/{index}.npy" not in self.members:
+        if type(index) is not int or f"arrays/{index}.npy" not in self.files:
             raise FileFormatError(f"{where} is an array that is not there")
         if index not in self.arrays:
-            self.arrays[index] = array_of(self.members[f"arrays/{index}.npy"], where)
+            self.arrays[index] = array_of(self.files[f"arrays/{index}.npy"], where)
         return self.arrays[index]
 
     def _text(self, value, where, depth):
         index = value["index"]
-        if type(index) is not int or f"texts/{index}.txt" not in self.members:
+        if type(index) is not int or f"texts/{index}.txt" not in self.files:
             raise FileFormatError(f"{where} is a text that is not there")
         if index not in self.texts:
             try:
-                self.texts[index] = bytes(self.members[f"texts/{index}.txt"]).decode()
+                self.texts[index] = bytes(self.files[f"texts/{index}.txt"]).decode()
             except UnicodeDecodeError as error:
                 raise FileFormatError(f"{where} is no text ({error})") from error
         return self.texts[index]

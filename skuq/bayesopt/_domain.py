@@ -123,13 +123,15 @@ class Domain:
         return X
 
     def encode(self, X) -> np.ndarray:
-        """Encode points (n, d) for a surrogate: (n, D)."""
-        # One-hot columns of a category, and every other column as it is.
+        """Encode points (n, d) for a surrogate: (n, D).
+
+        A categorical column holds codes, which become one-hot columns. Others stay as they are.
+        """
         parts = [
-            np.eye(len(own))[X[:, column].astype(int)]
+            np.eye(len(encoded))[X[:, column].astype(int)]
             if column in self.categories
             else X[:, column, None]
-            for column, own in enumerate(self._columns)
+            for column, encoded in enumerate(self._columns)
         ]
         return np.hstack(parts)
 

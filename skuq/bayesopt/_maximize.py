@@ -299,9 +299,13 @@ def _finite(negative):
 
 
 def _direct(task, u, n_restarts, given):
-    """Run DIRECT with the settings of NOMU's code; it takes no starts."""
+    """Run DIRECT with the settings of NOMU's code; return all points it has evaluated.
+
+    It takes no starts: of u only the number of columns counts, and `n_restarts` and `given` are
+    ignored.
+    """
     function = acquisition_of(task)
-    found = []  # all evaluated points: the best may be an excluded one
+    found = []  # all evaluated points, since the best may be an excluded one
 
     def negative(point):
         value = function(point[None])[0]

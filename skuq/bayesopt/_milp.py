@@ -158,7 +158,7 @@ def maximize_readout(
             if exclude is not None
             else f"The solver finds no point in the bounds ({result.message})."
         )
-    candidates = _screened(bounds, is_integer, one_hot, exclude)
+    candidates = _draw_candidates(bounds, is_integer, one_hot, exclude)
     if result.x is not None:
         candidates = np.vstack([programme.inputs(result.x), candidates])
     if not len(candidates):
@@ -327,8 +327,8 @@ class _Programme:
         self._blocks.append((columns, matrix, lower, upper))
 
 
-def _screened(bounds, is_integer, one_hot, exclude):
-    """Draw random points of the domain (n, d), without the excluded ones."""
+def _draw_candidates(bounds, is_integer, one_hot, exclude):
+    """Draw points of the domain (n, d), always the same ones, without those to exclude."""
     rng = np.random.default_rng(0)
     low, high = bounds.T
     points = low + (high - low) * rng.random((_N_SCREENED, len(low)))

@@ -678,14 +678,16 @@ class BayesianOptimizer:
         return cls.from_state(_archive.read(path, kind=_KIND), estimator, **changes)
 
     def _check_batch(self, q, step):
-        if step.takes_batches and q > step.posterior.n_draws:
+        """Raise ValueError if a step cannot propose q points at once; warn if they are many."""
+        n_draws = step.posterior.n_draws
+        if step.takes_batches and q > n_draws:
             raise ValueError(
-                f"`q` must not be larger than the number of draws, {step.posterior.n_draws}, among "
-                f"which a batch shares the best. Got {q}."
+                f"`q` must not be larger than the number of draws, {n_draws}: each draw counts for "
+                f"the point that is best in it, so that some points would count for none. Got {q}."
             )
         if q > _LARGE_BATCH:
             warn_user(
-                f"q={q} points at once are hard to place well together: above {_LARGE_BATCH} "
+                f"q={q} points at once are hard to optimise jointly: above {_LARGE_BATCH} "
                 "consider several batches.",
             )
 

@@ -168,15 +168,20 @@ class Step:
         return Proposal(x, float(self._value(x, raised)), raised, n_doublings)
 
     def _with_predictions(self, X, fits: Fits) -> Step:
-        """Make a step whose results include the mean predictions at points (k, d)."""
-        encoded, own = self.domain.encode(X), self.surrogates.constraint_posteriors
+        """Make the step that takes the mean predictions at points (k, d) for their results.
+
+        Its surrogates are fitted to the results and these predictions ("kriging believer"), and
+        the points are pending.
+        """
+        encoded, posteriors = self.domain.encode(X), self.surrogates.constraint_posteriors
         outputs = self.surrogates.posterior(encoded).mean(axis=0)
-        measured = {name: posterior(encoded).mean(axis=0) for name, posterior in own.items()}
+        predicted = {name: draw(encoded).mean(axis=0) for name, draw in posteriors.items()}
         values = np.asarray(self._signed(outputs), dtype="float64")
-        constraints = self._settings.constraints.of_outputs(outputs, measured)
+        constraints = self._settings.constraints.of_outputs(outputs, predicted)
         results = self.results.with_results(X, outputs, values, constraints)
+        # The last fit stays that to the results of evaluations only.
         surrogates = fits.surrogates(self._settings, results, keep=False)
-        pending = np.unique(np.vstack([self.pending, X]), axis=0)
+        pending = np.unique(np.vstack([self.pending, X]), axis=0)  # X may be pending already
         return Step(surrogates, self._settings, self._signed, results, pending)
 
     @property

@@ -57,7 +57,7 @@ class InterferometerRuns(NamedTuple):
         Their images in 0 to 255, float32: queries and components as in
         ``make_operator_problem("interferometer")``.
     all_inputs : ndarray of shape (5, 100, 4)
-        All that was asked for; the first 15 are the initial design.
+        All inputs that were evaluated; the first 15 are the initial design.
     best_values : ndarray of shape (5, 86)
         The best visibility so far, from the initial design on.
 
@@ -80,7 +80,9 @@ class InterferometerRuns(NamedTuple):
 
 
 def load_interferometer(path):
-    """Functions and results of the problem "interferometer".
+    """Load published runs of Bayesian optimisation on the problem "interferometer".
+
+    There are 5 runs, each with an initial design of 15 inputs and their 16 images.
 
     Parameters
     ----------
@@ -97,7 +99,7 @@ def load_interferometer(path):
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it has not the arrays above in their shapes.
+        If the file does not have these arrays in their published shapes.
 
     See Also
     --------
@@ -138,7 +140,7 @@ def load_interferometer(path):
         images = stored["s_init"].astype("float32")
         return InterferometerRuns(
             stored["u_init"].astype("float64"),
-            np.moveaxis(images, 2, -1).reshape(5, 15, -1, 16),
+            np.moveaxis(images, 2, -1).reshape(5, 15, -1, 16),  # frames last, pixels in one axis
             stored["u_all"].astype("float64"),
             -stored["best_so_far"].astype("float64"),  # stored as what is to be minimised
         )

@@ -97,10 +97,11 @@ def _read_columns(path, names) -> list[np.ndarray]:
         raise ValueError(
             f"{path} must have {_N_YEARS} rows, the years 1610 to 2000. Got {len(rows)}."
         )
-    return [_numbers(path, name, [row[name] for row in rows]) for name in names]
+    return [_parse_column(path, name, [row[name] for row in rows]) for name in names]
 
 
-def _numbers(path, name, texts) -> np.ndarray:
+def _parse_column(path, name, texts) -> np.ndarray:
+    """Convert the texts of a file's column to finite numbers, or raise ValueError."""
     try:
         values = np.array(texts, dtype=float)
     except (TypeError, ValueError):

@@ -193,7 +193,7 @@ def diversity_score(
         generalised diversity. "bd", "kw" and "gd" are one minus the measure, so that low means
         diverse for all.
     teams : sequence of sequences of int, optional
-        Teams to score, as lists of model numbers. By default one team of all models.
+        Teams to score, as lists of model indices. By default one team of all models.
     on : {"correctness", "labels"}, default="correctness"
         Ratings compared by "ck" and "fk": right or wrong, as in the paper, or the labels
         themselves, as in its released code. The other measures use correctness only.

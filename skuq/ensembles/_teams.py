@@ -73,7 +73,7 @@ def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
             or members.max() >= n_models
         ):
             raise ValueError(
-                "A team must be two or more distinct model numbers in "
+                "A team must be two or more distinct model indices in "
                 f"0..{n_models - 1}. Got {team!r}."
             )
         checked.append(np.sort(members).astype(int))

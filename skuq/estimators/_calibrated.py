@@ -99,12 +99,12 @@ class CalibratedUncertainty:
         return self
 
     def recalibrate(self, X_target, *, classifier=None):
-        """Calibrate for a population with other inputs, without its truths.
+        """Calibrate for a population with other inputs, without its targets.
 
-        Calibration rows are weighted by the density of the target population divided by their own.
-        Classifiers that separate the two samples estimate this ratio. The result is right if only
-        the inputs have shifted, and y depends on them as before. It replaces what
-        `partial_calibrate` has learnt.
+        Calibration rows are weighted by the density of the target population divided by that of
+        the calibration population. Classifiers that separate the two samples estimate this ratio.
+        The result is right if only the inputs have shifted, and y depends on them as before. It
+        replaces what `partial_calibrate` has learnt.
 
         Parameters
         ----------

@@ -384,7 +384,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             return np.log(self.predict_proba(X))
 
     def transform(self, X):
-        """Return the predictions of the members of the team.
+        """Predict with each member of the selected team, as features for another model.
 
         Parameters
         ----------
@@ -481,12 +481,14 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
 
 def _check_classes(pool, y, prefit):
-    """Labels (C,), which every model knows.
+    """Check that all fitted models have the same classes, and return these (C,).
+
+    They are the classes of y or, if all models are fitted already, those of the first model.
 
     Raises
     ------
     ValueError
-        If fitted models know different classes, or y has classes they do not know.
+        If a fitted model has other classes, or y has a single one.
     """
     fixed = {n: m for n, m in pool.items() if prefit or isinstance(m, FrozenEstimator)}
     classes = np.unique(y)

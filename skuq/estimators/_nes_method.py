@@ -25,7 +25,7 @@ _IMAGE_EPOCHS = 100  # the paper's
 _TABLE_EPOCHS = 30, 100
 _ENOUGH_STEPS = 500  # optimiser steps of a training; small tables need more epochs for them
 
-_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")  # values of `vary`
+_VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")
 
 _BASELINES = {
     "deep-ensemble": {"vary": "initialisation", "selection": "top"},
@@ -119,21 +119,24 @@ class NeuralEnsembleSearch(SearchMethod):
         n_steps = -(-n_train // recipe.batch_size)
         return int(np.clip(-(-_ENOUGH_STEPS // n_steps), *_TABLE_EPOCHS)), None
 
-    def _pinned(self):
-        """Return the decisions, restricted to one value if they do not vary."""
-        own, decisions = self.estimator, self.estimator.decisions_
-        architecture = dict(own.fixed_architecture or {})
-        hyperparameters = dict(own.fixed_hyperparameters or {})
-        if own.vary in _ONE_ARCHITECTURE:
+    def _fix_decisions(self):
+        """Return the decisions, with one value for those that the user gives or `vary` leaves out.
+
+        Of the latter, the value is the default.
+        """
+        estimator, decisions = self.estimator, self.estimator.decisions_
+        architecture = dict(estimator.fixed_architecture or {})
+        hyperparameters = dict(estimator.fixed_hyperparameters or {})
+        if estimator.vary in _VARY_WITH_ONE_ARCHITECTURE:
             architecture = {**decisions.architecture.default(), **architecture}
-        if own.vary in ("architecture", "initialisation"):
+        if estimator.vary in ("architecture", "initialisation"):
             hyperparameters = {**decisions.hyperparameters.default(), **hyperparameters}
         return pin(decisions, architecture, hyperparameters)
 
     def proposer(self, space, held_out):
         """Make the proposer of the strategy: random search, or evolution by ensembles."""
-        own, pinned = self.estimator, self._pinned()
-        both = pinned.architecture + pinned.hyperparameters
+        own, decisions = self.estimator, self._fix_decisions()
+        both = decisions.architecture + decisions.hyperparameters
         if both.size == 1:
             return Fixed(both.default())
         p, m = ensemble_population(own.n_trials, own.population_size, own.n_parents)
@@ -148,18 +151,18 @@ class NeuralEnsembleSearch(SearchMethod):
         clean, *shifted = held_out.sets
         sets = {"clean": [clean], "shift": shifted[-1:], "both": [clean, *shifted[-1:]]}
         criteria = [_Criterion(self._statistics, part) for part in sets[own.evolve_on]]
-        mutation = Mutation(*pinned, getattr(space, "mutate", None))
+        mutation = Mutation(*decisions, getattr(space, "mutate", None))
         return EnsembleEvolution(both.sample, mutation, criteria, p, m)
 
     def trial_entropy(self, entropy):
-        if self.estimator.vary not in _ONE_ARCHITECTURE:
+        if self.estimator.vary not in _VARY_WITH_ONE_ARCHITECTURE:
             return entropy
         # A baseline has the same split of the rows as its search, and other networks.
         return int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
 
     def is_stackable(self, proposer):
         known = not isinstance(proposer, EnsembleEvolution)
-        return known and self.estimator.vary in _ONE_ARCHITECTURE
+        return known and self.estimator.vary in _VARY_WITH_ONE_ARCHITECTURE
 
     # -------------------------------------------------------------- selection
 

@@ -1,4 +1,8 @@
-"""Choice of NOMU's readout: c, l_min, l_max and the noise's factor, by held-out likelihood."""
+"""Choose NOMU's readout by the likelihood of held-out rows.
+
+The readout maps the raw uncertainty r to standard deviations. Its parameters are c, l_min, l_max
+and a factor of the noise.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ _L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood doe
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
-def is_to_choose(model) -> bool:
-    """Whether any parameter of the readout is to be chosen."""
+def chooses_readout(model) -> bool:
+    """Tell whether c, l_min or l_max is left to be chosen on held-out rows."""
     return any(value in _CHOICES for value in (model.c, model.l_min, model.l_max))
 
 
@@ -34,7 +38,7 @@ def check_parameters(model) -> None:
     _check_readout(model)
     if (isinstance(model.cv, Integral) or model.cv == "gaps") and not model.refit:
         raise ValueError("`cv` trains on parts of the rows only: it needs refit=True.")
-    trains_mean = is_to_choose(model) and model.pretrained is None
+    trains_mean = chooses_readout(model) and model.pretrained is None
     if model.early_stopping is True and model.connect_gradient and trains_mean:
         raise ValueError(
             "`early_stopping` trains f before r, and connect_gradient=True needs them to "

@@ -13,11 +13,11 @@ from skuq.estimators._nomu_choice import (
     Evidence,
     check_parameters,
     choose_readout,
-    is_to_choose,
+    chooses_readout,
     warn_of_few_rows,
 )
 from skuq.estimators._nomu_fit import Job, NomuTrainer, is_noiseless
-from skuq.estimators._nomu_folds import MIN_ROWS_TO_STOP_EARLY, training_parts
+from skuq.estimators._nomu_folds import training_parts
 from skuq.fitted import FittedNomu
 from skuq.fitted._nomu import GivenMean, KnownNoise, Readout
 from skuq.tables import (
@@ -28,6 +28,8 @@ from skuq.tables import (
     read_rows,
     read_validation_rows,
 )
+
+_MIN_ROWS_TO_STOP_EARLY = 100  # with early_stopping="auto"
 
 
 class NomuData(NamedTuple):
@@ -57,9 +59,11 @@ class NomuData(NamedTuple):
 def fit_side_by_side(models, X, y, sample_weight, validation_data, groups) -> None:
     """Fit models that differ only in the parameters that `NOMURegressor.fit_many` allows.
 
-    Either all of them choose a readout or none does. They get their fitted attributes at the end.
+    The readout (c, l_min and l_max) turns the raw uncertainty r into standard deviations. Either
+    all models choose it on held-out rows or none does. Their fitted attributes are set at the end,
+    so that an error leaves every model unfitted.
     """
-    first, chooses = models[0], is_to_choose(models[0])
+    first, chooses = models[0], chooses_readout(models[0])
     for model in models:
         check_parameters(model)
     data = _read(first, X, y, sample_weight, validation_data, groups, chooses)
@@ -72,6 +76,7 @@ def fit_side_by_side(models, X, y, sample_weight, validation_data, groups) -> No
     with training_progress(first.verbose) as progress:
         trained = iter(trainer.train(sum(jobs_of_models, []), progress.epochs))
         networks_of_models = [[next(trained) for _ in jobs] for jobs in jobs_of_models]
+        # Without a refit, a model has a single network: on all rows, or on those of one split.
         final_jobs = [jobs[0] for jobs in jobs_of_models]
         final = [networks[0] for networks in networks_of_models]
         # With validation data given, a model has trained on all rows already.
@@ -130,7 +135,7 @@ def _make_trainer(model, data: NomuData) -> NomuTrainer:
         given.check(data.rows.X.shape[1], names)
     stops_early = model.early_stopping
     if stops_early == "auto":
-        enough = len(data.rows.X) >= MIN_ROWS_TO_STOP_EARLY
+        enough = len(data.rows.X) >= _MIN_ROWS_TO_STOP_EARLY
         stops_early = enough and not model.connect_gradient and not is_noiseless(model)
     noise = None
     if model.noise is not None and not isinstance(model.noise, str):
@@ -143,7 +148,7 @@ def _make_trainer(model, data: NomuData) -> NomuTrainer:
         given=given,
         noise=noise,
         source=_artificial_source(model, data.inputs),
-        stops_early=stops_early and is_to_choose(model) and given is None,
+        stops_early=stops_early and chooses_readout(model) and given is None,
         validation=data.validation,
     )
 

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from skuq import backend
 from skuq._registry import saved_as
 from skuq.fitted._protocol import check_pretrained
-from skuq.networks._nomu import entering
+from skuq.networks._nomu import inputs_of_last_layers
 from skuq.tables import FunctionInputs
 
 
@@ -102,7 +102,11 @@ class GivenBase:
     @functools.cached_property
     def _hidden_model(self) -> Any:
         """The model up to the inputs of its last layer of weights; None if it has none."""
-        seen = [tensor for tensor in entering(self.model.outputs[0]) if len(tensor.shape) == 2]
+        seen = [
+            tensor
+            for tensor in inputs_of_last_layers(self.model.outputs[0])
+            if len(tensor.shape) == 2
+        ]
         return backend.keras.Model(self.model.inputs, seen) if seen else None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
     if network.given is not None or plans is None or not inputs.scales_only:
 
         def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
-            distribution = fitted.distribution_of_numbers(inputs.encode_array(X))
+            distribution = fitted.distribution_of_encoded(inputs.encode_array(X))
             return _predicted_draws(distribution, indices, output_shape)
 
         return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)

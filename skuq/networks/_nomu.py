@@ -93,12 +93,13 @@ class NomuHead:
         """Compute term (c), pi_exp * exp(-c_exp * r), of each artificial input (..,)."""
         from skuq.backend import ops
 
-        steep = settings["c_exp"][..., None] * self.split(raw)[1]
-        if self.stable:  # Eq. 55, raised by 1 below 0, where it is then continuous
-            u = ops.exp(-ops.maximum(steep, 0.0)) - ops.minimum(steep, 0.0)
+        _, r = self.split(raw)
+        scaled = settings["c_exp"][..., None] * r
+        if self.stable:  # Eq. 55, plus 1 for negative r, so that it is continuous at 0
+            term = ops.exp(-ops.maximum(scaled, 0.0)) - ops.minimum(scaled, 0.0)
         else:
-            u = ops.exp(-steep)
-        return settings["pi_exp"] * ops.sum(u, axis=-1)
+            term = ops.exp(-scaled)
+        return settings["pi_exp"] * ops.sum(term, axis=-1)
 
 
 def exponential_readout(raw, l_min, l_max, xp=np):
@@ -197,8 +198,12 @@ def build_nomu(
 
 
 def _layers_to_join(hidden, n_joins, connect_layers):
-    """Choose f's last `connect_layers` hidden layers, the one for r's output layer first."""
-    if connect_layers == 1 and not hidden:  # f is linear, or shows no vector
+    """Choose which of f's hidden layers are joined to layers of r.
+
+    These are the last `connect_layers` of `hidden`, f's hidden layers with vectors as outputs. The
+    first of the result is joined to r's output layer, the next to r's last hidden layer, and so on.
+    """
+    if connect_layers == 1 and not hidden:  # the default, for an f without such layers
         return []
     most = min(len(hidden), n_joins)
     if connect_layers > most:
@@ -289,17 +294,18 @@ def _build_checked(name, build, input_shape, n_outputs):
 
 
 def _copy(model, x, prefix=_MEAN, frozen=False):
-    """Copy a model's layers; return its output for x, and its hidden layers from first to last.
+    """Copy a model's layers; return its output for x, and the outputs of its hidden layers.
 
-    The copies have names of their own. Frozen copies have the model's weights too, and neither
-    dropout nor noise.
+    The hidden layers are in order, from the first on. Copies have names of their own and are drawn
+    anew, without the model's weights. Frozen copies keep the weights, and have neither dropout nor
+    noise.
     """
     output = _Copy(prefix, frozen).apply(model, x)
-    hidden, seen = [], entering(output)
-    # Go back layer by layer; a value without weights before it is the (rescaled) input.
-    while len(seen) == 1 and len(seen[0].shape) == 2 and entering(seen[0]):
-        hidden.insert(0, seen[0])
-        seen = entering(seen[0])
+    hidden, before = [], inputs_of_last_layers(output)
+    # Go back layer by layer, up to a tensor that no layer with weights has made: the input.
+    while len(before) == 1 and len(before[0].shape) == 2 and inputs_of_last_layers(before[0]):
+        hidden.insert(0, before[0])
+        before = inputs_of_last_layers(before[0])
     return output, hidden
 
 
@@ -403,8 +409,8 @@ def _frozen_features(model, scale, offset, inputs, sample):
     return features
 
 
-def entering(output) -> list:
-    """List the inputs of the last layers with weights before an output."""
+def inputs_of_last_layers(output) -> list:
+    """List the inputs of those layers with weights that come last before an output."""
     found: dict[int, Any] = {}
     waiting = [output]
     while waiting:

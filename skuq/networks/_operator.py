@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from skuq._registry import saved_as
-from skuq.networks._nomu import entering
+from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan import ARRAYS, Namespace
 from skuq.networks._rebuild import rebuild
 
@@ -416,7 +416,9 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     if not model.trainable_variables:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     rows = keras.Input((n_inputs + n_queries,), name="rows")
-    features = [tensor for tensor in entering(model.outputs[0]) if len(tensor.shape) == 2]
+    features = [
+        tensor for tensor in inputs_of_last_layers(model.outputs[0]) if len(tensor.shape) == 2
+    ]
     base = keras.Model(model.inputs, [model.outputs[0], *features], name="base")
     parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])
     parts = parts if isinstance(parts, list | tuple) else [parts]

@@ -153,14 +153,14 @@ class TabularSpace:
         return self.n_rows or len(self.x)
 
     @cached_property
-    def _numbers(self):
+    def _numeric_columns(self):
         """Columns with more than two values: an embedding of others would add no information."""
         between = ((self.x > self.x.min(axis=0)) & (self.x < self.x.max(axis=0))).any(axis=0)
         return [int(k) for k in np.flatnonzero(between) if k not in self.categories]
 
     def _embedding(self, configuration):
         """Make the settings of the configuration's `NumericEmbedding`, or None."""
-        kind, columns = configuration["embedding"], self._numbers
+        kind, columns = configuration["embedding"], self._numeric_columns
         if kind == "none" or not columns:
             return None
         settings = {"kind": kind, "dim": configuration["embedding_dim"], "columns": columns}
@@ -179,7 +179,7 @@ class TabularSpace:
             all_steps = _STEPS_OF_MANY + _MORE_STEPS * n_rows
         # Factors of the learning rate, by layer.
         factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]
-        if configuration["embedding"] != "none" and self._numbers:
+        if configuration["embedding"] != "none" and self._numeric_columns:
             factors.insert(0, ("embedding", 0.1))
         return {
             "optimizer": "adam",

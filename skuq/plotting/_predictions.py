@@ -59,7 +59,7 @@ def member_predictions(estimator, X) -> np.ndarray:
 
 
 def catalog_of(estimator):
-    """Return the catalog of an estimator's search, also if it is inside a pipeline."""
+    """Return the catalog of an estimator's search, also inside a pipeline or `GridSearchCV`."""
     while not hasattr(estimator, "catalog_"):
         inside = getattr(estimator, "best_estimator_", None)
         inside = estimator[-1] if isinstance(estimator, Pipeline) else inside
@@ -73,7 +73,7 @@ def catalog_of(estimator):
 
 
 def check_pit(pit) -> np.ndarray:
-    """Check one or more numbers in [0, 1], and return them as one row."""
+    """Check one or more numbers in [0, 1], and return them as a 1-d array."""
     values = np.asarray(pit, dtype=float).ravel()
     if not len(values) or not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f"`pit` must be one or more numbers in [0, 1]. Got {pit!r}.")

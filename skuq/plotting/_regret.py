@@ -153,10 +153,12 @@ class RegretDisplay(Display):
         return self
 
     def _caption(self, average, interval):
-        counts = sorted({len(np.atleast_2d(curve)) for curve in self.curves.values()})
-        if counts == [1]:
+        """Describe how curves of several seeds are averaged; None if each has a single seed."""
+        counts = {len(np.atleast_2d(curve)) for curve in self.curves.values()}
+        if counts == {1}:
             return None
-        seeds = f"{'-'.join(map(str, counts))} seeds"
+        least, most = min(counts), max(counts)
+        seeds = f"{most} seeds" if least == most else f"{least} to {most} seeds"
         if average == "mean":
             return f"mean of {seeds}, {interval:.0%} confidence"
         return f"median of {seeds}, band holds {interval:.0%} of them"

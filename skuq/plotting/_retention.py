@@ -129,7 +129,7 @@ class RetentionDisplay(Display):
     def plot(
         self, ax=None, *, bounds=True, line_kwargs=None, random_kwargs=None, oracle_kwargs=None
     ):
-        """Draw the curve between its bounds.
+        """Draw the curve beside those of a random order and of an oracle.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class RetentionDisplay(Display):
         (self.line_,) = ax.plot(retained, left, **style("line", defaults, line_kwargs))
         self.random_ = self.oracle_ = None
         if bounds:
-            self._draw_bounds(ax, left[-1], errors, random_kwargs, oracle_kwargs)
+            self._draw_references(ax, left[-1], errors, random_kwargs, oracle_kwargs)
         ax.set(
             xlabel="share of rows predicted, most certain first",
             ylabel=with_unit(f"{self.error_name}, others exact", self.unit),
@@ -167,12 +167,13 @@ class RetentionDisplay(Display):
         legend(ax, loc="upper left")
         return self
 
-    def _draw_bounds(self, ax, mean, errors, random_kwargs, oracle_kwargs):
-        # The bounds depend on the model's errors, so they have the colour of its curve.
-        bound = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
-        defaults = {**bound, "linestyle": ":", "label": "random order"}
+    def _draw_references(self, ax, mean, errors, random_kwargs, oracle_kwargs):
+        """Draw the curves that reject rows in random order, and by their true errors."""
+        # They depend on the model's errors, so they have the colour of its curve.
+        reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
+        defaults = {**reference, "linestyle": ":", "label": "random order"}
         (self.random_,) = ax.plot([0, 1], [0, mean], **style("line", defaults, random_kwargs))
-        defaults = {**bound, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
+        defaults = {**reference, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
         (self.oracle_,) = ax.plot(
             *error_retention_curve(errors, errors), **style("line", defaults, oracle_kwargs)
         )

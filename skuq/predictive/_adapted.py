@@ -31,16 +31,18 @@ _NODE_WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
 def normal_scores(base: Any, y: np.ndarray) -> np.ndarray:
     """Compute the normal scores (n[, m]) of y under a distribution.
 
-    Beyond 6 they grow by 1 with each standard deviation of the row.
+    Scores beyond -6 and 6 are extrapolated: they grow by 1 with each standard deviation of the
+    row's distribution.
     """
     level = base.cdf(y)
     scores = special.ndtri(np.clip(level, _EDGE, 1 - _EDGE))
-    outside = np.sign(level - 0.5) * ((level < _EDGE) | (level > 1 - _EDGE))
-    if outside.any():
+    # 1 above the largest score, -1 below the smallest one, 0 between.
+    side = np.sign(level - 0.5) * ((level < _EDGE) | (level > 1 - _EDGE))
+    if side.any():
         low, high = base.inverse_cdf(_as_column([_EDGE, 1 - _EDGE], y.ndim))
-        with np.errstate(over="ignore"):  # an infinite score is further out than any other
-            beyond = np.maximum(np.where(outside > 0, y - high, low - y) / base.std, 0)
-        scores = scores + np.where(outside == 0, 0.0, np.copysign(beyond, outside))
+        with np.errstate(over="ignore"):  # a score may be infinite
+            distance = np.maximum(np.where(side > 0, y - high, low - y) / base.std, 0)
+        scores = scores + np.where(side == 0, 0.0, np.copysign(distance, side))
     return scores
 
 

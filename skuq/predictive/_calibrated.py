@@ -152,18 +152,24 @@ class RecalibratedMixture(_Calibrated):
 
 
 def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute first and second moments about the mean between knots, (n_cells, n[, m]) each."""
+    """Integrate y - mean and its square over each cell between two knots (n_knots, n[, m]).
+
+    The integrals are weighted by the mixture's density, and have shape (n_knots - 1, n[, m]).
+    """
     first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
     for weight, loc, scale in zip(mixture.weights, mixture.loc, mixture.scale):
         z = (knots - loc) / scale
+        # The integrals of 1, z and z**2 over each cell, for a standard normal z.
         mass = np.diff(special.ndtr(z), axis=0)
         density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-        # E[Z; cell] and E[Z**2; cell] of a standard normal Z.
-        slope = -np.diff(density, axis=0)
-        square = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
-        off = loc - mixture.mean
-        first = first + weight * (off * mass + scale * slope)
-        second = second + weight * (off**2 * mass + 2 * off * scale * slope + scale**2 * square)
+        first_z = -np.diff(density, axis=0)
+        second_z = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
+        # y - mean = offset + scale * z
+        offset = loc - mixture.mean
+        first = first + weight * (offset * mass + scale * first_z)
+        second = second + weight * (
+            offset**2 * mass + 2 * offset * scale * first_z + scale**2 * second_z
+        )
     return first, second
 
 

@@ -300,16 +300,16 @@ class Mixture(Continuous):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compute members' means and variances, (K, n[, m]), of an increasing function of y.
 
-        Raise ValueError if they overflow.
+        The function is the inverse of a transform of y. Raise ValueError if they overflow.
         """
         means, variances = [], []
-        for own in self._members():
+        for arrays in self._members():
             # Moments about the median, which lies within a standard deviation of the mean, avoid
             # cancellation.
-            median = function(self._at_scores(np.zeros(self._shape), *own))
+            median = function(self._at_scores(np.zeros(self._shape), *arrays))
             first, second = np.zeros(self._shape), np.zeros(self._shape)
             with np.errstate(over="ignore", invalid="ignore"):  # checked below
-                for weight, y in self._nodes(*own):
+                for weight, y in self._nodes(*arrays):
                     distance = function(y) - median
                     first += weight * distance
                     second += weight * distance**2

@@ -18,12 +18,12 @@ _TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", 
 
 
 def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: int = 1) -> Any:
-    """Validate X, and return an array of two axes or a pandas frame.
+    """Validate X, and return a 2-d array or a pandas frame.
 
-    X can be an array, a list, or a frame of pandas, polars or pyarrow. With `reset` the owner (an
-    estimator) stores the number and names of the columns; otherwise they are compared. Raise
-    ValueError or TypeError if X is empty, sparse or no table, has other columns than in `fit`, or
-    two columns of the same name.
+    X can be an array, a list, or a frame of pandas, polars or pyarrow; missing values are allowed.
+    With `reset` the owner (an estimator) stores the number and names of the columns; otherwise they
+    are compared. Raise ValueError or TypeError if X is empty, sparse, lazy or no table, if it has
+    other columns than in `fit`, or if two columns have the same name.
     """
     _refuse_lazy(X)
     if not _is_frame(X):
@@ -178,9 +178,9 @@ class Columns:
             ) from error
 
     def labels(self, k) -> Labels:
-        """Read a column as text labels."""
+        """Read a column as codes and text labels; values with the same text are one label."""
         column = self._column(k)
-        self._kind(column, k)
+        self._kind(column, k)  # raises for dates and complex numbers
         try:
             codes, values = pd.factorize(column)
         except TypeError:  # values without a hash, such as lists
@@ -188,7 +188,7 @@ class Columns:
         values = np.asarray(values, dtype=object)
         if infer_dtype(values, skipna=False) == "string":
             return Labels(codes, values)
-        # Different values can have the same text: merge them.
+        # Different values can have the same text, as 1 and "1": merge them.
         texts = np.empty(len(values), dtype=object)
         texts[:] = [_label(value) for value in values]
         places, names = pd.factorize(texts)

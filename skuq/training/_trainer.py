@@ -267,7 +267,11 @@ class MemberTrainer:
 
     @contextlib.contextmanager
     def _time_limit(self) -> Iterator[Callable[[], bool]]:
-        """Yield the function `cancelled` for training, and raise TimeoutError after the timeout."""
+        """Yield the function `cancelled`, which training calls between its slices.
+
+        Training ends with InterruptedError when `cancelled` returns True. If the time limit was the
+        reason, raise TimeoutError instead.
+        """
         # Read the clock here and not in __init__: a trainer is pickled, and clocks of processes
         # differ.
         deadline = math.inf if self.timeout is None else time.monotonic() + self.timeout
@@ -338,12 +342,12 @@ class MemberRepeater:
         for trainer in self._trainers:
             trainer.cancel()
 
-    def __call__(self, asked: Mapping[str, int], seed: int, budget: TrialBudget) -> TrialOutcome:
+    def __call__(self, request: Mapping[str, int], seed: int, budget: TrialBudget) -> TrialOutcome:
         """Train the configuration of a trial with another seed, on the folds of the round.
 
         The seed depends on the trial and the round only, whatever else is trained again.
         """
-        trial, number = self._trials[asked["trial"]], asked["round"]
+        trial, number = self._trials[request["trial"]], request["round"]
         trainer = self._trainers[number % len(self._trainers)]
         outcome: TrialOutcome = trainer(
             trial.configuration, repeat_seed(trial.seed, number), budget
@@ -372,7 +376,7 @@ class MemberRefitter:
         """Let trainings that run in other threads end at their next slice."""
         self._trainer.cancel()
 
-    def __call__(self, asked: Mapping[str, int], seed: int) -> Member:
+    def __call__(self, request: Mapping[str, int], seed: int) -> Member:
         """Train on all rows for the number of epochs that was best in the search.
 
         A refit has no validation rows, so that it cannot stop early. It trains for the number of
@@ -386,7 +390,7 @@ class MemberRefitter:
         TimeoutError
             If it took longer than the trainer's `timeout`.
         """
-        record = self._trials[asked["trial"]]
+        record = self._trials[request["trial"]]
         member: Any = self._trainer(
             record.configuration,
             record.seed,
