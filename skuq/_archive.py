@@ -90,7 +90,7 @@ def to_bytes(tree: Any, *, kind: str, describe: Any = None) -> bytes:
     }
     files = {_HEADER: json.dumps(header, indent=1).encode(), **files}
     data = _zip_files(files, compressed=(".json", ".txt"))
-    if sum(map(len, [text, *encoder.texts])) > _most_packed(data):
+    if sum(map(len, [text, *encoder.texts])) > _max_decompressed_bytes(data):
         # Texts that are so repetitive that reading would take the file for a zip bomb.
         data = _zip_files(files, compressed=(".json",))
     return data
@@ -112,7 +112,7 @@ def _zip_files(files, compressed):
     return buffer.getvalue()
 
 
-def _most_packed(data):
+def _max_decompressed_bytes(data):
     """Limit of the unpacked size of all compressed parts of a file, in bytes."""
     return MAX_TEXT + MAX_RATIO * len(data)
 
@@ -201,7 +201,7 @@ def _unpack_zip(data):
         if name not in seen:
             raise FileFormatError(f"it holds no {name}: it was not written by skuq")
     packed = sum(info.file_size for info in infos if info.compress_type == zipfile.ZIP_DEFLATED)
-    if packed > _most_packed(data):
+    if packed > _max_decompressed_bytes(data):
         raise FileFormatError(f"it would grow to {packed} bytes from {len(data)}")
     ends = [info.header_offset for info in infos[1:]] + [end]
     view = memoryview(data)
@@ -258,13 +258,13 @@ def _raw(view, info, end):
         raise FileFormatError(f"its {name} is cut off, or overlaps another part")
     raw = view[begin : begin + info.compress_size]
     if info.compress_type == zipfile.ZIP_DEFLATED:
-        raw = _inflated(raw, info)
+        raw = _decompress(raw, info)
     if zlib.crc32(raw) != info.CRC:
         raise FileFormatError(f"its {name} is damaged (its CRC-32 does not fit)")
     return raw
 
 
-def _inflated(raw, info):
+def _decompress(raw, info):
     """Decompress a file of the archive, up to the declared number of bytes."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from skuq._npy import array_of, checked_dtype, checked_values, is_plain_dtype, reshaped
+from skuq._npy import array_of, check_dtype, check_values, is_plain_dtype, reshape_checked
 from skuq.exceptions import FileFormatError, UnsavableError
 
 MAX_DEPTH = 100
@@ -260,14 +260,14 @@ class TreeDecoder:
         return float(value["value"])
 
     def _scalar(self, value, where, depth):
-        dtype = checked_dtype(value["dtype"], where)
+        dtype = check_dtype(value["dtype"], where)
         try:
             data = bytes.fromhex(value["hex"])
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{where} is no scalar ({error})") from error
         if len(data) != dtype.itemsize:
             raise FileFormatError(f"{where} has {len(data)} bytes, its type {dtype.itemsize}")
-        return checked_values(np.frombuffer(data, dtype), where)[0]
+        return check_values(np.frombuffer(data, dtype), where)[0]
 
     def _array(self, value, where, depth):
         index = value["index"]
@@ -310,7 +310,7 @@ class TreeDecoder:
             array[i] = self.decode(item, _Place(where, i), 0)
             if not _is_plain_scalar(array[i]):
                 raise FileFormatError(f"{where} has elements that are more than scalars")
-        return reshaped(array, shape, "C", where)
+        return reshape_checked(array, shape, "C", where)
 
 
 _TAGS = {

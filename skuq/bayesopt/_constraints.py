@@ -181,7 +181,7 @@ class MeritObjective:
         return feasible * value + (1 - feasible) * (units[..., 0] - units[..., 1] * violation)
 
 
-def joined(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
+def join_posteriors(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
     """Join posteriors of the same inputs, and constants, into columns of one posterior.
 
     It has as many draws as the largest of them; the draws of the others are repeated.
@@ -206,7 +206,7 @@ def joined(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
 
 @dataclass(frozen=True)
 class _Joined:
-    """``(xp, arguments, X) -> (n_draws, n, columns)``; see `joined`."""
+    """``(xp, arguments, X) -> (n_draws, n, columns)``; see `join_posteriors`."""
 
     functions: tuple[Callable, ...]
     sizes: tuple[int, ...]  # numbers of their arguments

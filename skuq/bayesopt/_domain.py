@@ -144,7 +144,7 @@ class Domain:
             else np.clip(encoded[:, own[0]], *self.bounds[column])
             for column, own in enumerate(self._columns)
         ]
-        return self._rounded(np.stack(parts, axis=1).astype("float64"))
+        return self._round_discrete(np.stack(parts, axis=1).astype("float64"))
 
     def unit(self, X) -> np.ndarray:
         """Encode points (n, d) and scale them to unit coordinates (n, D)."""
@@ -204,7 +204,7 @@ class Domain:
             steps.append(np.clip(jittered, low, high))
         return np.concatenate(steps)
 
-    def _rounded(self, X):
+    def _round_discrete(self, X):
         return np.where(self._whole, np.round(X), X)
 
     def __eq__(self, other):

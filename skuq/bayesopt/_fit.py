@@ -86,7 +86,7 @@ class Fits:
             # A warm start would fail again in the same way: the second attempt starts cold.
             previous = None if settings.reseed or attempt else self.last
             try:
-                surrogates = _fitted(settings, results, entropy, previous)
+                surrogates = _fit(settings, results, entropy, previous)
                 break
             except FIT_ERRORS:
                 if attempt == N_ATTEMPTS - 1:
@@ -100,7 +100,7 @@ class Fits:
         return Fits().__dict__
 
 
-def _fitted(settings, results, entropy, previous) -> Surrogates:
+def _fit(settings, results, entropy, previous) -> Surrogates:
     """Fit seeded clones to the results.
 
     Estimators with ``warm_start=True`` go on from a copy of their `previous` fit.
@@ -111,7 +111,7 @@ def _fitted(settings, results, entropy, previous) -> Surrogates:
     def fit(estimator, y, before, seed):
         model = before
         if before is None or not estimator.get_params().get("warm_start", False):
-            model = seeded(estimator, seed)
+            model = clone_with_seed(estimator, seed)
         else:  # what was fitted before stays as it is
             model = copy.deepcopy(before)
         return model.fit(X, y)
@@ -131,7 +131,7 @@ def _fitted(settings, results, entropy, previous) -> Surrogates:
     return Surrogates(model, posterior, models, posteriors, time.perf_counter() - start)
 
 
-def seeded(estimator, seed):
+def clone_with_seed(estimator, seed):
     """Clone an estimator and seed its `random_state` and those of all its parts."""
     model = clone(estimator)
     # A clone copies functions, but compiled programs are found by the same function object.

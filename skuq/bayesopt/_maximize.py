@@ -186,10 +186,10 @@ def _search(task, u, method, n_restarts, given):
             "gradients and the acquisition is maximised by DIRECT, more slowly. Write it with "
             "operators and keras.ops.",
         )
-        return _direct(task, u, n_restarts, given)
+        return _run_direct(task, u, n_restarts, given)
 
 
-def _batched(task, u, n_restarts, given):
+def _climb_together(task, u, n_restarts, given):
     """Climb from the best candidates, all at once."""
     compiled = CompiledAcquisition(task)
     values = compiled.values(u)
@@ -201,14 +201,14 @@ def _batched(task, u, n_restarts, given):
         number: max(_LEAST_SURVIVORS, math.ceil(share * n_restarts))
         for number, share in _SURVIVORS.items()
     }
-    starts = u[_ranked(values)[:n_restarts]]
+    starts = u[_rank(values)[:n_restarts]]
     if not len(starts):  # nothing is finite, which `_best_allowed` reports
         return u, values
-    x, found = _climbed(compiled, starts, scale, _MAX_ROUNDS, _FTOL, survivors)
-    top = _ranked(found)[:_N_REFINED]
+    x, found = _climb(compiled, starts, scale, _MAX_ROUNDS, _FTOL, survivors)
+    top = _rank(found)[:_N_REFINED]
     if len(top) and _is_near(x[top], given, len(task.bounds)):
         exact = CompiledAcquisition(task, "float64")
-        best, best_values = _climbed(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
+        best, best_values = _climb(exact, x[top], scale, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
         # The other values are in single precision: their rounding must not beat a refined one.
         least = best_values[np.isfinite(best_values)].min(initial=math.inf)
         found, values = np.minimum(found, least), np.minimum(values, least)
@@ -216,7 +216,7 @@ def _batched(task, u, n_restarts, given):
     return np.concatenate([x, u]), np.concatenate([found, values])
 
 
-def _climbed(compiled, starts, scale, max_rounds, ftol, survivors=None):
+def _climb(compiled, starts, scale, max_rounds, ftol, survivors=None):
     """Climb from all starts at once; return points and values."""
 
     def negative(u):
@@ -244,7 +244,7 @@ def _is_inexact(task, u, values, scale):
     return bool(error.size) and error.max() > _INEXACT * max(scale, np.ptp(exact[usable]))
 
 
-def _one_by_one(task, u, n_restarts, given):
+def _climb_one_by_one(task, u, n_restarts, given):
     """Climb from one candidate after the other with SciPy's L-BFGS-B."""
     if task.posterior.key is None:
         return _without_gradients(task, u)
@@ -257,7 +257,7 @@ def _one_by_one(task, u, n_restarts, given):
         value, gradient = compiled.value_and_gradient(u)
         return -value / scale, -gradient / scale
 
-    return _polish(negative, u[_ranked(values)], u, values, scale)
+    return _polish(negative, u[_rank(values)], u, values, scale)
 
 
 def _without_gradients(task, u):
@@ -271,7 +271,7 @@ def _without_gradients(task, u):
         values = function(np.concatenate([u[None], u + np.diag(steps)])) / -scale
         return values[0], (values[1:] - values[0]) / steps
 
-    return _polish(negative, u[_ranked(values)[:_N_CLIMBED]], u, values, scale)
+    return _polish(negative, u[_rank(values)[:_N_CLIMBED]], u, values, scale)
 
 
 def _polish(negative, starts, u, values, scale):
@@ -298,7 +298,7 @@ def _finite(negative):
     return function
 
 
-def _direct(task, u, n_restarts, given):
+def _run_direct(task, u, n_restarts, given):
     """Run DIRECT with the settings of NOMU's code; return all points it has evaluated.
 
     It takes no starts: of u only the number of columns counts, and `n_restarts` and `given` are
@@ -326,7 +326,7 @@ def _direct(task, u, n_restarts, given):
     return np.array(points), np.array(values)
 
 
-_FINDERS = {"lbfgs": _batched, "scipy": _one_by_one, "direct": _direct}
+_FINDERS = {"lbfgs": _climb_together, "scipy": _climb_one_by_one, "direct": _run_direct}
 
 
 def _starts(rng, n_restarts, starts, bounds, q):
@@ -342,7 +342,7 @@ def _starts(rng, n_restarts, starts, bounds, q):
     return np.concatenate([batches, u])
 
 
-def _ranked(values):
+def _rank(values):
     """Rank rows from the best to the worst, without those that are not finite."""
     order = np.argsort(-np.where(np.isfinite(values), values, -math.inf), kind="stable")
     return order[: np.isfinite(values).sum()]
@@ -357,7 +357,7 @@ def _scale(values):
 
 def _best_allowed(u, values, bounds, exclude, min_distance):
     """Find the row of the best value that is not at an excluded point."""
-    order = _ranked(values)
+    order = _rank(values)
     if not order.size:
         raise ValueError(
             f"The acquisition is NaN or infinite at all of {len(u)} points tried: look at the "

@@ -236,7 +236,7 @@ class ResultLog:
         """
         nothing = np.full(len(self._rules), np.nan)
         try:
-            value = self._evaluated(output[None])[0]
+            value = self._evaluate_objective(output[None])[0]
             limits = self._rules.of_outputs(output[None], measured)[0]
         except WrongShapeError:
             raise
@@ -253,7 +253,7 @@ class ResultLog:
             return np.nan, nothing, f"constraint {self._rules.names[wrong[0]]!r} is NaN or inf"
         return value, limits, ""
 
-    def _evaluated(self, outputs):
+    def _evaluate_objective(self, outputs):
         """Compute the values (k,) of outputs (k, ..)."""
         if self.objective is None:
             return outputs

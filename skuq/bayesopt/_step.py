@@ -15,7 +15,7 @@ import numpy as np
 
 from skuq._seeds import generator
 from skuq._warnings import warn_user
-from skuq.bayesopt._constraints import MeritObjective, joined, merit_units, merits
+from skuq.bayesopt._constraints import MeritObjective, join_posteriors, merit_units, merits
 from skuq.bayesopt._fit import Fits, SearchSettings, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
@@ -98,7 +98,7 @@ class Step:
         if len(settings.constraints):
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
-            self.posterior = joined(surrogates.posteriors, units)
+            self.posterior = join_posteriors(surrogates.posteriors, units)
             functions = tuple(settings.constraints.functions.values())
             shape = surrogates.posterior.output_shape
             self.objective = MeritObjective(objective, shape, functions)
@@ -121,7 +121,7 @@ class Step:
 
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
-        X = self.domain.sample(self._affordable(_N_WIDTHS), self._rng("width"))
+        X = self.domain.sample(self._limit_n_points(_N_WIDTHS), self._rng("width"))
         unit = replace(self.acquisition, name="ucb", beta=1.0)
         values = self._draw(X)
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
@@ -158,7 +158,7 @@ class Step:
         )
 
     def _propose_at_once(self, q, beta, threshold) -> Proposal:
-        known = np.vstack([self._known(), self.pending])
+        known = np.vstack([self._known_points(), self.pending])
         for n_doublings in range(_MOST_DOUBLINGS + 1):
             raised = beta * 2**n_doublings
             x = self._maximize(q, raised)
@@ -243,7 +243,7 @@ class Step:
             self.domain.encoded_integer,
             _MILP_SECONDS,
             one_hot=self.domain.groups,
-            exclude=self.domain.encode(self._known()) if self.domain.is_binary else None,
+            exclude=self.domain.encode(self._known_points()) if self.domain.is_binary else None,
         )
         if not optimal:
             warn_user(
@@ -309,13 +309,13 @@ class Step:
             if len(free):
                 x[j] = free[np.argmax(self._values_with(self._fantasies(others), free, beta))]
             elif math.isinf(self.domain.n_points):  # failures everywhere: stay away from them
-                taken = np.vstack([self._known(), self.pending, others])
+                taken = np.vstack([self._known_points(), self.pending, others])
                 x[j] = candidates[np.argmax(self.domain.distance(candidates, taken))]
         return x
 
     def _candidates(self, x):
         """Sample points near x and points of the whole domain, or list a small one."""
-        rng, n = self._rng("candidates"), self._affordable(_N_CANDIDATES)
+        rng, n = self._rng("candidates"), self._limit_n_points(_N_CANDIDATES)
         if self._is_small:
             return self.domain.grid()
         near = self.domain.neighbours(x, n // 2, rng)
@@ -324,7 +324,7 @@ class Step:
     def _is_available(self, X, others):
         """Tell which points (n, d) may be proposed beside others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
-        known = self.results.failed if self._settings.noisy else self._known()
+        known = self.results.failed if self._settings.noisy else self._known_points()
         free = self.domain.distance(X, known) > _SAME * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points):  # points near a failure are likely to fail too
@@ -340,7 +340,7 @@ class Step:
         """Smallest distance of points without results; on a grid neighbours are far enough."""
         return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME) * self._root
 
-    def _known(self):
+    def _known_points(self):
         return np.vstack([self.results.X, self.results.failed])
 
     def _value(self, x, beta):
@@ -375,9 +375,9 @@ class Step:
     @property
     def _is_small(self):
         """Whether the domain can be searched exhaustively."""
-        return self.domain.n_points <= self._affordable(_SMALL_DOMAIN)
+        return self.domain.n_points <= self._limit_n_points(_SMALL_DOMAIN)
 
-    def _affordable(self, n):
+    def _limit_n_points(self, n):
         """Limit a number of points to what the size of their draws allows."""
         outputs = self.posterior.n_draws * math.prod(self.posterior.output_shape)
         return max(16, min(n, _ENTRIES // outputs))

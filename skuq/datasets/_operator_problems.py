@@ -197,7 +197,7 @@ _TIMES_AND_PLACES = np.array([(t, x) for x in (0, 1, 2.5) for t in (15, 30, 45, 
 _TRUE_SPILLS = np.array([10, 0.07, 1.505, 30.1525])
 
 
-def _spilt(U):
+def _concentrations_of_spills(U):
     """Compute the concentrations (n, 12) of two spills; the second is later, at `place`."""
     mass, diffusion, place, tau = U.T[:, :, None]
     t, x = _TIMES_AND_PLACES.T
@@ -210,7 +210,7 @@ def _spilt(U):
     return concentration(t, x) + np.where(t > tau, concentration(since, x - place), 0.0)
 
 
-_TRUE_CONCENTRATIONS = _spilt(_TRUE_SPILLS[None])[0]
+_TRUE_CONCENTRATIONS = _concentrations_of_spills(_TRUE_SPILLS[None])[0]
 
 
 def _minus_squared_error(outputs):
@@ -225,7 +225,7 @@ def _pollutants():
         _TIMES_AND_PLACES.copy(),
         1,
         _minus_squared_error,
-        _spilt,
+        _concentrations_of_spills,
         best_value=0.0,
         best_input=_TRUE_SPILLS.copy(),
     )

@@ -362,7 +362,7 @@ def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
     """
     thresholds = []
     for size, group in scored[scored["kept"]].groupby("size"):
-        points = np.stack([_unit(group[score]), _unit(group["accuracy"])], axis=1)
+        points = np.stack([_scale_to_unit(group[score]), _scale_to_unit(group["accuracy"])], axis=1)
         if len(group) < 3:
             _skip(scored, group.index, "kmeans", "fewer than three teams")
         elif len(np.unique(points, axis=0)) < 2:
@@ -400,7 +400,7 @@ def _skip(scored: pd.DataFrame, index: pd.Index, name: str, why: str) -> None:
     scored.loc[index, "reason"] = np.where(before == "", note, before + "; " + note)
 
 
-def _unit(values: Any) -> Any:
+def _scale_to_unit(values: Any) -> Any:
     """Scale values to [0, 1]; equal values become 0."""
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 0 else values * 0.0

@@ -14,7 +14,7 @@ from skuq.estimators._callbacks import tells_callbacks
 from skuq.estimators._nomu_choice import chooses_readout
 from skuq.estimators._nomu_paper import paper_settings
 from skuq.estimators._nomu_readout import read_readout
-from skuq.estimators._nomu_stack import fit_side_by_side
+from skuq.estimators._nomu_stack import fit_together
 from skuq.networks import OPTIMIZERS
 from skuq.networks._activations import ACTIVATIONS
 from skuq.networks._nomu import READOUTS
@@ -412,7 +412,7 @@ class NOMURegressor(UncertaintyRegressor):
         self
         """
         forget_fit(self)
-        fit_side_by_side([self], X, y, sample_weight, validation_data, groups)
+        fit_together([self], X, y, sample_weight, validation_data, groups)
         return self
 
     def fit_many(self, X, y, settings, sample_weight=None, *, validation_data=None, groups=None):
@@ -451,7 +451,7 @@ class NOMURegressor(UncertaintyRegressor):
         for chooses in (True, False):  # models that choose are trained in another way
             alike = [model for model in models if chooses_readout(model) == chooses]
             if alike:
-                fit_side_by_side(alike, X, y, sample_weight, validation_data, groups)
+                fit_together(alike, X, y, sample_weight, validation_data, groups)
         return models
 
     def readout_weights(self):

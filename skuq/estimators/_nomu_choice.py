@@ -15,7 +15,7 @@ import numpy as np
 from skuq._warnings import warn_user
 from skuq.estimators._nomu_fit import is_noiseless
 from skuq.exceptions import SmallValidationWarning
-from skuq.fitted._nomu import Readout, both_sides
+from skuq.fitted._nomu import Readout, split_sides
 from skuq.networks._nomu import READOUTS
 from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
 
@@ -113,7 +113,7 @@ def choose_readout(model, evidence: Evidence, inputs, targets) -> Readout:
     noise = None if noises[0] is None else np.concatenate(noises)
     # The likelihood depends on the widths on both sides, and on the side where y lies: `near` is
     # the raw uncertainty on that side, `far` on the other; (n, m) each.
-    up, down = both_sides(raw, model.bounds)
+    up, down = split_sides(raw, model.bounds)
     near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
     few = len(error) < _FEW_ROWS or is_noiseless(model)
     training_error = _root_mean_square(*_errors(evidence.network, evidence.rows, inputs, targets))

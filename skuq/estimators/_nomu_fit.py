@@ -71,7 +71,7 @@ def is_noiseless(model) -> bool:
     return isinstance(model.noise, Real) and model.noise == 0
 
 
-def to_interpolate(model, n_rows: int) -> bool:
+def should_interpolate(model, n_rows: int) -> bool:
     """Whether f is to interpolate its rows, as they are few or have no noise."""
     return n_rows < _FEW_ROWS or is_noiseless(model)
 
@@ -138,7 +138,7 @@ class NomuTrainer:
         self.rows, self.stops_early = rows, stops_early
         self.validation = validation if stops_early else None
         self.n_outputs = targets.n_outputs
-        self.interpolates = to_interpolate(model, len(rows.X))
+        self.interpolates = should_interpolate(model, len(rows.X))
         units = model.hidden_units
         if isinstance(units, str):
             units = _HIDDEN_UNITS[self.interpolates]

@@ -56,7 +56,7 @@ class NomuData(NamedTuple):
     validation: Any
 
 
-def fit_side_by_side(models, X, y, sample_weight, validation_data, groups) -> None:
+def fit_together(models, X, y, sample_weight, validation_data, groups) -> None:
     """Fit models that differ only in the parameters that `NOMURegressor.fit_many` allows.
 
     The readout (c, l_min and l_max) turns the raw uncertainty r into standard deviations. Either

@@ -106,7 +106,7 @@ def fit_density_ratio(
         classifier = make_pipeline(
             TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
         )
-    rows, is_target = _stacked(X, X_target), np.repeat([0, 1], [n, n_target])
+    rows, is_target = _concatenate_rows(X, X_target), np.repeat([0, 1], [n, n_target])
     weight = weight / weight.mean()
     weights = np.concatenate([weight, np.ones(n_target)])
     weighted_fit = _weights_argument(classifier, weight)
@@ -181,7 +181,7 @@ def _n_rows(X: Any) -> int:
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
-def _stacked(X: Any, other: Any) -> Any:
+def _concatenate_rows(X: Any, other: Any) -> Any:
     """Concatenate the rows of two tables of the same kind."""
     if hasattr(X, "iloc"):
         return pd.concat([X, pd.DataFrame(other, columns=X.columns)], ignore_index=True)

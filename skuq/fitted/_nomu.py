@@ -190,7 +190,7 @@ def predict_mean(
     return GaussianHead(n_outputs).distribution(raw)
 
 
-def both_sides(raw: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:
+def split_sides(raw: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:
     """Split raw uncertainty (n, n_sides * m) into that upwards and that downwards, (n, m) each."""
     if bounds == "symmetric":
         return raw, raw
@@ -229,7 +229,7 @@ class Readout:
 
     def widths(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read standard deviations (n, m) upwards and downwards."""
-        up, down = both_sides(raw, self.bounds)
+        up, down = split_sides(raw, self.bounds)
         return self._width(up), self._width(down)
 
     def _width(self, raw: np.ndarray) -> np.ndarray:

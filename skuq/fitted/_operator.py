@@ -163,10 +163,12 @@ class FittedOperator:
         """Compute `values`, around the predictions of the given model if there is one."""
         encode = self.inputs.transform if self.given is None else self.given.features
         rows = encode(X, query_points)
-        loc, scale = self._standardised(rows, index)
+        loc, scale = self._predict_standardised(rows, index)
         if self.given is not None or self.spread is not None:
             own = self.draws.index
-            centre = (loc if index is own else self._standardised(rows, own)[0]).mean(axis=0)
+            centre = (loc if index is own else self._predict_standardised(rows, own)[0]).mean(
+                axis=0
+            )
             loc = loc - centre
             if self.spread is not None:
                 factor = self.spread.factor
@@ -178,7 +180,7 @@ class FittedOperator:
         scale = None if scale is None else scale.reshape(shape)
         return self.targets.restore(loc.reshape(shape), scale, mean)
 
-    def _standardised(self, rows: np.ndarray, index: np.ndarray) -> tuple[Any, Any]:
+    def _predict_standardised(self, rows: np.ndarray, index: np.ndarray) -> tuple[Any, Any]:
         """Compute means and standard deviations (S, n * q, m) of standardised values."""
         return self.targets.head.values(ARRAYS, self.draws.raw(rows, index))
 

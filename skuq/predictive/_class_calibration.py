@@ -31,14 +31,14 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
     rows = np.arange(len(codes))
 
     def nll(log_t: float) -> float:
-        proba = tempered(probas, np.exp(log_t))[rows, codes]
+        proba = temper(probas, np.exp(log_t))[rows, codes]
         return 0.5 * log_t**2 - weights @ np.log(np.maximum(proba, _SMALLEST_DENSITY))
 
     # Unimodal in 1 / T, as logistic regression with one coefficient is.
     return float(np.exp(optimize.minimize_scalar(nll, bounds=(-4, 4), method="bounded").x))
 
 
-def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
+def temper(proba: np.ndarray, temperature: float) -> np.ndarray:
     """Raise probabilities (n, C) to the power 1 / T, and normalise them.
 
     A probability of 0 counts as 2e-16, because a class that a neighbourhood or a tree has not seen

@@ -157,7 +157,7 @@ class QuantileTracker:
             push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
             unit = _spread(positions[_UNIT_MEMORY])  # (m,)
             positions = positions + unit * _STEPS[..., None] * push
-        seen = np.stack([scores, self._levelled(scores)], axis=1)  # (T, 2, m)
+        seen = np.stack([scores, self._scores_under_tracker(scores)], axis=1)  # (T, 2, m)
         return QuantileTracker(
             positions,
             update_weights(self.weights, rate * losses, share, _PRIOR),
@@ -182,7 +182,7 @@ class QuantileTracker:
         mean: np.ndarray = (losses / _DENSITY).mean(axis=1)
         return mean
 
-    def _levelled(self, scores: np.ndarray) -> np.ndarray:
+    def _scores_under_tracker(self, scores: np.ndarray) -> np.ndarray:
         """Compute normal scores (T, m) of truths under the tracked quantiles."""
         columns = [
             np.interp(own, knots, NOMINAL, left=-np.inf, right=np.inf)

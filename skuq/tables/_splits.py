@@ -210,19 +210,19 @@ def out_of_fold_splits(
     ]
     if not splits:
         raise ValueError(
-            f"`cv` has no folds. Got {_short(cv)}. A generator can only be used once: give a list."
+            f"`cv` has no folds. Got {_short_repr(cv)}. A generator can only be used once: give a list."
         )
     tested = np.sort(np.concatenate([test for _, test in splits]))
     if not np.array_equal(tested, np.arange(len(y))):
         raise ValueError(
             "`cv` must put every row into exactly one test fold, as KFold does and ShuffleSplit "
-            f"does not. There are {len(y)} rows, and `cv` is {_short(cv)}."
+            f"does not. There are {len(y)} rows, and `cv` is {_short_repr(cv)}."
         )
     for k, (train, test) in enumerate(splits):
         if not len(train) or not len(test) or np.isin(test, train).any():
             raise ValueError(
                 "`cv` must give rows to train on, and other rows to test on. Fold "
-                f"{k} of {_short(cv)} has {len(train)} and {len(test)} rows, of which "
+                f"{k} of {_short_repr(cv)} has {len(train)} and {len(test)} rows, of which "
                 f"{np.isin(test, train).sum()} are in both."
             )
     return splits
@@ -235,11 +235,11 @@ def _check_positions(rows: Any, n: int, cv: Any) -> np.ndarray:
         rows = np.flatnonzero(rows)
     valid = rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows))
     if not valid or ((rows < 0) | (rows >= n)).any():
-        raise ValueError(f"`cv` must give positions of {n} rows. Got {_short(cv)}.")
+        raise ValueError(f"`cv` must give positions of {n} rows. Got {_short_repr(cv)}.")
     return rows.astype("int64")
 
 
-def _short(cv: Any) -> str:
+def _short_repr(cv: Any) -> str:
     """Represent `cv` in at most about 200 characters."""
     text = repr(cv)
     return text if len(text) <= 200 else f"{text[:200]}..."
