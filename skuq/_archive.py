@@ -113,7 +113,7 @@ def _zip_files(files, compressed):
 
 
 def _max_decompressed_bytes(data):
-    """Limit of the unpacked size of all compressed parts of a file, in bytes."""
+    """Compute how many bytes the compressed parts of a zip file may have once decompressed."""
     return MAX_TEXT + MAX_RATIO * len(data)
 
 
@@ -233,7 +233,7 @@ def _check_info(info):
 
 
 def _allowed_methods(name):
-    """Compression methods allowed for a file of this name; none for unknown names."""
+    """List the compression methods that a file of this name may have; none for unknown names."""
     if name in (_HEADER, _TREE):
         return (zipfile.ZIP_DEFLATED,)
     if _TEXT.fullmatch(name):

@@ -227,13 +227,13 @@ def _choose_display(verbose: int | None) -> str | None:
 
 
 def _is_watched() -> bool:
-    """Whether a bar would be seen: on a terminal or in a notebook."""
+    """Tell whether a bar would be seen: on a terminal or in a notebook."""
     if any(base.__module__ == "tqdm.notebook" for base in tqdm.__mro__):
         return True
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _is_in_worker() -> bool:
-    """Whether the caller is one of several tasks of joblib, or in a process of multiprocessing."""
+    """Tell whether the caller is a task of joblib or in a process of multiprocessing."""
     backend, _ = joblib.parallel.get_active_backend()
     return (backend.nesting_level or 0) > 0 or multiprocessing.parent_process() is not None

@@ -236,7 +236,7 @@ def _is_near(x, given, d):
 
 
 def _is_inexact(task, u, values, scale):
-    """Whether single precision is too coarse, judged by a few points in double."""
+    """Tell whether single precision is too coarse: compare a few points with double precision."""
     rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
     exact = acquisition_of(task)(u[rows])
     usable = np.isfinite(exact) & np.isfinite(values[rows])

@@ -96,7 +96,7 @@ class OperatorProblem:
 
 
 def make_operator_problem(name):
-    """A problem of composite Bayesian optimisation from the paper on NEON.
+    """Make a problem of composite Bayesian optimisation from the paper on NEON.
 
     Parameters
     ----------

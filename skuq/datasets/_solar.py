@@ -16,7 +16,7 @@ _SPLIT_SEED = 655  # the paper's
 
 
 def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
-    r"""NOMU's split of a yearly reconstruction of solar irradiance, 1610 to 2000.
+    r"""Load a yearly reconstruction of solar irradiance, 1610 to 2000, with NOMU's split.
 
     Parameters
     ----------

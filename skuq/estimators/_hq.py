@@ -445,7 +445,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         return Bunch(**dict(self.estimators))
 
     def get_params(self, deep=True):
-        """Parameters, and with `deep` those of the estimators too.
+        """Get the parameters and, with `deep`, those of the estimators too.
 
         Parameters
         ----------
@@ -509,7 +509,7 @@ def _check_classes(pool, y, prefit):
 
 
 def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
-    """Codes (n,) or probabilities (n, C) of rows the model was not fitted on."""
+    """Predict codes (n,) or probabilities (n, C) of rows on which the model was not fitted."""
     if splits is None or isinstance(model, FrozenEstimator):
         return predict_votes(model, X, voting, classes)
     predictions = (

@@ -310,7 +310,7 @@ class NEONRegressor(OperatorRegressor):
         return self.pretrained is None and super()._learns_noise(n_functions)
 
     def _is_conditioned(self):
-        """Whether the prior is conditioned in closed form; raise ValueError if it cannot be."""
+        """Tell whether to condition the prior in closed form; raise ValueError if it cannot be."""
         reasons = {
             "`pretrained`": self.pretrained is not None,
             "`output_map`": self.output_map is not None,
@@ -381,7 +381,7 @@ class NEONRegressor(OperatorRegressor):
 
 
 def _n_features(job) -> int:
-    """Number of features that the EpiNet sees of a row."""
+    """Compute the number of features that the EpiNet sees of a row."""
     if job.base is None:  # rows are the features of a given base
         return job.data.x.shape[1]
     if isinstance(job.base, str):  # a Keras model gives raw outputs, then features

@@ -67,12 +67,12 @@ class Job(NamedTuple):
 
 
 def is_noiseless(model) -> bool:
-    """Whether the parameters say that the data have no noise."""
+    """Tell whether the parameters say that the data have no noise."""
     return isinstance(model.noise, Real) and model.noise == 0
 
 
 def should_interpolate(model, n_rows: int) -> bool:
-    """Whether f is to interpolate its rows, as they are few or have no noise."""
+    """Tell whether the mean f should interpolate its rows, as they are few or have no noise."""
     return n_rows < _FEW_ROWS or is_noiseless(model)
 
 

@@ -502,7 +502,7 @@ class SearchEstimator:
         return estimator
 
     def _trials_to_keep(self):
-        """Positions of the trials that are in any selection."""
+        """List the positions of the trials that are in any selection."""
         chosen = [self.selection_, *self.selections_]
         return np.unique(np.concatenate([selection.indices for selection in chosen]))
 

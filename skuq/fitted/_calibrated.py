@@ -223,7 +223,7 @@ class FittedCalibrated:
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of one row's prediction: () or (n_outputs,)."""
+        """Return the shape of one row's prediction: () or (n_outputs,)."""
         return np.shape(self.calibration.scale)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:

@@ -93,7 +93,10 @@ class GivenBase:
         return mean.reshape(shape)
 
     def _last_hidden(self, X: np.ndarray, points: np.ndarray) -> np.ndarray | None:
-        """Inputs of the last layer of weights, (n * q, n_hidden); None if that is not seen."""
+        """Compute the inputs (n * q, n_hidden) of the last layer of weights, or None.
+
+        None means that the model does not show them.
+        """
         if not self.is_operator or self._hidden_model is None:
             return None
         parts = self._hidden_model.predict(_pairs(X, points), verbose=0)
@@ -114,5 +117,5 @@ class GivenBase:
 
 
 def _pairs(X: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
-    """Inputs u and y of every pair, as a Keras model of two inputs takes them."""
+    """Pair every input with every query point, as the two inputs u and y of a Keras model."""
     return [np.repeat(X, len(points), axis=0), np.tile(points, (len(X), 1))]

@@ -281,7 +281,7 @@ def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> fl
 
 
 def _has_errors(mixtures: Sequence[Any], ys: Sequence[np.ndarray]) -> bool:
-    """Whether any y differs from its prediction."""
+    """Tell whether any y differs from its prediction."""
     return any((y != m.mean).any() for m, y in zip(mixtures, ys))
 
 

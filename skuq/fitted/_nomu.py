@@ -279,7 +279,7 @@ class FittedNomu:
         return self.distribution(X).sample(n_samples, rng)
 
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of one row's prediction as the user has it."""
+        """Return the shape of one row's prediction, as y had it."""
         return self.targets.output_shape
 
     def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:

@@ -154,7 +154,7 @@ class FittedOperator:
         return self._values_around(self._given_mean(X, query_points), X, index, query_points)
 
     def _given_mean(self, X: np.ndarray, query_points: Any) -> np.ndarray | None:
-        """Predictions (n, q, m) of the given model; None without one."""
+        """Predict (n, q, m) with the given model; return None without one."""
         return None if self.given is None else self.given.mean(X, query_points)
 
     def _values_around(
@@ -209,7 +209,7 @@ class FittedOperator:
         return np.moveaxis(loc, 0, -1)
 
     def output_shape(self, query_points: Any = None) -> tuple[int, ...]:
-        """Shape of one function's values as the user has them."""
+        """Return the shape of one function's values, as Y had it."""
         return self.targets.output_shape_at(len(self.inputs.points(query_points)))
 
     def posterior(

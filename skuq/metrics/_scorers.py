@@ -259,7 +259,7 @@ class _Predicted:
 
 
 def _nll(predicted, weight):
-    """Minus the negative log likelihood of the distribution, or of the normal."""
+    """Compute minus the negative log likelihood of the distribution, or of a normal."""
     if not predicted.offers("log_prob"):
         return -gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
     # Divided by the number of outputs, as in `mixture_nll_loss`.
@@ -268,7 +268,7 @@ def _nll(predicted, weight):
 
 
 def _crps(predicted, weight):
-    """Minus the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
+    """Compute minus the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
     # Distributions with further parameters are not mixtures of normals.
     others = predicted.offers("df") or predicted.offers("probabilities")

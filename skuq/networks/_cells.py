@@ -216,12 +216,12 @@ def _mutate_input(configuration, kind, rng):
 
 
 def _inputs(configuration, kind, k) -> list[int]:
-    """Numbers of the two nodes that node k reads."""
+    """Return the numbers of the two nodes that node k reads."""
     return [int(node) for node in configuration[f"{kind}_{k}_inputs"].split("-")]
 
 
 def _edges(configuration, kind, k) -> list[tuple[str, int]]:
-    """The two edges of node k: operations, and nodes that they read."""
+    """Return the two edges of node k: their operations, and the nodes that they read."""
     operations = (configuration[f"{kind}_{k}_op_{edge}"] for edge in "ab")
     return list(zip(operations, _inputs(configuration, kind, k)))
 

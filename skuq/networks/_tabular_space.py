@@ -145,7 +145,7 @@ class TabularSpace:
         )
 
     def _cardinalities(self):
-        """Numbers of codes, in the order of the columns."""
+        """List the numbers of codes, in the order of the columns."""
         return [self.categories[column] for column in sorted(self.categories)]
 
     @property

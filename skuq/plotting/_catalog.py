@@ -251,7 +251,7 @@ class CatalogDisplay(Display):
 
 
 def _is_chance(r2):
-    """Whether the forest that importances are of predicts nothing."""
+    """Tell whether the forest behind the importances predicts no better than chance."""
     return r2 is not None and r2 <= 0
 
 

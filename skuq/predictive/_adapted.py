@@ -151,14 +151,14 @@ class AdaptedDistribution(Continuous):
         return self._variance_factor * self.base.epistemic_variance
 
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
         parts = self.base.uncertainty(epistemic_ddof)
         return Uncertainty(
             self.mean, *(np.sqrt(self._variance_factor) * part for part in parts[1:])
         )
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
+        """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
         y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
         levels: np.ndarray = special.ndtr(self._map.inverse(normal_scores(self.base, y)))
@@ -170,7 +170,7 @@ class AdaptedDistribution(Continuous):
         return at_scores(self.base, self._map(special.ndtri(levels)))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row, of all outputs together. Shape (n,)."""
+        """Compute the log density of each row, of all outputs together. Shape (n,)."""
         y = self._check_y(y)
         scores = normal_scores(self.base, y)
         nominal = self._map.inverse(scores)
@@ -184,7 +184,7 @@ class AdaptedDistribution(Continuous):
         return density if y.ndim == 1 else density.sum(axis=1)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
+        """Draw jointly, of shape (n[, m], n_samples): map the draws of the base."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
         scores = np.stack([normal_scores(self.base, draw) for draw in draws])
         return np.moveaxis(at_scores(self.base, self._map(scores)), 0, -1)

@@ -52,7 +52,7 @@ class _Calibrated(Continuous):
         return self._share(self.base.epistemic_variance)
 
     def uncertainty(self, epistemic_ddof: int = 0) -> Uncertainty:
-        """Mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
         parts = self.base.uncertainty(epistemic_ddof)
         factor = np.sqrt(self.variance / self.base.variance)
         return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
@@ -101,7 +101,7 @@ class RecalibratedMixture(_Calibrated):
         return np.clip(self._map.inverse(levels), _EDGE, 1 - _EDGE)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output."""
+        """Compute P(Y <= y) for each row and output."""
         return self._map(self.base.cdf(y))
 
     @property
@@ -114,7 +114,7 @@ class RecalibratedMixture(_Calibrated):
         return self.base.inverse_cdf(self._base_levels(levels))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row, of all outputs together. Shape (n,)."""
+        """Compute the log density of each row, of all outputs together. Shape (n,)."""
         y = np.asarray(y, dtype=float)
         slope = np.log(self._map.slope(self.base.cdf(y)))
         if slope.ndim == 1:
@@ -145,7 +145,7 @@ class RecalibratedMixture(_Calibrated):
         return np.maximum(second - first**2, 0)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
+        """Draw jointly, of shape (n[, m], n_samples): map the draws of the base."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
         levels = self._base_levels(np.stack([self.base.cdf(draw) for draw in draws]))
         return np.moveaxis(self.base.inverse_cdf(levels), 0, -1)
@@ -254,13 +254,13 @@ class ConformalMixture(_Calibrated):
         return list(zip(scores.T, reach.T))
 
     def _total_weight(self, reach: np.ndarray) -> Any:
-        """Total weight including each row (n,), divided by that including a row of weight 1."""
+        """Compute the total weight with each row (n,), relative to that with a row of weight 1."""
         if self.new_weight is None:
             return 1.0
         return 1 + (1 - reach[-1]) * (self.new_weight - 1)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """P(Y <= y) for each row and output, in steps."""
+        """Compute P(Y <= y) for each row and output, in steps."""
         z = (np.asarray(y, dtype=float) - self.mean) / self.std
         columns = []
         for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
@@ -272,9 +272,9 @@ class ConformalMixture(_Calibrated):
         return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
-        """Log density of each row under the base. Shape (n,)."""
+        """Compute the log density of each row under the base. Shape (n,)."""
         return self.base.log_prob(y)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
-        """Joint draws of the base, of shape (n[, m], n_samples)."""
+        """Draw jointly from the base, of shape (n[, m], n_samples)."""
         return self.base.sample(n_samples, rng)

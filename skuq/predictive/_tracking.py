@@ -205,7 +205,7 @@ class QuantileTracker:
 
 
 def _spread(quantiles: np.ndarray) -> np.ndarray:
-    """Width (m,) of the 90 % interval of quantiles (q, m), divided by its nominal width."""
+    """Compute the width (m,) of the 90 % interval of quantiles (q, m), relative to nominal."""
     width = quantiles[_UPPER] - quantiles[_LOWER]
     spread: np.ndarray = np.maximum(abs(width) / (2 * NOMINAL[_UPPER]), _SMALLEST_UNIT)
     return spread

@@ -177,7 +177,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
 
 
 def can_start_processes() -> bool:
-    """Whether this process can have workers.
+    """Tell whether this process can start worker processes.
 
     Daemons may have no children. Of a process that had workers, a fork inherits queues whose
     threads are not there.

@@ -98,7 +98,7 @@ class Columns:
         return len(self._array if self._frame is None else self._frame)
 
     def name(self, k):
-        """Name of a column, for messages and for names of the output."""
+        """Return the name of a column, for messages and for names of the output."""
         return f"x{k}" if self._names is None else self._names[k]
 
     def _column(self, k) -> pd.Series:
@@ -107,7 +107,7 @@ class Columns:
         return self._frame.iloc[:, k]
 
     def kind_to_fit(self, k) -> str:
-        """Kind of a column in `fit`: number, category, or empty if all values are missing."""
+        """Tell the kind of a column in `fit`: number, category, or empty without any value."""
         if self._array is not None:
             return EMPTY if np.isnan(self._array[:, k]).all() else NUMBER
         column = self._column(k)

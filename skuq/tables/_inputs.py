@@ -144,10 +144,11 @@ class TableInputs:
             )
 
     def _clip_to_limits(self, numbers: np.ndarray) -> np.ndarray:
+        """Clip encoded rows (n, d) to the limits of each column, if there are any."""
         return numbers if self._limits is None else np.clip(numbers, *self._limits)
 
     def _names(self, n_columns: int) -> Sequence[Any]:
-        """Names of the encoded columns, for messages."""
+        """List the names of the encoded columns, for messages."""
         preprocessor, names = self.preprocessor, self.feature_names
         if isinstance(preprocessor, TablePreprocessor):
             names = preprocessor.get_feature_names_out()

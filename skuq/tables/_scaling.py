@@ -75,6 +75,7 @@ class Scaling:
         return self
 
     def _clip_to_limits(self, X: Any, xp: Any = np) -> Any:
+        """Clip X (n, d) to the limits of each column, if there are any."""
         return X if self.limits is None else xp.clip(X, *self.limits)
 
     def _columns(

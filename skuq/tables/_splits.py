@@ -210,7 +210,8 @@ def out_of_fold_splits(
     ]
     if not splits:
         raise ValueError(
-            f"`cv` has no folds. Got {_short_repr(cv)}. A generator can only be used once: give a list."
+            f"`cv` has no folds. Got {_short_repr(cv)}. A generator can only be used once: give "
+            "a list."
         )
     tested = np.sort(np.concatenate([test for _, test in splits]))
     if not np.array_equal(tested, np.arange(len(y))):
