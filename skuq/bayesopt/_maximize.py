@@ -25,20 +25,21 @@ METHODS = ("auto", "lbfgs", "direct", "scipy")
 # On 36 rugged problems of six variables (500 restarts, wavelength a third of the box) the
 # restarts from a plain hypercube missed the best known maximum in 17% of the runs, those from
 # the best of four times as many points in 3%; eight times as many gained nothing.
-_SCREENED = 4
+_CANDIDATES_PER_RESTART = 4
 # {round: share of the restarts that continue}. This finds what converged restarts find, with a
 # third of the evaluations. Cuts at rounds 4, 12 and 32 missed 6%.
 _SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
-_LEAST_SURVIVORS = 10
-_MAX_ROUNDS = 150
+_LEAST_SURVIVORS = 10  # restarts that continue in any case
+_MAX_ROUNDS = 150  # of L-BFGS in single precision
 _FTOL = 1e-7  # single precision resolves no smaller gain
 # A search that proposes points this near to a given start, as a share of the box times sqrt(d),
 # has converged to where single precision is coarse: the best maxima are refined in double.
 _SMALL_STEP = 0.01
-_N_REFINED, _MAX_EXACT_ROUNDS, _EXACT_FTOL = 10, 60, 1e-13
+_N_REFINED = 10  # maxima that are refined
+_MAX_EXACT_ROUNDS, _EXACT_FTOL = 60, 1e-13  # of their refinement in double precision
 _N_CLIMBED = 10  # points of the sample that are improved if there are no gradients
 _DIFFERENCE = 1e-6  # share of the box; about the error of a difference in float64
-_LARGE = 1e30  # stands for values that are not finite, when minimised
+_VALUE_OF_NON_FINITE = 1e30  # when minimised
 # Points where single precision is compared with double, and the tolerated error there as a share
 # of the values' spread.
 _N_COMPARED, _INEXACT = 8, 0.05
@@ -282,7 +283,7 @@ def _polish(negative, starts, u, values, scale):
             _finite(negative), start, jac=True, bounds=[(0.0, 1.0)] * len(start), method="L-BFGS-B"
         )
         found.append(np.clip(result.x, 0.0, 1.0)[None])
-        kept.append([-result.fun * scale if result.fun < _LARGE else -math.inf])
+        kept.append([-result.fun * scale if result.fun < _VALUE_OF_NON_FINITE else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
 
 
@@ -293,7 +294,7 @@ def _finite(negative):
         value, gradient = negative(u)
         if np.isfinite(value) and np.isfinite(gradient).all():
             return value, gradient
-        return _LARGE, np.zeros_like(u)
+        return _VALUE_OF_NON_FINITE, np.zeros_like(u)
 
     return function
 
@@ -310,7 +311,7 @@ def _run_direct(task, u, n_restarts, given):
     def negative(point):
         value = function(point[None])[0]
         found.append((point.copy(), value))
-        return -value if np.isfinite(value) else _LARGE
+        return -value if np.isfinite(value) else _VALUE_OF_NON_FINITE
 
     optimize.direct(
         negative,
@@ -331,8 +332,8 @@ _FINDERS = {"lbfgs": _climb_together, "scipy": _climb_one_by_one, "direct": _run
 
 def _starts(rng, n_restarts, starts, bounds, q):
     """Draw candidates (.., q * d) in the unit box; given starts come first."""
-    n_screened = _SCREENED * n_restarts
-    u = qmc.LatinHypercube(q * len(bounds), rng=rng).random(n_screened)
+    n_candidates = _CANDIDATES_PER_RESTART * n_restarts
+    u = qmc.LatinHypercube(q * len(bounds), rng=rng).random(n_candidates)
     if not len(starts):
         return u
     lower, upper = bounds.T

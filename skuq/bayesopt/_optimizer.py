@@ -25,7 +25,7 @@ from skuq.bayesopt._settings import check_changes, check_same_domain, check_sett
 from skuq.bayesopt._step import SignedObjective, Step, distance_threshold
 
 _N_STEPS = 64  # steps of NOMU's protocol if the number of evaluations is not known
-_LARGE_BATCH = 20
+_LARGE_BATCH = 20  # points; for more there is a warning
 
 
 class BayesianOptimizer:

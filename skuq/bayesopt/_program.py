@@ -24,7 +24,7 @@ _programs = BoundedCache(24)
 # network at 12 queries: 512 rows with gradients take 0.19 s in calls of 64 rows, 0.20 of 16,
 # 0.22 of 8), and small calls waste less when few starts are left.
 _ENTRIES_PER_CALL = 2**16
-_MAX_ROWS = 512
+_MAX_ROWS = 512  # of one call, with however few draws
 
 
 class NumpyOnlyError(Exception):

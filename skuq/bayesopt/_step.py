@@ -22,17 +22,17 @@ from skuq.bayesopt._milp import maximize_readout
 from skuq.bayesopt._results import Results
 
 # Distances in unit coordinates of D columns, in units of sqrt(D).
-_SAME = 1e-6  # points that are nearer count as one
+_SAME_POINT = 1e-6  # points that are nearer count as one
 _MIN_GAP = 1e-3  # of a batch and of pending points; the maximiser tells no nearer ones apart
-_FAILED = 0.05  # no proposal is nearer to a failed point
+_FAILURE_GAP = 0.05  # from proposals to failed points
 _SMALL_DOMAIN = 4096  # points of a domain that is searched exhaustively
 _N_CANDIDATES = 2000  # random points, of which the best replaces one that is not available
 _N_WIDTHS = 20_000  # points over which NOMU's paper averages the width of the bounds
 _ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # limits of drawn numbers, in total and in one call
 _N_STARTS = 3  # best known points among the starts, as in the NEON paper's code
-_MOST_DOUBLINGS = 15
+_MOST_DOUBLINGS = 15  # of beta, for NOMU's dynamic c
 _MOST_MOVES = 50  # of one climb over a grid
-_MILP_SECONDS = 60.0
+_MILP_SECONDS = 60.0  # time limit of a mixed integer programme
 
 
 @dataclass(frozen=True)
@@ -325,10 +325,10 @@ class Step:
         """Tell which points (n, d) may be proposed beside others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known_points()
-        free = self.domain.distance(X, known) > _SAME * self._root
+        free = self.domain.distance(X, known) > _SAME_POINT * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points):  # points near a failure are likely to fail too
-            free &= self.domain.distance(X, self.results.failed) > _FAILED * self._root
+            free &= self.domain.distance(X, self.results.failed) > _FAILURE_GAP * self._root
         return free
 
     @property
@@ -338,7 +338,7 @@ class Step:
     @property
     def _min_gap(self):
         """Smallest distance of points without results; on a grid neighbours are far enough."""
-        return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME) * self._root
+        return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME_POINT) * self._root
 
     def _known_points(self):
         return np.vstack([self.results.X, self.results.failed])

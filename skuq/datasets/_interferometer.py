@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 SIDE = 64  # pixels
-WHITE = 255.0
+WHITE = 255.0  # largest value of a pixel
 _LIGHT = np.array([51.7, 49.0])  # greatest intensity of each beam
 _WIDTHS = np.array([12.62, 12.96])  # pixels to where its amplitude is 1 / e
 # Of the first and of the second mirror: pixels of shift and radians a pixel of tilt, for rows and

@@ -234,8 +234,8 @@ def _pollutants():
 # Brusselator (appendix 6.2)
 
 _SIDE = 64  # cells; pixels, for the interferometer
-_END, _STEP = 20, 1e-3
-_NOISE, _NOISE_SEED = 0.1, 10
+_END, _STEP = 20, 1e-3  # times
+_NOISE, _NOISE_SEED = 0.1, 10  # of the initial state: standard deviation and seed
 
 
 def _simulate_reaction(U):
@@ -305,7 +305,7 @@ def _brusselator():
 
 _PIXELS = np.arange(_SIDE) / _SIDE
 _WIDTH = 0.95  # width of the weights; the paper prints 1, but the stored runs have 0.95
-_WHITE = 255.0
+_WHITE = 255.0  # largest value of a pixel
 # Light of an image that is nearly black (a real one has about 20 000). Predicted images may be
 # darker; without this bound their visibility would not be bounded.
 _LEAST_LIGHT = 100.0

@@ -10,6 +10,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import minmax_scale
 
 _N_YEARS = 391
+# Rows of the five gaps of NOMU's test set: where each starts, and how many it has.
 _GAP_STARTS = (20, 102, 184, 266, 348)
 _GAP_ROWS = 20
 _SPLIT_SEED = 655  # the paper's

@@ -16,6 +16,8 @@ TABLE_CORRUPTIONS = ("noise", "missing", "scaling", "permutation")
 _FAMILIES = {"all": TABLE_CORRUPTIONS}
 _NUMERIC = ("noise", "scaling")  # kinds that change numeric columns only
 
+# By severity, 1 to 5: standard deviation of the noise in units of the column's, share of the cells
+# that are removed or permuted, and factor of the scaling.
 _STDS = (0.1, 0.2, 0.4, 0.6, 1.0)
 _SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
 _FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0)

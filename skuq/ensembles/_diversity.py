@@ -94,7 +94,7 @@ class PairCounts:
         return _ratio(self.n[:, None, None] * self.agree - self.chance, n2 - self.chance, 0.0, n2)
 
     def _formula_1(self) -> np.ndarray:
-        """Compute the paper's Formula 1 (F, M, M) of all pairs, as printed (see `diversity_score`)."""
+        """Compute Formula 1 (F, M, M) of all pairs, as printed (see `diversity_score`)."""
         n, first = self.n[:, None, None], self.wrong[:, :, None]
         second = np.swapaxes(first, 1, 2)
         product = n * self.both - first * second  # N11 N00 - N01 N10

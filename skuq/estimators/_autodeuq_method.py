@@ -33,8 +33,9 @@ from skuq.tables import NumberTargets
 _N_TRIALS = 50  # default number of trials without `max_time`
 _MOST_TRIALS = 10_000  # largest number of trials with `max_time`
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
-_VALIDATION_FRACTION = 0.25
-_N_FOLDS, _N_FOLDS_OF_MANY, _MANY_ROWS = 8, 5, 20_000
+_VALIDATION_FRACTION = 0.25  # "auto", without folds
+_N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
+_MANY_ROWS = 20_000
 _LOSSES = ("crps", "nll")
 _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
@@ -54,8 +55,10 @@ _PAPER_EXPERIMENTS = {
     "benchmark": {"search_space": "benchmark", "epochs": 100, "validation_fraction": 0.25},
     "toy": {"search_space": "toy", "epochs": 200, "validation_fraction": 1 / 3},
 }
-_EVOLVING = ("agebo", "age", "age-mixed")
-_SEARCH_EVERYTHING = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
+# Values of `search`: those that evolve the architecture, and those that search architecture and
+# hyperparameters.
+_EVOLUTIONS = ("agebo", "age", "age-mixed")
+_MIXED_SEARCHES = ("agebo", "rs-mixed", "age-mixed", "bo-mixed")
 
 _TUNER_METHODS = ["run_trial", "get_best_models"]  # of Keras-Tuner's tuners
 
@@ -198,7 +201,7 @@ class AutoDEUQ(SearchMethod):
         """Make the proposer of the search strategy, which starts with the initial trials."""
         own, decisions = self.estimator, self.estimator.decisions_
         if isinstance(own.search, str):
-            if own.search in _EVOLVING and (own.population_size or 0) >= self.n_trials:
+            if own.search in _EVOLUTIONS and (own.population_size or 0) >= self.n_trials:
                 warn_user(
                     f"Evolution starts after `population_size={own.population_size}` trials, and "
                     f"`n_trials` is {self.n_trials}: all architectures are drawn at random. Set a "
@@ -241,7 +244,7 @@ class AutoDEUQ(SearchMethod):
         own = self.estimator
         given, name = self._given_configurations(), "initial_trials"
         if given is None:
-            known = hasattr(space, "known_recipes") and own.search in _SEARCH_EVERYTHING
+            known = hasattr(space, "known_recipes") and own.search in _MIXED_SEARCHES
             given, name = (space.known_recipes() if known else []), "known_recipes"
         both = sum(own.decisions_, Space())
         fixed = {**(own.fixed_architecture or {}), **(own.fixed_hyperparameters or {})}

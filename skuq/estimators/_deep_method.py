@@ -30,8 +30,8 @@ PLAIN = {
 _VALIDATION_FRACTION = {True: 0.1, False: 0.2}
 _N_MEMBERS = 5
 _N_TABULAR_MEMBERS = {"regressor": 8, "classifier": 9}
-_MOST_VALIDATION_ROWS = 10_000
-_MOST_CALIBRATION_ROWS = 5_000
+_MOST_VALIDATION_ROWS = 10_000  # limits the default of `validation_fraction`
+_MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _PRIOR_ROWS = 100  # weight of equal shares of the kinds, in rows
 # Kinds of networks. Which one is best differs between data sets, much more for classes.
 _CLASS_KINDS = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})

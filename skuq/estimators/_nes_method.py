@@ -22,7 +22,7 @@ from skuq.tables import ImageInputs
 from skuq.training import Recipe
 
 _IMAGE_EPOCHS = 100  # the paper's
-_TABLE_EPOCHS = 30, 100
+_TABLE_EPOCHS = 30, 100  # smallest and largest default for tables
 _ENOUGH_STEPS = 500  # optimiser steps of a training; small tables need more epochs for them
 
 _VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")

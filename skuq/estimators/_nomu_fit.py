@@ -20,13 +20,14 @@ from skuq.networks import GaussianHead, NomuHead, build_mean, build_nomu
 from skuq.tables import TrainingData
 from skuq.tables._splits import standardise_rows
 
-_FULL_BATCH = 2**30
-_FEW_ROWS = 100  # below, f is to interpolate its rows by default, as it does rows without noise
-_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # whether f is to interpolate: units
-_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # whether f is to interpolate: steps
-_MARGIN, _MOST_MARGIN = 0.05, 1.0
-_SPACINGS = 3  # mean distances of uniform rows; 95 % have no wider gap beyond the outermost row
-_CLOSING = 10  # factor of pi_sqr without noise, where Eq. 57 would make it infinite
+_FULL_BATCH = 2**30  # rows of a batch that takes all rows
+_FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
+_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # key: whether f should interpolate
+_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # key: as above
+# Smallest and largest default of `box_margin`, as a share of each range. Between them it is three
+# mean distances of uniform rows: in 95 % of samples the gap beyond the outermost row is smaller.
+_MIN_MARGIN, _MAX_MARGIN, _MARGIN_SPACINGS = 0.05, 1.0, 3
+_NOISELESS_FACTOR = 10  # of pi_sqr without noise, where Eq. 57 would make it infinite
 _N_BAND = 256  # artificial inputs over which a band's width is averaged
 _MIN_PATIENCE = 10  # epochs
 _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
@@ -62,7 +63,7 @@ class Job(NamedTuple):
         """Make the job of a model, by its parameters."""
         weights = {name: float(getattr(model, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
         if is_noiseless(model):
-            weights["pi_sqr"] *= _CLOSING
+            weights["pi_sqr"] *= _NOISELESS_FACTOR
         return cls(entropy, model.learning_rate, tuple(weights.items()), train, valid)
 
 
@@ -81,7 +82,7 @@ def default_margin(n_rows: int) -> float:
 
     Of n uniform rows the outermost are about 1 / (n - 1) of their range away from the ends.
     """
-    return max(_MARGIN, min(_SPACINGS / max(n_rows - 1, 1), _MOST_MARGIN))
+    return max(_MIN_MARGIN, min(_MARGIN_SPACINGS / max(n_rows - 1, 1), _MAX_MARGIN))
 
 
 def precision(noise) -> np.ndarray:
@@ -124,7 +125,7 @@ class NomuTrainer:
     Attributes
     ----------
     interpolates : bool
-        Whether f is to interpolate its rows; some defaults depend on it.
+        Whether f should interpolate its rows; some defaults depend on it.
     hidden_units, side_hidden_units : list of int
     artificial : ArtificialInputs
     head : NomuHead
@@ -338,7 +339,7 @@ class NomuTrainer:
         return max(_DEFAULT_EPOCHS, -(-_MIN_STEPS[self.interpolates] // n_batches))
 
     def _schedule(self):
-        """Resolve `schedule`: the rate falls if f is to interpolate and does not stop early."""
+        """Resolve `schedule`: the rate falls if f should interpolate and does not stop early."""
         if self.model.schedule != "auto":
             return self.model.schedule
         return "cosine" if self.interpolates and not self.stops_early else "constant"

@@ -11,7 +11,7 @@ from skuq.tables import make_splits
 
 _MIN_ROWS_FOR_EQUAL_FOLDS = 100  # below, too large a share of the rows would be left out
 _FOLDS_BELOW_ROWS = ((30, 10), (500, 5))  # with cv="auto": (number of rows, folds below it)
-_N_GAPS = 5
+_N_GAPS = 5  # with cv="gaps": folds of each of the two kinds
 
 
 def training_parts(model, rows, entropy, validation, groups):

@@ -13,10 +13,10 @@ from skuq._space import Categorical, Integer, Real, Space
 from skuq.networks._search_space import Decisions
 from skuq.networks._tabular import bin_edges, build_tabular
 
-_MANY = 4_000  # rows from which wider networks are better
+_MANY_ROWS = 4_000  # from here on, wider networks are better
 _STEPS_OF_FEW, _STEPS_OF_MANY = 6_000, 5_000  # training steps of a run with few, or many, rows
 _MORE_STEPS = 0.035  # additional steps for each row, if there are many
-_MOST_EPOCHS = 512
+_MOST_EPOCHS = 512  # for tables of very few rows
 
 # Changes of the default. Which one is best differs from table to table.
 _KNOWN_RECIPES: tuple[dict, ...] = (
@@ -34,7 +34,7 @@ _KNOWN_CLASS_RECIPES: tuple[dict, ...] = (
     {"residual": True},
     {"embedding": "piecewise-linear"},
 )
-_MOST_STEPS_PER_EPOCH = 512
+_MOST_STEPS_PER_EPOCH = 512  # an epoch of a large table trains on a part of its rows
 
 
 @saved_as("networks.TabularSpace")
@@ -87,7 +87,7 @@ class TabularSpace:
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List six decisions about the network, four about its training, and the loss if asked."""
-        width = 64 if self._n_rows < _MANY else 128
+        width = 64 if self._n_rows < _MANY_ROWS else 128
         architecture = Space(
             (
                 Integer("n_layers", 1, 4, default=3),
@@ -175,7 +175,7 @@ class TabularSpace:
         batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
         n_steps = min(-(-n_rows // batch_size), _MOST_STEPS_PER_EPOCH)
         all_steps = _STEPS_OF_FEW
-        if n_rows >= _MANY:
+        if n_rows >= _MANY_ROWS:
             all_steps = _STEPS_OF_MANY + _MORE_STEPS * n_rows
         # Factors of the learning rate, by layer.
         factors = [("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1)]

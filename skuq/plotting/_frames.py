@@ -22,7 +22,7 @@ _RECORD = (
     "message",
 )
 _LOG_FROM = 30  # an axis is logarithmic if its ends have a larger ratio: one and a half decades
-_N_FOLDS, _N_SHUFFLES = 5, 5
+_N_FOLDS, _N_SHUFFLES = 5, 5  # of permutation importances
 
 
 def catalog_frame(catalog) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from scipy import stats
 from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import Display, curve_style, legend, style, whole_numbers_below, with_unit
 
-_INTERVALS = {"median": 0.5, "mean": 0.95}
+_INTERVALS = {"median": 0.5, "mean": 0.95}  # default of `interval` for each `average`
 
 
 class RegretDisplay(Display):

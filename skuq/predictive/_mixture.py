@@ -22,7 +22,7 @@ from skuq.predictive._uncertainty import Uncertainty
 # trapezoidal rule converges as fast as Gauss' rule for smooth functions, and faster for functions
 # with kinks. The probability beyond +-10 is 1e-23.
 _STEP = 0.25
-_SCORES = np.arange(-40, 41) * _STEP
+_SCORES = np.arange(-40, 41) * _STEP  # nodes of the trapezoidal rule, as normal scores
 _SCORE_WEIGHTS = np.exp(-0.5 * _SCORES**2)
 _SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
 

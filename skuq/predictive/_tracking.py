@@ -14,7 +14,7 @@ from skuq._registry import saved_as
 from skuq.predictive._adapted import increasing
 from skuq.predictive._online_weights import remember, update_weights
 
-_TAIL = np.array([0.005, 0.01, 0.025, 0.05])
+_TAIL = np.array([0.005, 0.01, 0.025, 0.05])  # tracked levels below 10 %
 LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
 NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
 _LOWER, _MEDIAN, _UPPER = np.searchsorted(LEVELS, np.array([0.05, 0.5, 0.95]) - 1e-9)
@@ -28,9 +28,9 @@ _STEPS = 1 / (MEMORIES[:, None] * np.maximum(_DENSITY, 0.1))  # (k, q)
 # The unit of all steps is the spread of the quantiles with this memory, the third. The spread of a
 # shorter memory would change by so much in a step of 24 rows that steps could grow without bound.
 _UNIT_MEMORY = 2
-_SMALLEST_UNIT = 1e-3
+_SMALLEST_UNIT = 1e-3  # of that spread, relative to the nominal one
 _HORIZON = 500  # rows over which the weighted steps should be as good as the best step size
-_SHARE = 1 / (2 * _HORIZON)  # share of the weight that is redistributed at each row
+_REDISTRIBUTED_SHARE = 1 / (2 * _HORIZON)  # of the weight, at each row
 _STEP_ROWS = 24  # largest number of rows in one step of the quantiles
 
 
@@ -150,7 +150,7 @@ class QuantileTracker:
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
         # Learning rate of the weights: Gibbs and Candès (2024), section 3.
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
-        share = 1 - (1 - _SHARE) ** n
+        share = 1 - (1 - _REDISTRIBUTED_SHARE) ** n
         positions = self.positions
         for start in range(0, n, _STEP_ROWS):
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)

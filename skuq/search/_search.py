@@ -19,7 +19,7 @@ from skuq.search._running import RunningTrial, RunningTrials
 from skuq.search._slots import Slots, open_slots
 from skuq.search._trial_log import Store, TrialLog
 
-_MAX_STACK_SIZE = 16
+_MAX_STACK_SIZE = 16  # networks of one program
 
 
 @dataclass(frozen=True)

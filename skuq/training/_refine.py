@@ -29,7 +29,7 @@ _TOLERANCE = 1e-6  # root mean square of the residuals, in units of the standard
 # the kernel of nearly equal rows indefinite.
 _FIRST_DAMPING, _LEAST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e-10, 1e8
 _LEAST_GAIN = 0.02  # share of the squared error that a step must remove, or it was the last one
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 4096  # whose derivatives are computed at once
 
 
 def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Member:
