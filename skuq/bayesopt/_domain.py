@@ -139,10 +139,10 @@ class Domain:
         """Find the points (n, d) of the domain that are nearest to encoded ones (n, D)."""
         # The largest one-hot column is the category.
         parts = [
-            encoded[:, own].argmax(axis=1)
+            encoded[:, encoded_columns].argmax(axis=1)
             if column in self.categories
-            else np.clip(encoded[:, own[0]], *self.bounds[column])
-            for column, own in enumerate(self._columns)
+            else np.clip(encoded[:, encoded_columns[0]], *self.bounds[column])
+            for column, encoded_columns in enumerate(self._columns)
         ]
         return self._round_discrete(np.stack(parts, axis=1).astype("float64"))
 

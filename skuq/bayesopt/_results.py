@@ -158,8 +158,8 @@ class ResultLog:
         values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
         limits = np.full((len(points), len(self._rules)), np.nan)
         for k in np.flatnonzero(usable):
-            own = {name: column[k : k + 1] for name, column in measured.items()}
-            values[k], limits[k], messages[k] = self._value_of(outputs[k], own)
+            constraints_of_point = {name: column[k : k + 1] for name, column in measured.items()}
+            values[k], limits[k], messages[k] = self._value_of(outputs[k], constraints_of_point)
         self._append(points, list(outputs), values, limits, messages)
 
     def add_failures(self, x, message: str) -> None:

@@ -320,8 +320,8 @@ def _decode_result(tree: dict[str, Any], n_held_out: int) -> Member | FoldedMemb
         _require(len(networks) > 0, "it has no networks")
         _require(type(tree["score"]) is float, "its score is no number")
         for name in ("center", "variance"):
-            own = tree.get(name)
-            usable = own is None or (isinstance(own, np.ndarray) and own.ndim == 2)
+            moments = tree.get(name)
+            usable = moments is None or (isinstance(moments, np.ndarray) and moments.ndim == 2)
             _require(usable, f"its {name} is no table of numbers")
         member = FoldedMember(**{**tree, "networks": networks})
     held_out = member.held_out

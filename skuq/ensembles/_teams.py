@@ -151,11 +151,11 @@ def hard_vote_accuracy(
                 shares = break_ties(votes[members.T], accuracy[members.T])
             # Largest number of votes so far, and whether its side is right: (n_teams, n_patterns).
             most, won = np.zeros((), side.dtype), np.zeros((), bool)
-            for own, model in zip(sides, members):
+            for member_side, model in zip(sides, members):
                 if votes is None:
-                    got = (sides == own).sum(axis=0, dtype=side.dtype)
+                    got = (sides == member_side).sum(axis=0, dtype=side.dtype)
                 else:
-                    got = np.einsum("ts,stp->tp", shares, sides == own)
+                    got = np.einsum("ts,stp->tp", shares, sides == member_side)
                 # Only strictly more votes win, so that a tie stays with the more accurate model.
                 won = np.where(got > most, right[model], won)
                 most = np.maximum(most, got)

@@ -80,20 +80,20 @@ class DeepEnsembleMethod(TrainingMethod):
 
     def check_parameters(self):
         """Raise ValueError if parameters contradict each other."""
-        own = self.estimator
-        if own.n_copies > 1 and not self.is_tabular:
+        estimator = self.estimator
+        if estimator.n_copies > 1 and not self.is_tabular:
             raise ValueError(
                 '`n_copies` > 1 needs network="tabular". '
-                f"Got n_copies={own.n_copies} and network={own.network!r}."
+                f"Got n_copies={estimator.n_copies} and network={estimator.network!r}."
             )
-        if own.n_copies > 1 and self.loss == "mse":
+        if estimator.n_copies > 1 and self.loss == "mse":
             raise ValueError(
-                f'loss="mse" needs n_copies=1. Got n_copies={own.n_copies}. Use loss="nll".'
+                f'loss="mse" needs n_copies=1. Got n_copies={estimator.n_copies}. Use loss="nll".'
             )
-        if own.network_settings is not None and not self.is_tabular:
+        if estimator.network_settings is not None and not self.is_tabular:
             raise ValueError(
                 '`network_settings` needs network="tabular". '
-                f"Got {own.network_settings!r} and network={own.network!r}."
+                f"Got {estimator.network_settings!r} and network={estimator.network!r}."
             )
 
     def _kinds(self):
@@ -108,13 +108,13 @@ class DeepEnsembleMethod(TrainingMethod):
         """Build the network of each kind, and set the defaults of its training."""
         if not self.is_tabular:
             return [super().build(data, splits, inputs, targets)]
-        own = self.estimator
+        estimator = self.estimator
         space = TabularSpace(data.x, inputs.n_codes, splits.n_train, self.classifies)
         decisions = sum(space.decisions(), Space())
         configurations = [decisions.check(kind, "network_settings") for kind in self.kinds]
         self._defaults = [space.recipe(configuration) for configuration in configurations]
         shapes = data.x.shape[1:], targets.head.n_raw
-        return [space.build(c, *shapes, n_copies=own.n_copies) for c in configurations]
+        return [space.build(c, *shapes, n_copies=estimator.n_copies) for c in configurations]
 
     def recipe_fields(self, kind=0):
         given = {name: v for name, v in super().recipe_fields().items() if v != "auto"}
@@ -125,22 +125,22 @@ class DeepEnsembleMethod(TrainingMethod):
 
     def train(self, network, head, data, splits, report):
         """Train the members of each kind; the k-th members of all kinds have the same split."""
-        own, jobs, deadline = self.estimator, [], math.inf
+        estimator, jobs, deadline = self.estimator, [], math.inf
         parts, positions = [], []  # for each member: its rows; its kind and its number in the kind
         for kind, model in enumerate(network):
             numbers = range(kind, self.n_members, self.n_kinds)
             own_parts = splits.parts and splits.parts[: len(numbers)]
-            if own.bootstrap:
+            if estimator.bootstrap:
                 own_parts = self._bootstrap(len(data.x), own_parts, numbers)
-            penalties = {"l2": own.l2, "adversarial_epsilon": own.adversarial_epsilon}
+            penalties = {"l2": estimator.l2, "adversarial_epsilon": estimator.adversarial_epsilon}
             recipe = self.recipe(splits.validates, kind=kind, **penalties)
             seeds = [self.seeds(1, first=k)[0] for k in numbers]
             fields = {"stacked": True, "splits": own_parts}
             jobs.append(training.TrainingJob.of_model(model, head, recipe, seeds, **fields))
             parts += own_parts or [None] * len(numbers)
             positions += [(kind, row) for row in range(len(numbers))]
-        if own.max_time is not None:
-            jobs, deadline = training.shorten(jobs, data, own.max_time)
+        if estimator.max_time is not None:
+            jobs, deadline = training.shorten(jobs, data, estimator.max_time)
         members = sum(training.train_all(jobs, data, report=report, deadline=deadline), [])
         kept = completed(members)
         members, parts, positions = ([of[k] for k in kept] for of in (members, parts, positions))

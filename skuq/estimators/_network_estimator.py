@@ -245,20 +245,20 @@ class TrainingMethod:
 
     def build(self, data, splits, inputs, targets):
         """Build the network by the user's function, or as an MLP with `hidden_units`."""
-        own, input_shape, n_raw = self.estimator, data.x.shape[1:], targets.head.n_raw
-        if own.network is not None:
-            return build_checked(own.network, input_shape, n_raw, "`network`")
-        units = check_units("hidden_units", own.hidden_units)
-        if own.activation not in (*ACTIVATIONS, "swish"):
+        estimator, input_shape, n_raw = self.estimator, data.x.shape[1:], targets.head.n_raw
+        if estimator.network is not None:
+            return build_checked(estimator.network, input_shape, n_raw, "`network`")
+        units = check_units("hidden_units", estimator.hidden_units)
+        if estimator.activation not in (*ACTIVATIONS, "swish"):
             raise ValueError(
-                f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {own.activation!r}."
+                f"`activation` must be one of {sorted(ACTIVATIONS)}. Got {estimator.activation!r}."
             )
-        scale_l2 = own.scale_l2 if isinstance(targets.head, GaussianHead) else 0.0
+        scale_l2 = estimator.scale_l2 if isinstance(targets.head, GaussianHead) else 0.0
         return build_mlp(
             input_shape,
             n_raw,
             units,
-            activation=own.activation,
+            activation=estimator.activation,
             dropout=self.dropout,
             scale_l2=scale_l2,
         )

@@ -444,8 +444,8 @@ class NOMURegressor(UncertaintyRegressor):
                 f"Got {unknown or 'none'}."
             )
         # Not clones: those of a fitted `pretrained` would have forgotten what it learnt.
-        own = self.get_params(deep=False)
-        models = [type(self)(**{**own, **setting}) for setting in settings]
+        params = self.get_params(deep=False)
+        models = [type(self)(**{**params, **setting}) for setting in settings]
         for model in models:
             model._validate_params()
         for chooses in (True, False):  # models that choose are trained in another way

@@ -95,7 +95,7 @@ def precision(noise) -> np.ndarray:
     a hundredth.
     """
     # The median of each output's noise; zeros are left out, and become a hundredth of it.
-    typical = [np.median(own[own > 0]) if own.any() else 1.0 for own in noise.T]
+    typical = [np.median(column[column > 0]) if column.any() else 1.0 for column in noise.T]
     weights = 1 / np.maximum(noise / typical, 1e-2) ** 2
     return (weights / weights.mean(axis=0)).mean(axis=1)
 
@@ -257,19 +257,19 @@ class NomuTrainer:
         members: list[Any] = [None] * len(jobs)
         sizes = [(len(job.train), recipe.epochs) for job, recipe in zip(jobs, recipes)]
         for size in sorted(set(sizes)):
-            own = [k for k in range(len(jobs)) if sizes[k] == size]
+            positions = [k for k in range(len(jobs)) if sizes[k] == size]
             trained = training.train_stack(
                 template,
                 head,
-                [recipes[k] for k in own],
+                [recipes[k] for k in positions],
                 data,
-                [seeds[k] for k in own],
-                splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in own],
-                start=None if start is None else [start[k] for k in own],
+                [seeds[k] for k in positions],
+                splits=[(jobs[k].train, jobs[k].valid if validates else None) for k in positions],
+                start=None if start is None else [start[k] for k in positions],
                 artificial=self.artificial,
                 report=report,
             )
-            for k, member in zip(own, trained):
+            for k, member in zip(positions, trained):
                 members[k] = member
         return members
 

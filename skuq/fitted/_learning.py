@@ -149,7 +149,7 @@ class GroupedCalibration:
         every = (*self.parts, self.whole)
         found = [code for code in range(-1, len(self.parts)) if (codes == code).any()]
         rows = [np.flatnonzero(codes == code) for code in found]
-        distributions = [calibrated(every[code], own) for code, own in zip(found, rows)]
+        distributions = [calibrated(every[code], positions) for code, positions in zip(found, rows)]
         return GroupedDistribution(tuple(distributions), tuple(rows))
 
 
@@ -259,11 +259,11 @@ def _select(
 ) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
     """Select predictions, y and weights of a group's rows, fold by fold."""
     rows = [np.flatnonzero(code == group) for code in codes]
-    folds = [(k, own) for k, own in enumerate(rows) if len(own)]
+    folds = [(k, positions) for k, positions in enumerate(rows) if len(positions)]
     return (
-        [mixtures[k].rows(own) for k, own in folds],
-        [ys[k][own] for k, own in folds],
-        [weights[k][own] for k, own in folds],
+        [mixtures[k].rows(positions) for k, positions in folds],
+        [ys[k][positions] for k, positions in folds],
+        [weights[k][positions] for k, positions in folds],
     )
 
 
@@ -354,12 +354,12 @@ def _learn_logits(
     _warn_of_small_groups(grouping.labels, group_of, rows.weight)
     found = []
     for group in range(len(grouping.labels)):
-        own = group_of == group
-        part = proba[own], codes[own], rows.weight[own]
+        in_group = group_of == group
+        part = proba[in_group], codes[in_group], rows.weight[in_group]
         if method == "vector":
             found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS))
             continue
-        n_rows = effective_rows(rows.weight[own])
+        n_rows = effective_rows(rows.weight[in_group])
         log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)
         own_slope = np.exp(log_slope / (n_rows + _PRIOR_ROWS))
         found.append((np.full(len(classes), own_slope), whole[1]))

@@ -224,13 +224,13 @@ def _make_plans(members: Sequence[Member]) -> list[Plan] | None:
 
 def _stack_variables(members: Sequence[Member], plan: Plan) -> list[np.ndarray]:
     """Stack the weights and states of a plan's members, with a leading axis (K, ..) if K > 1."""
-    own = [
+    values_of_members = [
         [*plan.split(np.asarray(member.weights, dtype="float64")), *member.state]
         for member in members
     ]
-    if len(own) == 1:
-        return [np.asarray(value, dtype="float64") for value in own[0]]
-    return [np.stack(values).astype("float64") for values in zip(*own)]
+    if len(values_of_members) == 1:
+        return [np.asarray(value, dtype="float64") for value in values_of_members[0]]
+    return [np.stack(values).astype("float64") for values in zip(*values_of_members)]
 
 
 def _collect_masks(passes: Any, plan: Plan, variables: list[np.ndarray]) -> list[np.ndarray]:

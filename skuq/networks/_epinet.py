@@ -100,13 +100,13 @@ class EpiNet:
 
     def _trainable_part(self, space, weights, features, index):
         xp, weights = space.xp, iter(weights)
-        own = [[next(weights) for _ in layer.shapes] for layer in self._layers]
+        parts = [[next(weights) for _ in layer.shapes] for layer in self._layers]
         # The first layer is a sum of a part of each row and a part of each index, so that
         # neither is multiplied again for every pair.
-        first, kernel = self._layers[0], self._layers[0].kernel(xp, own[0])
+        first, kernel = self._layers[0], self._layers[0].kernel(xp, parts[0])
         n = self.n_features
         of_rows = xp.matmul(features, kernel[..., :n, :])[..., None, :, :]
-        of_index = xp.matmul(index, kernel[..., n:, :]) + own[0][1][..., None, :]
+        of_index = xp.matmul(index, kernel[..., n:, :]) + parts[0][1][..., None, :]
         value = space.activation(first.activation if self.units else "linear")(
             of_rows + of_index[..., :, None, :]
         )
@@ -114,12 +114,12 @@ class EpiNet:
             return self._sum_over_index(xp, value, index)
         shape = tuple(value.shape)  # (.., S, N, units)
         value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
-        for layer, part in zip(self._layers[1:-1], own[1:-1]):
+        for layer, part in zip(self._layers[1:-1], parts[1:-1]):
             value = layer(space, part, value)
         value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
         # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
         last = self._layers[-1]
-        kernel, bias = last.kernel(xp, own[-1]), own[-1][1]
+        kernel, bias = last.kernel(xp, parts[-1]), parts[-1][1]
         kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
         bias = self._of_index(xp, bias[..., None, :], index)
         return xp.matmul(value, kernel) + bias

@@ -229,9 +229,9 @@ class ConformalMixture(_Calibrated):
         levels = np.broadcast_to(levels, (len(levels), *self._shape))
         coverage = abs(2 * levels - 1)  # of the central interval that ends at the level
         columns = []
-        for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
+        for (scores, reach), wanted in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
             # Smallest s with sum w_i [s_i <= s] >= coverage * total weight (Tibshirani et al.).
-            at = np.searchsorted(reach, own * self._total_weight(reach) - 1e-9)
+            at = np.searchsorted(reach, wanted * self._total_weight(reach) - 1e-9)
             if at.max(initial=0) >= len(scores):
                 reached = reach[-1] / np.max(self._total_weight(reach))
                 raise ValueError(
@@ -263,10 +263,11 @@ class ConformalMixture(_Calibrated):
         """Compute P(Y <= y) for each row and output, in steps."""
         z = (np.asarray(y, dtype=float) - self.mean) / self.std
         columns = []
-        for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
+        for (scores, reach), z_of_output in zip(self._columns, np.moveaxis(self._flat(z), -1, 0)):
             # Scores equal to y count on its own side of the mean: right-continuous.
             inside = np.where(
-                own > 0, *(np.searchsorted(scores, abs(own), side) for side in ("right", "left"))
+                z_of_output > 0,
+                *(np.searchsorted(scores, abs(z_of_output), side) for side in ("right", "left")),
             )
             columns.append(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
         return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)

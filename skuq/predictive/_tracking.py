@@ -143,7 +143,7 @@ class QuantileTracker:
         All rows count as predicted before the first of their truths was known: step sizes are
         judged by their quantiles before the update.
         """
-        losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
+        losses = np.stack([self._losses(column, k) for k, column in enumerate(scores.T)], axis=1)
         losses -= (self.weights * losses).sum(axis=0)
         losses /= _spread(self.positions[_UNIT_MEMORY])
         k, n = len(MEMORIES), len(scores)
@@ -185,8 +185,8 @@ class QuantileTracker:
     def _scores_under_tracker(self, scores: np.ndarray) -> np.ndarray:
         """Compute normal scores (T, m) of truths under the tracked quantiles."""
         columns = [
-            np.interp(own, knots, NOMINAL, left=-np.inf, right=np.inf)
-            for own, knots in zip(scores.T, self.quantiles.T)
+            np.interp(column, knots, NOMINAL, left=-np.inf, right=np.inf)
+            for column, knots in zip(scores.T, self.quantiles.T)
         ]
         return np.stack(columns, axis=1)
 

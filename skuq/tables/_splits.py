@@ -138,15 +138,15 @@ def make_splits(
         rng = generator(entropy, "split")
         train, valid = _split_used(rows, fraction, rng, groups, labels)
         return Splits(rows.take(train), rows.take(valid), valid)
-    own = rows.take(used)
+    used_rows = rows.take(used)
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     if cv is not None:
         rng = generator(entropy, "split", *([repeat] if repeat else []))
-        return Splits(own, None, used, _folds(own, cv, rng, groups, labels))
+        return Splits(used_rows, None, used, _folds(used_rows, cv, rng, groups, labels))
     assert n_members is not None
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
-    parts = [_split_used(own, fraction, rng, None, labels) for rng in rngs]
-    return Splits(own, None, None, parts)
+    parts = [_split_used(used_rows, fraction, rng, None, labels) for rng in rngs]
+    return Splits(used_rows, None, None, parts)
 
 
 def _split_used(

@@ -63,8 +63,8 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     targets = (y - predict_draws(member, x)[0] + base(ARRAYS, variables, x)[0]).ravel()
 
     def derivatives(flat: np.ndarray, rows: slice = slice(None)) -> Derivatives:
-        own: Derivatives = base.derivatives(network.split(flat), x[rows])
-        return own
+        result: Derivatives = base.derivatives(network.split(flat), x[rows])
+        return result
 
     start = np.asarray(member.weights, dtype="float64")
     if len(targets) <= MAX_DUAL_VALUES:
@@ -87,33 +87,33 @@ def levenberg_marquardt(
     the change of the weights that Levenberg and Marquardt's normal equations give, from a system
     of n equations. Damping follows Nielsen's rule (1999).
     """
-    own = derivatives(flat)
-    residual = root * (targets - own.raw.ravel())
+    current = derivatives(flat)
+    residual = root * (targets - current.raw.ravel())
     loss, damping, growth = residual @ residual, None, 2.0
     for _ in range(_MAX_DUAL_STEPS):
         if loss <= len(targets) * _TOLERANCE**2:
             break
-        gram = own.gram() * np.multiply.outer(root, root)
+        gram = current.gram() * np.multiply.outer(root, root)
         unit = np.trace(gram) / len(gram)
         damping = _FIRST_DAMPING * unit if damping is None else max(damping, _LEAST_DAMPING * unit)
         while damping <= _LARGEST_DAMPING * unit:
             damped = gram + damping * np.eye(len(gram))
             dual = linalg.cho_solve(linalg.cho_factor(damped, lower=True), residual)
-            tried = flat + own.back((root * dual)[None])[0]
-            there = derivatives(tried)
-            after = root * (targets - there.raw.ravel())
-            gained = loss - after @ after
+            tried = flat + current.back((root * dual)[None])[0]
+            tried_derivatives = derivatives(tried)
+            after = root * (targets - tried_derivatives.raw.ravel())
+            gain = loss - after @ after
             # The linear model predicts the residual damping * dual.
-            promised = loss - damping**2 * (dual @ dual)
-            if gained > 0:
+            predicted_gain = loss - damping**2 * (dual @ dual)
+            if gain > 0:
                 break
             damping, growth = damping * growth, 2 * growth
         else:
             return flat  # no step gains any more
-        flat, own, residual, loss = tried, there, after, after @ after
-        if gained < _LEAST_GAIN * (loss + gained):
+        flat, current, residual, loss = tried, tried_derivatives, after, after @ after
+        if gain < _LEAST_GAIN * (loss + gain):
             break
-        damping *= max(1 / 3, 1 - (2 * gained / promised - 1) ** 3)
+        damping *= max(1 / 3, 1 - (2 * gain / predicted_gain - 1) ** 3)
         growth = 2.0
     return flat
 
@@ -131,11 +131,11 @@ def _lbfgs(
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
         total, gradient = 0.0, np.zeros_like(flat)
         for start in range(0, n_rows, _ROWS_AT_ONCE):
-            own = derivatives(flat, slice(start, start + _ROWS_AT_ONCE))
+            part = derivatives(flat, slice(start, start + _ROWS_AT_ONCE))
             values = slice(start * n_raw, (start + _ROWS_AT_ONCE) * n_raw)
-            residual = root[values] * (targets[values] - own.raw.ravel())
+            residual = root[values] * (targets[values] - part.raw.ravel())
             total += residual @ residual
-            gradient -= 2 * own.back((root[values] * residual)[None])[0]
+            gradient -= 2 * part.back((root[values] * residual)[None])[0]
         return total / len(targets), gradient / len(targets)
 
     found = optimize.minimize(
