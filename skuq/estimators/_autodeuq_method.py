@@ -203,13 +203,11 @@ class AutoDEUQ(SearchMethod):
         """Make the proposer of the search strategy, which starts with the initial trials."""
         estimator, decisions = self.estimator, self.estimator.decisions_
         if isinstance(estimator.search, str):
-            if (
-                estimator.search in _EVOLUTIONS
-                and (estimator.population_size or 0) >= self.n_trials
-            ):
+            population = estimator.population_size or 0
+            if estimator.search in _EVOLUTIONS and population >= self.n_trials:
                 warn_user(
-                    "Evolution starts after "
-                    f"`population_size={estimator.population_size}` trials, and `n_trials` is {self.n_trials}: all architectures are drawn at random. Set a "
+                    f"Evolution starts after `population_size={population}` trials, and "
+                    f"`n_trials` is {self.n_trials}: all architectures are drawn at random. Set a "
                     "smaller `population_size` or more trials.",
                 )
             planned = _N_TRIALS if isinstance(estimator.n_trials, str) else estimator.n_trials

@@ -205,9 +205,8 @@ class Mixture(Continuous):
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
-        return sum(
-            w * self._cdf(y, *parameters) for w, parameters in zip(self.weights, self._members())
-        )
+        parts = (self._cdf(y, *parameters) for parameters in self._members())
+        return sum(w * part for w, part in zip(self.weights, parts))
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Compute the joint log density of each row's outputs, of shape (n,).
@@ -245,10 +244,8 @@ class Mixture(Continuous):
 
         def excess(y: np.ndarray, level: np.ndarray, at: np.ndarray) -> np.ndarray:
             members = zip(*(np.take(a, at, axis=-1) for a in arrays))
-            return (
-                sum(w * self._cdf(y, *parameters) for w, parameters in zip(self.weights, members))
-                - level
-            )
+            parts = (self._cdf(y, *parameters) for parameters in members)
+            return sum(w * part for w, part in zip(self.weights, parts)) - level
 
         at = np.broadcast_to(np.arange(low.shape[1]), low.shape)
         return find_roots(excess, low, high, levels, at)
