@@ -71,7 +71,7 @@ class Constraints:
         """All names, in the user's order."""
         return tuple(self.functions)
 
-    def measured(self, given: Mapping[str, Any] | None, n: int) -> dict[str, np.ndarray]:
+    def check_measured(self, given: Mapping[str, Any] | None, n: int) -> dict[str, np.ndarray]:
         """Validate the values (n,) of measured constraints, as `tell` gets them."""
         given = {} if given is None else given
         if not isinstance(given, Mapping) or set(given) != set(self.estimators):

@@ -45,9 +45,9 @@ class Domain:
                     f"Got {tuple(sides[wrong[0]])} in column {columns[wrong[0]]}."
                 )
         self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
-        self._place()
+        self._place_columns()
 
-    def _place(self):
+    def _place_columns(self):
         """Find the positions of each column in the encoded points, and their bounds.
 
         `groups` are the positions of each category; exactly one of them is 1.

@@ -154,7 +154,7 @@ class ResultLog:
         if constraints is None and not usable.any():  # there was nothing to measure
             self.add_failures(x, "NaN or inf")
             return
-        measured = self._rules.measured(constraints, len(points))
+        measured = self._rules.check_measured(constraints, len(points))
         values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
         limits = np.full((len(points), len(self._rules)), np.nan)
         for k in np.flatnonzero(usable):

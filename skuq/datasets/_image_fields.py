@@ -17,7 +17,7 @@ Rngs = Sequence[np.random.RandomState]
 _CIFAR_WIDTH = 32
 
 
-def scaled(length: float, images: np.ndarray, *, shrink: bool = True) -> float:
+def scale_length(length: float, images: np.ndarray, *, shrink: bool = True) -> float:
     """Convert a length in pixels of a 32-pixel image to pixels of images (n, h, w, ..).
 
     With ``shrink=False`` the length is never reduced: blurs are about a pixel wide, and a fraction

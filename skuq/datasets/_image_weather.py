@@ -11,7 +11,7 @@ from skuq.datasets._image_fields import (
     luminance,
     normals,
     plasma,
-    scaled,
+    scale_length,
     smooth_normals,
     uniforms,
 )
@@ -36,7 +36,7 @@ def snow(images, rngs, severity):
         (0.30, 0.3, 1.25, 0.65, 14, 12, 0.80),
     )[severity - 1]
     layer = mean + std * normals(rngs, images.shape[1:3])[..., None]  # (n, h, w, 1)
-    layer = zoom_in(layer, max(scaled(size, images), 1.0))
+    layer = zoom_in(layer, max(scale_length(size, images), 1.0))
     flakes = np.where(layer < threshold, 0, np.minimum(layer, 1))
     flakes = blur_along(flakes, uniforms(rngs, -135, -45), reach, sigma)
     whiter = np.maximum(images, 1.5 * luminance(images) + 0.5)
@@ -84,9 +84,9 @@ def spatter(images, rngs, severity):
     )[severity - 1]
     # In images below 32 pixels drops would be smaller than a pixel. There, they are drawn on a
     # grid of 32 pixels and averaged over the image's pixels.
-    scale = scaled(1, images, shrink=False)
+    scale = scale_length(1, images, shrink=False)
     h, w = images.shape[1:3]
-    shape = tuple(round(side * scale / scaled(1, images)) for side in (h, w))
+    shape = tuple(round(side * scale / scale_length(1, images)) for side in (h, w))
     rows, columns = area_means(shape[0], h), area_means(shape[1], w).T
     liquid = mean + std * smooth_normals(rngs, shape, scale * smoothing, smoothing)
     drops = liquid >= threshold

@@ -132,7 +132,7 @@ class CalibratedUncertainty:
         if rows is None:
             raise ValueError("`recalibrate` needs `calibration_rows_`. Got None: call `fit` again.")
         ratio, factor = fit_density_ratio(rows.X, X_target, rows.weight, classifier)
-        self.calibration_ = self._learn(rows.weighted(factor), ratio)
+        self.calibration_ = self._learn(rows.with_weights_times(factor), ratio)
         self.density_ratio_ = ratio
         vars(self).pop("last_time_", None)
         return self

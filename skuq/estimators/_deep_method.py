@@ -10,7 +10,7 @@ from skuq import training
 from skuq._seeds import generator
 from skuq._space import Space
 from skuq.ensembles import stacking_weights
-from skuq.estimators._network_estimator import Outcome, TrainingMethod, completed
+from skuq.estimators._network_estimator import Outcome, TrainingMethod, find_completed
 from skuq.networks import GaussianHead, TabularSpace
 from skuq.predictive._out_of_bag import fit_out_of_bag_scale
 from skuq.tables import ClassTargets, NumberTargets, TableInputs
@@ -142,7 +142,7 @@ class DeepEnsembleMethod(TrainingMethod):
         if estimator.max_time is not None:
             jobs, deadline = training.shorten(jobs, data, estimator.max_time)
         members = sum(training.train_all(jobs, data, report=report, deadline=deadline), [])
-        kept = completed(members)
+        kept = find_completed(members)
         members, parts, positions = ([of[k] for k in kept] for of in (members, parts, positions))
         weights = self._weights(members, parts, positions, head, data)
         return Outcome(members, weights, parts if splits.parts else None)

@@ -21,7 +21,7 @@ from skuq.estimators._network_estimator import (
     Outcome,
     TrainingMethod,
     check_dropout_layers,
-    completed,
+    find_completed,
 )
 from skuq.networks import CategoricalHead, GaussianHead
 from skuq.tables._rows import warn_of_few_rows
@@ -60,7 +60,7 @@ class _HyperDeepEnsemble(TrainingMethod):
         first = training.draw_variables(network, self.seeds(1)[0])
         n_search = estimator.n_search
         searched = train_stack(settings, self.seeds(n_search), [first] * n_search)
-        kept = completed(searched)
+        kept = find_completed(searched)
         results = {name: np.array([setting[name] for setting in settings]) for name in settings[0]}
         results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
         chosen = self._select([searched[k] for k in kept], head, data, min_members=1)
@@ -70,7 +70,7 @@ class _HyperDeepEnsemble(TrainingMethod):
         settings = [settings[kept[i]] for i in chosen.indices for _ in range(n_members)]
         seeds = self.seeds(n_members, first=n_search) * len(chosen.indices)
         stratified = train_stack(settings, seeds)
-        kept = completed(stratified)
+        kept = find_completed(stratified)
         pool = [stratified[k] for k in kept]
         chosen = self._select(pool, head, data, min_members=estimator.min_members)
         members = [pool[i] for i in chosen.indices]

@@ -13,7 +13,7 @@ from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.estimators._neon_conditioned import train_conditioned
 from skuq.estimators._neon_paper import paper_settings
-from skuq.estimators._network_estimator import check_units, completed
+from skuq.estimators._network_estimator import check_units, find_completed
 from skuq.estimators._operator import (
     OPERATOR_CONSTRAINTS,
     OperatorRegressor,
@@ -358,8 +358,8 @@ class NEONRegressor(OperatorRegressor):
             n_members = 2
             left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
         members = job.train(network, n_members, report, left_out=left_out, recipe=recipe)
-        if completed(members) != [0, 1]:
-            completed(members[:1])
+        if find_completed(members) != [0, 1]:
+            find_completed(members[:1])
             return IndexDraws(members[0], index), None
         others = np.flatnonzero(left_out[1])
         rows = job.rows_of(others)

@@ -378,14 +378,14 @@ def check_units(name: str, given) -> list[int]:
     return units.tolist()
 
 
-def completed(members) -> list[int]:
+def find_completed(members) -> list[int]:
     """Find the positions of members that did not diverge, and warn if some did.
 
     A member whose training loss stopped being finite is left out even if an earlier epoch was
     finite, because a single bad member ruins a mixture. Raises FloatingPointError if all members
     diverged.
     """
-    kept = [k for k, member in enumerate(members) if not diverged(member)]
+    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
     if not kept:
         what = "The network" if len(members) == 1 else f"All {len(members)} networks"
         first = "."
@@ -402,7 +402,7 @@ def completed(members) -> list[int]:
     return kept
 
 
-def diverged(member) -> bool:
+def has_diverged(member) -> bool:
     """Tell whether training failed, or the loss was not finite in every epoch."""
     return isinstance(member, FloatingPointError) or not np.isfinite(member.history["loss"]).all()
 

@@ -14,7 +14,7 @@ import numpy as np
 from skuq import training
 from skuq._seeds import generator, trial_seed
 from skuq.estimators._artificial import ArtificialInputs
-from skuq.estimators._network_estimator import check_units, diverged
+from skuq.estimators._network_estimator import check_units, has_diverged
 from skuq.fitted._nomu import NomuNetwork, predict_mean
 from skuq.networks import GaussianHead, NomuHead, build_mean, build_nomu
 from skuq.tables import TrainingData
@@ -370,7 +370,7 @@ class NomuTrainer:
 
 
 def _check_completed(members):
-    wild = [member for member in members if diverged(member)]
+    wild = [member for member in members if has_diverged(member)]
     if wild:
         reason = f" ({wild[0]})" if isinstance(wild[0], FloatingPointError) else ""
         raise FloatingPointError(

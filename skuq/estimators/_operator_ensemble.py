@@ -9,7 +9,7 @@ import numpy as np
 from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator
-from skuq.estimators._network_estimator import completed
+from skuq.estimators._network_estimator import find_completed
 from skuq.estimators._operator import (
     OPERATOR_CONSTRAINTS,
     OperatorRegressor,
@@ -237,7 +237,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         elif learns:
             left_out = job.folds(self.n_members, N_FOLDS)
         members = job.train(network, self.n_members, report, left_out=left_out, validate=learns)
-        kept = completed(members)
+        kept = find_completed(members)
         draws = MemberDraws(tuple(members[k] for k in kept))
         if not learns or len(kept) < 2:
             return draws, None

@@ -62,7 +62,7 @@ class CalibrationRows:
 
     __repr__ = record_repr
 
-    def weighted(self, factor: np.ndarray) -> CalibrationRows:
+    def with_weights_times(self, factor: np.ndarray) -> CalibrationRows:
         """Multiply the weights by a factor (n,), and preserve their sum."""
         weight = self.weight * factor
         return replace(self, weight=weight * self.weight.sum() / weight.sum())

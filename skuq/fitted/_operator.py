@@ -165,10 +165,12 @@ class FittedOperator:
         rows = encode(X, query_points)
         loc, scale = self._predict_standardised(rows, index)
         if self.given is not None or self.spread is not None:
-            own = self.draws.index
-            centre = (loc if index is own else self._predict_standardised(rows, own)[0]).mean(
-                axis=0
-            )
+            # Draws vary around their mean over all of the fitted draws.
+            fitted_index = self.draws.index
+            fitted_loc = loc
+            if index is not fitted_index:
+                fitted_loc, _ = self._predict_standardised(rows, fitted_index)
+            centre = fitted_loc.mean(axis=0)
             loc = loc - centre
             if self.spread is not None:
                 factor = self.spread.factor

@@ -343,7 +343,7 @@ class _Copy:
             self.prefix = outer
             return result
         if not isinstance(operation, keras.layers.Layer):
-            return operation(*arguments, **options)  # of keras.ops, without weights
+            return operation(*arguments, **options)  # a function of keras.ops has no weights
         if id(operation) not in self._twins:
             self._twins[id(operation)] = self._twin(operation)
         twin = self._twins[id(operation)]
@@ -372,8 +372,9 @@ class _Copy:
         config = {**layer.get_config(), "name": name}
         if self.frozen:
             config |= {part: 0.0 for part in ("rate", "stddev") if part in config}
-            moot = ("_constraint", "_regularizer")  # of what does not move
-            config |= {part: None for part in config if part.endswith(moot)}
+            # Constraints and penalties have no effect on weights that do not change.
+            unused = ("_constraint", "_regularizer")
+            config |= {part: None for part in config if part.endswith(unused)}
         twin = type(layer).from_config(config)
         twin.trainable = layer.trainable and not self.frozen
         return twin

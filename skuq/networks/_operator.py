@@ -206,20 +206,21 @@ class OperatorNetwork:
     def tangents(self, space: Namespace, weights, directions, x, n_queries: int = 1):
         """Compute raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions.
 
-        Without a member axis. `directions` are S changes of each variable, ``(S, *shape)``. Every
-        `n_queries` rows that follow each other have the same u, which is encoded once.
+        The weights have no member axis. `directions` are S changes of each variable, ``(S,
+        *shape)``. Every `n_queries` rows that follow each other have the same u, which is encoded
+        once.
         """
         xp, weights, directions = space.xp, iter(weights), iter(directions)
         u, y = x[::n_queries, : self.n_inputs], x[:, self.n_inputs :]
         encoder, decoder = self._layers
 
         def apply(layer, value, tangent):
-            own = [next(weights) for _ in layer.shapes]
+            parts = [next(weights) for _ in layer.shapes]
             change = [next(directions) for _ in layer.shapes]
-            kernel, d_kernel = layer.kernel(xp, own), change[0]
+            kernel, d_kernel = layer.kernel(xp, parts), change[0]
             if layer.factorized:
-                d_kernel = change[0] * own[2] + own[0] * change[2][:, None, :]
-            before = xp.matmul(value, kernel) + own[1]
+                d_kernel = change[0] * parts[2] + parts[0] * change[2][:, None, :]
+            before = xp.matmul(value, kernel) + parts[1]
             d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
             if tangent is not None:
                 d_before = d_before + xp.matmul(tangent, kernel)
@@ -244,9 +245,9 @@ class OperatorNetwork:
             tangent = 0 * d_beta[..., : self._chunk]
         for k, layer in enumerate(decoder[:-1]):
             if self.decoder == "split" or k == 0:
-                own = slice(k * self._chunk, (k + 1) * self._chunk)
-                value = xp.concatenate([value, beta[..., own]], axis=-1)
-                tangent = xp.concatenate([tangent, d_beta[..., own]], axis=-1)
+                columns = slice(k * self._chunk, (k + 1) * self._chunk)
+                value = xp.concatenate([value, beta[..., columns]], axis=-1)
+                tangent = xp.concatenate([tangent, d_beta[..., columns]], axis=-1)
             value, tangent = apply(layer, value, tangent)
         return apply(decoder[-1], value, tangent)
 
@@ -261,9 +262,9 @@ class OperatorNetwork:
         trace: list[Any] = []
 
         def apply(layer, value):
-            own = [next(weights) for _ in layer.shapes]
-            before = value @ layer.kernel(np, own) + own[1]
-            trace.append((layer, own, value, before))
+            parts = [next(weights) for _ in layer.shapes]
+            before = value @ layer.kernel(np, parts) + parts[1]
+            trace.append((layer, parts, value, before))
             return ARRAYS.activation(layer.activation)(before)
 
         # Forwards, as in `__call__`.

@@ -6,7 +6,13 @@ import numpy as np
 
 from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import BLUE, Display, style, upper_fence
-from skuq.plotting._frames import Axis, catalog_frame, decision_importances, decisions_of, varied
+from skuq.plotting._frames import (
+    Axis,
+    catalog_frame,
+    decision_importances,
+    decisions_of,
+    varied_decisions,
+)
 from skuq.plotting._predictions import catalog_of
 
 _MOST_AXES = 8  # more parallel axes could not be read
@@ -124,7 +130,7 @@ class CatalogDisplay(Display):
                     f"`decisions` has unknown names {unknown}. Known are {list(configurations)}."
                 )
             configurations = configurations[list(decisions)]
-        elif len(names := varied(configurations)):
+        elif len(names := varied_decisions(configurations)):
             configurations = configurations[names]
         scores, importances, r2 = frame["score"].to_numpy(dtype=float), None, None
         if kind == "importance" or decisions is None and configurations.shape[1] > _MOST_AXES:

@@ -42,7 +42,7 @@ def decisions_of(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[name for name in frame if name not in _RECORD]]
 
 
-def varied(configurations: pd.DataFrame) -> list[str]:
+def varied_decisions(configurations: pd.DataFrame) -> list[str]:
     """Return the names of the decisions that have more than one value."""
     return [name for name in configurations if len(set(configurations[name])) > 1]
 
@@ -116,7 +116,7 @@ def decision_importances(
         raise ValueError(
             f"Importances need at least {2 * _N_FOLDS} completed trials. Got {len(configurations)}."
         )
-    names = varied(configurations)
+    names = varied_decisions(configurations)
     importances = pd.DataFrame(0.0, index=configurations.columns, columns=["mean", "error"])
     r2 = 0.0
     if names:
@@ -124,14 +124,16 @@ def decision_importances(
         ranks = pd.Series(np.asarray(scores, dtype=float)).rank().to_numpy()
         rng = check_random_state(random_state)
         folds = KFold(_N_FOLDS, shuffle=True, random_state=rng).split(X)
-        falls, scores = zip(*(_falls(X, ranks, train, test, rng) for train, test in folds))
+        falls, scores = zip(
+            *(_shuffle_columns(X, ranks, train, test, rng) for train, test in folds)
+        )
         r2 = float(np.mean(scores))
         importances.loc[names, "mean"] = np.mean(falls, axis=0)
         importances.loc[names, "error"] = np.std(falls, axis=0, ddof=1) / np.sqrt(_N_FOLDS)
     return importances.sort_values("mean", ascending=False, kind="stable"), r2
 
 
-def _falls(X, y, train, test, rng):
+def _shuffle_columns(X, y, train, test, rng):
     """Return the fall in R2 on a fold's test rows for each shuffled column, and R2."""
     forest = RandomForestRegressor(100, random_state=rng).fit(X[train], y[train])
     n_columns = X.shape[1]

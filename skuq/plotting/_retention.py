@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from skuq._nested import as_predicted, classifies, innermost
+from skuq._nested import classifies, reshape_like_prediction, unwrap_estimator
 from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._axes import Display, curve_style, from_zero, legend, style, with_name, with_unit
 from skuq.plotting._predictions import check_rows, normal_of
@@ -113,7 +113,7 @@ class RetentionDisplay(Display):
         name = type(estimator).__name__ if name is None else name
         if not classifies(estimator):
             mean, std = normal_of(estimator, X)
-            y = as_predicted(y, mean)
+            y = reshape_like_prediction(y, mean)
             return cls.from_predictions(y, mean, std, name=name, unit=unit, ax=ax, **plot_options)
         y = column_or_1d(y)
         if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
@@ -122,7 +122,10 @@ class RetentionDisplay(Display):
             )
         errors = (estimator.predict(X) != y).astype(float)
         display = cls(
-            errors, _class_uncertainty(*innermost(estimator, X)), name=name, error_name="error rate"
+            errors,
+            _class_uncertainty(*unwrap_estimator(estimator, X)),
+            name=name,
+            error_name="error rate",
         )
         return display.plot(ax, **plot_options)
 

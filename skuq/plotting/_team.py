@@ -243,7 +243,7 @@ class TeamDisplay(Display):
             "markeredgecolor": "black",
             "linestyle": "none",
             "zorder": 4,
-            "label": "served",
+            "label": "selected",
         }
         (mark,) = ax.plot(here[score], here["accuracy"], **style("line", defaults, given))
         return mark

@@ -129,8 +129,8 @@ def _fit_both_scales(
         return np.hypot(np.exp(log_ratio) * side, aleatoric)
 
     def nll(log_ratio: float) -> float:
-        own, far = std(log_ratio), std(log_ratio, beyond)
-        return weight @ _log_width(own, far) + np.log(root_mean_square(error / own, weight))
+        near, far = std(log_ratio), std(log_ratio, beyond)
+        return weight @ _log_width(near, far) + np.log(root_mean_square(error / near, weight))
 
     balance = _balance(epistemic, aleatoric)
     found = minimise(nll, _log_grid(_NEGLIGIBLE * balance, balance / _NEGLIGIBLE))

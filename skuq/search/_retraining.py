@@ -135,9 +135,12 @@ class Retraining:
             if trial.trial_number in found
         }
         if self.kind == "refit":
-            return replace(self.result, refitted={k: own[0] for k, (_, own) in trained.items()})
+            return replace(
+                self.result, refitted={k: results[0] for k, (_, results) in trained.items()}
+            )
         repeated = {
-            k: join_trials([trial.result, *own], self.head) for k, (trial, own) in trained.items()
+            k: join_trials([trial.result, *results], self.head)
+            for k, (trial, results) in trained.items()
         }
         return replace(self.result, repeated=repeated)
 
@@ -167,5 +170,5 @@ class _Rounds:
             trial = self._trials[record.configuration["trial"]]
             name = self._retraining.name(record.configuration["round"])
             number, configuration = trial.trial_number, trial.configuration
-            own = replace(record, trial_number=number, configuration=configuration)
-            self._store.add_retrained(name, own)
+            renumbered = replace(record, trial_number=number, configuration=configuration)
+            self._store.add_retrained(name, renumbered)

@@ -66,8 +66,8 @@ class MemberTrainer:
         and together they are the configuration's `FoldedMember`. Every row is a validation row of
         exactly one fold; `data` has no validation rows of its own.
     timeout : float, optional
-        Maximum seconds of one call; for `together`, of all its members. The clock is read about
-        once a second during training, and not during compilation.
+        Maximum seconds of one call; for `train_together`, of all its members. The clock is read
+        about once a second during training, and not during compilation.
     max_epochs : int, optional
         Maximum number of epochs, also for configurations that set it.
     objective : callable, optional
@@ -226,8 +226,8 @@ class MemberTrainer:
         decide = getattr(self.search_space, "head", None)
         return self.head if decide is None else decide(configuration, self.head)
 
-    def fit_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
-        """Tell whether configurations of one architecture should be trained `together`.
+    def can_train_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
+        """Tell whether configurations of one architecture should be trained `train_together`.
 
         Networks that run through Keras are excluded: they would train one after the other inside
         one large program, which takes long to compile. Folds are trained in stacks already.
@@ -237,7 +237,7 @@ class MemberTrainer:
         plan = make_plan(self.build(configurations[0]).to_json())
         return plan is not None and not stack_conflict([self.recipe(c) for c in configurations])
 
-    def together(
+    def train_together(
         self, configurations: Sequence[Mapping[str, Any]], seeds: Sequence[int]
     ) -> list[Member | FloatingPointError]:
         """Train members of one architecture as one stack.
