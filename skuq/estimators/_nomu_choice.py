@@ -41,7 +41,8 @@ def check_parameters(model) -> None:
     trains_mean = chooses_readout(model) and model.pretrained is None
     if model.early_stopping is True and model.connect_gradient and trains_mean:
         raise ValueError(
-            "`early_stopping` trains f before r, and connect_gradient=True needs them to "
+            "`early_stopping` trains the mean f before the uncertainty r, and "
+            "connect_gradient=True needs them to "
             "train together: give up one of them."
         )
     if model.pretrained is not None and (model.noise == "learned" or model.build_f is not None):

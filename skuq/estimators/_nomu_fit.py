@@ -1,4 +1,4 @@
-"""Training of NOMU's networks on one table.
+"""Train NOMU's networks on one table.
 
 The mean f is trained together with the raw uncertainty r, or before it (as when noise is learnt
 too), or it is given. Notation: n rows, m outputs, n_sides raw uncertainties of each output.
@@ -170,7 +170,8 @@ class NomuTrainer:
         if self.head.with_mean or self.given is not None:
             return self._networks(self._train_together(jobs, report), [None] * len(jobs))
         means = self._train_means(jobs, report)
-        # The loss of r may depend on errors and noise of its own f: then each trains by itself.
+        # The loss of the uncertainty r may depend on errors and noise of its mean f. Then each
+        # network trains by itself.
         if self.learns_noise or self.head.n_sides == 2:
             sides = [self._train_side(job, mean, report) for job, mean in zip(jobs, means)]
         else:
@@ -178,7 +179,7 @@ class NomuTrainer:
         return self._networks(sides, means)
 
     def refit_job(self, jobs, networks) -> Job:
-        """Make the job that trains on all rows; f trains for the folds' mean best epochs."""
+        """Make the job that trains on all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
         if self.stops_early:
             best = [network.mean_member.best_epoch + 1 for network in networks]
@@ -198,7 +199,7 @@ class NomuTrainer:
         ]
 
     def _train_means(self, jobs, report):
-        """Train f, and the noise if that is learnt, as the first of two steps."""
+        """Train the mean f, and the noise if that is learnt, as the first of two steps."""
         gaussian = GaussianHead(self.n_outputs)
         head = gaussian if self.learns_noise else NomuHead(self.n_outputs, n_sides=0)
         targets = self.targets.transform(self.rows.y)
@@ -215,7 +216,7 @@ class NomuTrainer:
         return members
 
     def _train_together(self, jobs, report, means=None):
-        """Train r on top of f, or both at once, for networks that share one table of targets."""
+        """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
         if self.given is not None:
             mean = self.given(self.rows.X, self.n_outputs)
             targets = (self.rows.y - mean) / self.targets.scaling.scale_
@@ -225,7 +226,8 @@ class NomuTrainer:
         if means is None:
             template, start = self._template(), None
         else:
-            # Each template holds its own frozen f. Only weights differ, and `start` holds them.
+            # Each template holds its own frozen mean f. They differ in weights only, which are in
+            # `start`.
             start = []
             for job, mean in zip(jobs, means):
                 template = self._template(mean)
@@ -237,7 +239,7 @@ class NomuTrainer:
         )
 
     def _train_side(self, job, mean, report):
-        """Train r on top of one f, by whose errors and noise its rows are weighted."""
+        """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
         rows = self.rows.take(job.train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.n_outputs)
         weight = rows.weight * self._precision(rows.X)
@@ -288,13 +290,16 @@ class NomuTrainer:
         )
 
     def _template(self, mean=None):
-        """Build the network of r, with the layers of f in it, trainable or frozen."""
+        """Build the network of the uncertainty r, which contains the layers of the mean f.
+
+        They are frozen if f is trained already: as `mean`, or as the parameter `pretrained`.
+        """
         model, given = self.model, None
         if mean is not None:
             given = training.keras_model(mean), 1.0, 0.0
         elif self.given is not None and not self.given.shows_layers:
             given = "apart"
-        elif self.given is not None:  # it takes numbers, and the network standardised inputs
+        elif self.given is not None:  # it takes encoded rows, and the network standardised ones
             scaling = self.inputs.scaling
             given = self.given.model, scaling.scale_.tolist(), scaling.mean_.tolist()
 

@@ -1,4 +1,4 @@
-"""Fits of NOMU models side by side: rows are read once and networks train in one program."""
+"""Fit several NOMU models together: rows are read once, and networks train in one program."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class NomuHead:
         return raw[..., :n_means], raw[..., n_means:]
 
     def loss(self, y, raw):
-        """Compute term (a), the squared error of each row: (.., m) to (..,)."""
+        """Compute the paper's term (a), the squared error of f, for each row: (.., m) to (..,)."""
         from skuq.backend import ops
 
         if not self.with_mean:
@@ -73,9 +73,10 @@ class NomuHead:
         return ops.sum(ops.square(y - self.split(raw)[0]), axis=-1)
 
     def row_loss(self, y, raw, settings):
-        """Compute term (b), pi_sqr * r**2, of each row (..,); `settings` holds `pi_sqr`.
+        """Compute the paper's term (b), pi_sqr * r**2, of each row (..,).
 
-        With two sides it is that of Eq. 63, the squared distances of both bounds to y. Where f
+        It keeps the raw uncertainty r small at the rows; `settings` holds its weight `pi_sqr`. With
+        two sides it is that of Eq. 63, the squared distances of both bounds to y. Where the mean f
         is not part of the network, y must be the error of f, y - f.
         """
         from skuq.backend import ops
@@ -90,7 +91,10 @@ class NomuHead:
         return settings["pi_sqr"] * ops.sum(rho, axis=-1)
 
     def artificial_loss(self, raw, settings):
-        """Compute term (c), pi_exp * exp(-c_exp * r), of each artificial input (..,)."""
+        """Compute the paper's term (c), pi_exp * exp(-c_exp * r), of each artificial input (..,).
+
+        It raises the raw uncertainty r there; `settings` holds the weight `pi_exp` and `c_exp`.
+        """
         from skuq.backend import ops
 
         _, r = self.split(raw)
