@@ -69,7 +69,7 @@ class TreeEncoder:
             if not value.dtype.itemsize:  # an empty string
                 return {"@": "scalar", "dtype": "<U1", "hex": "00000000"}
             return {"@": "scalar", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
-        return self._enclosing(value, where)
+        return self._encode_container(value, where)
 
     def _text(self, value):
         try:
@@ -80,7 +80,8 @@ class TreeEncoder:
             return value  # the tree will be refused as too long
         return {"@": "text", "index": self.texts.setdefault(data, len(self.texts))}
 
-    def _enclosing(self, value, where):
+    def _encode_container(self, value, where):
+        """Encode a container, which must neither hold itself nor be nested too deeply."""
         if id(value) in self._open:
             raise UnsavableError(f"{where} holds itself; what is saved must be a tree.")
         if len(self._open) >= MAX_DEPTH:

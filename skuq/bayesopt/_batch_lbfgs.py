@@ -108,6 +108,7 @@ class _State:
         self._accept(rows[good], trial[good], f[good], g[good], ftol, gtol)
 
     def _accept(self, rows, x, f, g, ftol, gtol):
+        """Move rows to new points, and stop those that have converged."""
         for memory, new in ((self.steps, x - self.x[rows]), (self.changes, g - self.g[rows])):
             memory[rows, :-1] = memory[rows, 1:]
             memory[rows, -1] = new

@@ -158,6 +158,7 @@ class Step:
         )
 
     def _propose_at_once(self, q, beta, threshold) -> Proposal:
+        """Propose q points at once, with beta doubled while they are near known points."""
         known = np.vstack([self._known_points(), self.pending])
         for n_doublings in range(_MOST_DOUBLINGS + 1):
             raised = beta * 2**n_doublings
@@ -341,6 +342,7 @@ class Step:
         return (_MIN_GAP if math.isinf(self.domain.n_points) else _SAME_POINT) * self._root
 
     def _known_points(self):
+        """List all evaluated points (k, d), failed ones included."""
         return np.vstack([self.results.X, self.results.failed])
 
     def _value(self, x, beta):

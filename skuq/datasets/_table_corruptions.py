@@ -133,12 +133,14 @@ def _check_model(column: pd.Series) -> None:
 
 
 def _noise(column, cells, reference, severity, fill, rng):
+    """Add normal noise to the cells."""
     std = _STDS[severity - 1] * np.nanstd(_numbers(reference))
     noise = std * rng.standard_normal(len(column))
     return _with_numbers(column, cells, _numbers(column) + noise)
 
 
 def _scaling(column, cells, reference, severity, fill, rng):
+    """Move some of the cells away from or towards the mean of the column, by a factor."""
     factor = _FACTORS[severity - 1]
     factors = rng.choice([1.0, 1.0, factor, 1 / factor], len(column))
     mean = np.nanmean(_numbers(reference))
@@ -162,6 +164,7 @@ def _missing(column, cells, reference, severity, fill, rng):
 
 
 def _permutation(column, cells, reference, severity, fill, rng):
+    """Permute a share of the cells among themselves."""
     cells = np.flatnonzero(cells & (rng.uniform(size=len(column)) < _SHARES[severity - 1]))
     order = np.arange(len(column))
     order[cells] = rng.permutation(cells)

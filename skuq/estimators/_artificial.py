@@ -108,6 +108,7 @@ def _make_uniform_sampler(ends):
 
 
 def _default_box(X, margin):
+    """Compute the default bounds (n_features, 2): the range of the rows and a margin around it."""
     low, high = X.min(axis=0), X.max(axis=0)
     if (low == high).all():
         raise ValueError(

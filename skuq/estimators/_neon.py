@@ -325,6 +325,7 @@ class NEONRegressor(OperatorRegressor):
         return self.epistemic != "epinet" and reason is None
 
     def _train(self, job, report):
+        """Train the ensemble of NEON: conditioned networks, or a network with an EpiNet."""
         if self._is_conditioned():
             return train_conditioned(
                 job,

@@ -110,6 +110,7 @@ class NeuralEnsembleSearch(SearchMethod):
         return space
 
     def epochs(self, space, inputs, n_train):
+        """Choose the number of epochs, and its limit, which NES does not have."""
         if self.estimator.epochs is not None:
             return self.estimator.epochs, None
         if isinstance(inputs, ImageInputs) and not inputs.flat:

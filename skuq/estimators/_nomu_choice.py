@@ -52,6 +52,7 @@ def check_parameters(model) -> None:
 
 
 def _check_readout(model):
+    """Raise ValueError where c, l_min and l_max contradict each other."""
     l_min, l_max = model.l_min, model.l_max
     if (l_min in _CHOICES or l_max in _CHOICES) and model.c not in _CHOICES:
         raise ValueError(

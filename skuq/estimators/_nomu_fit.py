@@ -358,6 +358,7 @@ class NomuTrainer:
         return self._recipe(job, **changes)
 
     def _recipe(self, job, **changes):
+        """Make the training recipe of a job, with these fields changed."""
         model = self.model
         settings = {
             "optimizer": model.optimizer,

@@ -229,6 +229,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         self.verbose = verbose
 
     def _train(self, job, report):
+        """Train the members, and learn widths on held-out functions if there is noise to learn."""
         network = EpistemicNetwork(job.base, job.head.n_raw, prior_scale=float(self.prior_scale))
         learns, left_out = job.learns_noise and self.n_members > 1, None
         if self.bootstrap is not None:

@@ -182,6 +182,7 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
 
 
 def _warn_of_small_groups(labels: Sequence[Any], codes: np.ndarray, weight: np.ndarray) -> None:
+    """Warn of groups whose rows count less than the prior, the calibration of all rows."""
     small = [
         label for k, label in enumerate(labels) if effective_rows(weight[codes == k]) < _PRIOR_ROWS
     ]

@@ -94,11 +94,12 @@ class EpiNet:
 
     def __call__(self, space: Namespace, weights, state, features, index):
         """Compute draws (.., S, N, n_raw) from features (.., N, n_features) and indices."""
-        return self._trainable_part(
+        return self._apply_trained(
             space, weights, features, index
         ) + self.prior_scale * self._prior(space, state, features, index)
 
-    def _trainable_part(self, space, weights, features, index):
+    def _apply_trained(self, space, weights, features, index):
+        """Compute the trained part of the output: (.., S, N, n_raw)."""
         xp, weights = space.xp, iter(weights)
         parts = [[next(weights) for _ in layer.shapes] for layer in self._layers]
         # The first layer is a sum of a part of each row and a part of each index, so that
@@ -138,6 +139,7 @@ class EpiNet:
         return xp.sum(value * index[..., :, None, :, None], axis=-2)
 
     def _prior(self, space, state, features, index):
+        """Compute the output (.., S, N, n_raw) of the frozen prior, a network for each index entry."""
         xp, activation = space.xp, space.activation(self.activation)
         value = xp.matmul(features, state[0])
         value = xp.reshape(value, (*value.shape[:-1], self.n_index, -1))

@@ -331,14 +331,15 @@ class _Copy:
                 node = operation._inbound_nodes[position]
                 known = {id(source): value_of(source) for source in node.input_tensors}
                 arguments, options = node.arguments.fill_in(known)
-                result = self._call(operation, *arguments, **options)
+                result = self._apply_copy(operation, *arguments, **options)
                 results = result if isinstance(result, list | tuple) else [result]
                 values.update(zip(map(id, node.output_tensors), results))
             return values[id(tensor)]
 
         return value_of(model.outputs[0])
 
-    def _call(self, operation, *arguments, **options):
+    def _apply_copy(self, operation, *arguments, **options):
+        """Apply the copy of a layer or nested model, or a function, to the arguments."""
         from skuq.backend import keras
 
         if isinstance(operation, keras.Model):
@@ -349,14 +350,15 @@ class _Copy:
         if not isinstance(operation, keras.layers.Layer):
             return operation(*arguments, **options)  # a function of keras.ops has no weights
         if id(operation) not in self._twins:
-            self._twins[id(operation)] = self._twin(operation)
+            self._twins[id(operation)] = self._copy_layer(operation)
         twin = self._twins[id(operation)]
         result = twin(*arguments, **options)
         if self.frozen and twin.weights:
             twin.set_weights(operation.get_weights())
         return result
 
-    def _twin(self, layer):
+    def _copy_layer(self, layer):
+        """Make the copy of a layer; an adapted Normalization becomes a Rescaling."""
         from skuq.backend import keras
 
         name = self.prefix + layer.name

@@ -135,6 +135,7 @@ class OperatorNetwork:
 
     @functools.cached_property
     def _layers(self) -> tuple[list[Dense], list[Dense]]:
+        """Layers of the encoder and of the decoder."""
         units = [self.n_inputs, *self.encoder_units, self.latent]
         encoder = [self._dense(*pair) for pair in zip(units, units[1:])]
         encoder[-1] = replace(encoder[-1], activation="linear")

@@ -295,6 +295,7 @@ class NumberTargets:
 
 
 def _warn_of_far_values(y: np.ndarray, rows: np.ndarray) -> None:
+    """Warn if y has values so far from the others that a network could not tell these apart."""
     far = find_far_values(y)
     if far is not None:
         names = ["y"] if y.shape[1] == 1 else [f"{k} of y" for k in range(y.shape[1])]
