@@ -139,7 +139,7 @@ class EpiNet:
         return xp.sum(value * index[..., :, None, :, None], axis=-2)
 
     def _prior(self, space, state, features, index):
-        """Sum the outputs of the n_index frozen prior networks, weighted by z: (.., S, N, n_raw)."""
+        """Sum the outputs of the n_index frozen prior networks by weights z: (.., S, N, n_raw)."""
         xp, activation = space.xp, space.activation(self.activation)
         value = xp.matmul(features, state[0])
         value = xp.reshape(value, (*value.shape[:-1], self.n_index, -1))

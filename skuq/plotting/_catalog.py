@@ -106,6 +106,7 @@ class CatalogDisplay(Display):
         random_state : int, RandomState instance or None, default=0
             Seed of the forest and of the shuffling.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -146,6 +147,7 @@ class CatalogDisplay(Display):
         ----------
         estimator : AutoDEUQRegressor or another with `catalog_`
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **options
             Passed to `from_catalog`.
 
@@ -161,7 +163,7 @@ class CatalogDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         kind : {"parallel", "importance"}, default="parallel"
             The diagram to draw; see the class.
         line_kwargs : dict, optional

@@ -99,6 +99,7 @@ class ConditionalCoverageDisplay(Display):
         by, name : str, optional
             Labels of the horizontal axis and of the legend.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -180,7 +181,7 @@ class ConditionalCoverageDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default; several displays may share the same.
+            Axes to draw on, which displays may share; by default new ones.
         chance : float, default=0.95
             Probability with which a bin with the nominal coverage is inside its bar.
         point_kwargs, bar_kwargs, line_kwargs : dict, optional

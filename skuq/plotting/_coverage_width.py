@@ -65,8 +65,11 @@ class CoverageWidthDisplay(Display):
         Parameters
         ----------
         y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
         name, unit : str, optional
+            Name for the legend, and unit of y for the labels.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -96,6 +99,7 @@ class CoverageWidthDisplay(Display):
             It must have `predict(X, return_std=True)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+            Targets.
         name, unit, ax, **plot_options
             The same as in `from_predictions`; `name` is the estimator's class by default.
 
@@ -113,7 +117,7 @@ class CoverageWidthDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default; several displays may share the same.
+            Axes to draw on, which displays may share; by default new ones.
         mark : float or None, default=1.96
             Scale (factor of the standard deviations) at which to put a dot. There is no dot for
             None, or if the curve ends at a smaller scale.

@@ -111,6 +111,7 @@ class PredictionBandDisplay(Display):
         name, unit : str
             Name and unit of y.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -155,7 +156,7 @@ class PredictionBandDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         n_stds : float, default=2
             Half width of the bands in standard deviations.
         line_kwargs : dict, optional

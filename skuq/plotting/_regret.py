@@ -64,7 +64,9 @@ class RegretDisplay(Display):
         maximize : bool, default=False
             Whether large values are good.
         unit : str, optional
+            Unit of the values for the label.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -104,7 +106,7 @@ class RegretDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         average : {"median", "mean"}, default="median"
             Average over seeds.
         interval : float, optional

@@ -74,10 +74,13 @@ class RetentionDisplay(Display):
         Parameters
         ----------
         y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
         name : str, optional
+            Name for the legend.
         unit : str, optional
             Unit of the *squared* errors.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -103,6 +106,7 @@ class RetentionDisplay(Display):
             largest probability of `predict_proba(X)`.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+            Targets.
         name, unit, ax, **plot_options
             The same as in `from_predictions`; `name` is the estimator's class by default.
 
@@ -137,7 +141,7 @@ class RetentionDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default; several displays may share the same.
+            Axes to draw on, which displays may share; by default new ones.
         bounds : bool, default=True
             Whether to draw the lines of the random order and of the oracle, which crowd a
             diagram of many models.

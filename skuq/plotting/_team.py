@@ -85,6 +85,7 @@ class TeamDisplay(Display):
             A fitted selector, a selection, or the `teams_` of either, which gives no lines
             of single models, no star and no thresholds.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -116,6 +117,7 @@ class TeamDisplay(Display):
         estimator : HQEnsembleSelector
             A fitted selector.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -141,7 +143,7 @@ class TeamDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         size : int, optional
             Size of the teams to draw; by default all sizes.
         score : {"hq", "q"}, default="hq"
