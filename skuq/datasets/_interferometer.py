@@ -82,7 +82,7 @@ class InterferometerRuns(NamedTuple):
 def load_interferometer(path):
     """Load published runs of Bayesian optimisation on the problem "interferometer".
 
-    There are 5 runs, each with an initial design of 15 inputs and their 16 images.
+    There are 5 runs. Each has an initial design of 15 inputs, and 16 images of each of these.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from skuq._seeds import generator
 from skuq.estimators._nomu_choice import chooses_readout
 from skuq.tables import make_splits
 
-_MIN_ROWS_FOR_EQUAL_FOLDS = 100  # below, too large a share of the rows would be left out
+_MIN_ROWS_FOR_EQUAL_FOLDS = 100  # with fewer rows, none is left out to make folds equal
 _FOLDS_BELOW_ROWS = ((30, 10), (500, 5))  # with cv="auto": (number of rows, folds below it)
 _N_GAPS = 5  # with cv="gaps": folds of each of the two kinds
 

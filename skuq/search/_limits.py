@@ -19,7 +19,7 @@ _N_FIRST_TRIALS = 10
 # A trial may be shortened if less time is left than _TIGHT_FACTOR times that of the longest trial.
 _TIGHT_FACTOR = 3.0
 _MIN_SHARE = 0.5  # of the trials' median time; no trial starts with less time left
-_MIN_SECONDS = 0.01  # for the first trial, which starts even if no time is left
+_MIN_SECONDS = 0.01  # for a trial while none has succeeded, even if no time is left
 
 
 @dataclass(frozen=True)
