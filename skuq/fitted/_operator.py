@@ -223,7 +223,7 @@ class FittedOperator:
     def posterior_of(self, index: np.ndarray, query_points: Any = None) -> Posterior:
         """Return the draws of given indices, which stay the same for all inputs.
 
-        Around a given model they are for NumPy only, as such a model may be anything.
+        With a given model they run in NumPy only, as such a model can be of any kind.
         """
         shape = self.output_shape(query_points)
         if self.given is None:

@@ -227,7 +227,7 @@ class MemberTrainer:
         return self.head if decide is None else decide(configuration, self.head)
 
     def can_train_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
-        """Tell whether configurations of one architecture should be trained `train_together`.
+        """Tell whether `train_together` suits these configurations of one architecture.
 
         Networks that run through Keras are excluded: they would train one after the other inside
         one large program, which takes long to compile. Folds are trained in stacks already.
