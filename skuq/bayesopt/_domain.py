@@ -154,8 +154,8 @@ class Domain:
     def distance(self, X, known) -> np.ndarray:
         """Compute the distance of each X (n, d) to the nearest of known points (m, d): (n,).
 
-        It is in unit coordinates, where different categories are sqrt(8) apart. Without known
-        points it is inf.
+        Distances are in unit coordinates, where different categories are sqrt(8) apart. They are
+        inf without known points.
         """
         if not len(known):
             return np.full(len(X), np.inf)

@@ -292,7 +292,7 @@ class _Programme:
         self._add_block(columns, 1 - 2 * bits, 1 - bits.sum(axis=1), np.inf)
 
     def maximize(self, objective, time_limit):
-        """Solve the programme."""
+        """Maximise a linear objective of the first variables; return SciPy's result."""
         # Each block has columns of its own: scatter it into a sparse row block of all variables.
         rows, lower, upper = [], [], []
         for columns, matrix, low, high in self._blocks:

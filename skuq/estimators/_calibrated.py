@@ -207,6 +207,7 @@ class CalibratedUncertainty:
         return describe_routing(self)
 
     def _check_estimator(self, prefit, sample_weight):
+        """Raise if `estimator` is of the wrong kind, not fitted, or cannot take the weights."""
         kind, is_kind = (
             ("classifier", is_classifier) if is_classifier(self) else ("regressor", is_regressor)
         )

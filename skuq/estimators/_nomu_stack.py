@@ -154,7 +154,7 @@ def _make_trainer(model, data: NomuData) -> NomuTrainer:
 
 
 def _artificial_source(model, inputs):
-    """Return the parameter `artificial_inputs`; a table's rows are encoded as X is."""
+    """Return the parameter `artificial_inputs`; encode the rows of a table as those of X."""
     source = model.artificial_inputs
     has_names, is_table = hasattr(source, "columns"), np.ndim(source) == 2
     if is_table and not has_names and inputs.encodes and inputs.feature_names is not None:
