@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import linalg
 
-from skuq.networks._operator import Derivatives
+from skuq.networks._dense_layers import Derivatives
 
 #: Added to the kernel's diagonal, whose mean is 1.
 JITTER = 1e-7

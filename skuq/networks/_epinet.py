@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from skuq._registry import saved_as
-from skuq.networks._operator import Dense, OperatorNetwork
+from skuq.networks._dense_layers import Dense
+from skuq.networks._operator import OperatorNetwork
 from skuq.networks._plan import Namespace, without_names
 
 
