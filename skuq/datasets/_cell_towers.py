@@ -35,8 +35,11 @@ def _links() -> tuple[np.ndarray, np.ndarray]:
     distance = np.maximum(np.linalg.norm(offsets, axis=-1), 10.0)
     bearing = np.degrees(np.arctan2(offsets[..., 1], offsets[..., 0]))
     facing = np.tile([30.0, 150.0, 270.0], len(_SITES))[:, None]
+    # Angle between the antenna's direction and the cell, in [-180, 180).
     across = (bearing - facing + 180.0) % 360.0 - 180.0
+    # Horizontal pattern -min(12 (angle / width)^2, floor), in dB.
     pattern = -np.minimum(12 * (across / _WIDTHS[0]) ** 2, _FLOORS[0])
+    # Path loss in dB, of the distance in kilometres.
     path = 128.1 + 37.6 * np.log10(np.hypot(distance, _HEIGHT - _RECEIVER) / 1000)
     shadow = np.repeat([_shadow(cells, site) for site in range(len(_SITES))], 3, axis=0)
     below = np.degrees(np.arctan2(_HEIGHT - _RECEIVER, distance))
@@ -61,7 +64,9 @@ def received_power(U: np.ndarray) -> np.ndarray:
     maps = []
     for tilt, power in zip(tilts, powers):
         upright = -np.minimum(12 * ((below - tilt) / _WIDTHS[1]) ** 2, _FLOORS[1])
+        # The sum of both patterns is bounded by the front-to-back ratio.
         antenna = _GAIN + np.maximum(pattern + upright, -_BACK)
+        # Gains and losses in dB add up; powers of antennas add up in milliwatts.
         watts = 10 ** ((power - 10 * np.log10(_CARRIERS) + antenna + losses) / 10)
         strongest = watts.max(axis=0)
         others = np.maximum(watts.sum(axis=0) - strongest, 1e-30)

@@ -55,6 +55,7 @@ class Dense:
         if not self.factorized:
             return [kernel, bias]
         g = np.exp(rng.normal(*_LOG_FACTOR, self.n_units))
+        # v = kernel / g, so that the product g v has Glorot's distribution.
         return [kernel / g, bias, g]
 
     def kernel(self, xp, weights):
@@ -105,6 +106,7 @@ class Derivatives:
             inner = (flat @ flat_2.T).reshape(total.shape)
             inner *= (left @ left_2.T)[:, None, :]
             total += inner
+        # From (c, n, c', n') to rows and columns in the order of ``raw.ravel()``.
         return total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
 
     def diagonal(self) -> np.ndarray:
@@ -117,6 +119,7 @@ class Derivatives:
         changes, start = 0.0, 0
         for left, right in self.blocks:
             a, b = left.shape[1], right.shape[2]
+            # The changes of this variable, (S, a, b).
             own = directions[:, start : start + a * b].reshape(-1, a, b)
             start += a * b
             changes = changes + np.einsum("snb,cnb->snc", left @ own, right, optimize=True)
@@ -139,6 +142,7 @@ def slope(space: Namespace, activation: str, x):
     function, step = space.activation(activation), 1e-5
     if space.xp is np:
         return (function(x + step) - function(x - step)) / (2 * step)
+    # In single precision, differences over a step of 1e-5 would drown in rounding.
     double = space.xp.cast(x, "float64")
     difference = (function(double + step) - function(double - step)) / (2 * step)
     return space.xp.cast(difference, x.dtype)
@@ -189,8 +193,10 @@ class AppliedDense:
         if layer.activation != "linear":
             d = d * slope(ARRAYS, layer.activation, self._before)
         ones = np.ones((len(value), 1))
+        # Kernel: value times d, and times g if it is g v. Bias: 1 times d.
         blocks = [(ones, d), (value, d * weights[2] if layer.factorized else d)]
         if layer.factorized:
+            # g multiplies value @ v.
             blocks.insert(0, (ones, (value @ weights[0]) * d))
         return d @ layer.kernel(np, weights).T, blocks
 
@@ -213,9 +219,11 @@ def chain_derivatives(
     for layer in layers:
         applied.append(AppliedDense(layer, [next(remaining) for _ in layer.shapes], value))
         value = applied[-1].output
+    # The derivatives of each raw output by all of them, for each row: (n_raw, N, n_raw).
     d = np.repeat(np.eye(value.shape[1])[:, None, :], len(x), axis=1)
     blocks: list[Any] = []
     for part in reversed(applied):
         d, own = part.backward(d)
         blocks += own
+    # Blocks were collected from the last variable to the first.
     return Derivatives(value, tuple(blocks[::-1]))

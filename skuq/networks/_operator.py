@@ -137,9 +137,11 @@ class OperatorNetwork:
         def apply(layer, value):
             return layer(space, [next(weights) for _ in layer.shapes], value)
 
+        # (.., N, latent) after the encoder
         beta = u
         for layer in encoder:
             beta = apply(layer, beta)
+        # Fourier features of y, or y itself.
         if self._has_frequencies:
             phase = xp.matmul(y, next(weights))
             value = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=-1)
@@ -150,6 +152,8 @@ class OperatorNetwork:
                 own = beta[..., k * self._chunk : (k + 1) * self._chunk]
                 value = xp.concatenate([value, own], axis=-1)
             value = apply(layer, value)
+        # The EpiNet's features (section 2.4): beta, the last hidden layer, and y, repeated to the
+        # length of beta.
         features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
         return apply(decoder[-1], value), features
 
@@ -167,11 +171,15 @@ class OperatorNetwork:
         def apply(layer, value, tangent):
             parts = [next(weights) for _ in layer.shapes]
             change = [next(directions) for _ in layer.shapes]
+            # Forward mode: with each value goes its derivative along the S directions.
+            # For a kernel g v, the product rule gives dv g + v dg.
             kernel, d_kernel = layer.kernel(xp, parts), change[0]
             if layer.factorized:
                 d_kernel = change[0] * parts[2] + parts[0] * change[2][:, None, :]
+            # (N, n_units), and its derivatives (S, N, n_units) below.
             before = xp.matmul(value, kernel) + parts[1]
             d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
+            # The first layer's input u does not depend on the weights.
             if tangent is not None:
                 d_before = d_before + xp.matmul(tangent, kernel)
             if layer.activation == "linear":
@@ -184,17 +192,21 @@ class OperatorNetwork:
         for layer in encoder:
             beta, d_beta = apply(layer, beta, d_beta)
         if n_queries > 1:
+            # Each u was encoded once: repeat its row for its query points.
             beta, d_beta = (xp.repeat(part, n_queries, axis=-2) for part in (beta, d_beta))
         if self._has_frequencies:
             phase, d_phase = xp.matmul(y, next(weights)), xp.matmul(y, next(directions))
             cos, sin = xp.cos(phase), xp.sin(phase)
             value = xp.concatenate([cos, sin], axis=-1)
+            # d cos(phase) = -sin(phase) d phase, and d sin(phase) = cos(phase) d phase.
             tangent = xp.concatenate([-sin * d_phase, cos * d_phase], axis=-1)
         else:
             value = tile_columns(xp, y, self._chunk)
+            # y does not depend on the weights: zeros (S, N, chunk).
             tangent = 0 * d_beta[..., : self._chunk]
         for k, layer in enumerate(decoder[:-1]):
             if self.decoder == "split" or k == 0:
+                # A chunk of beta enters with its derivatives.
                 columns = slice(k * self._chunk, (k + 1) * self._chunk)
                 value = xp.concatenate([value, beta[..., columns]], axis=-1)
                 tangent = xp.concatenate([tangent, d_beta[..., columns]], axis=-1)
@@ -234,19 +246,23 @@ class OperatorNetwork:
         d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
         d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
         for k in reversed(range(len(decoder))):
+            # The output layer's derivatives come first, for each raw output and row.
             d, own_blocks = trace[len(encoder) + k].backward(d)
             blocks += own_blocks
             if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
+                # The layer's input was [value, chunk of beta]: split its derivative alike.
                 width = d.shape[-1] - self._chunk
                 d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
                 d = d[..., :width]
         if self._has_frequencies:
             half = first_width // 2
+            # The phases y @ frequencies entered as [cos, sin].
             blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
         d = d_beta
         for k in reversed(range(len(encoder))):
             d, own_blocks = trace[k].backward(d)
             blocks += own_blocks
+        # Blocks were collected from the last variable to the first.
         return Derivatives(raw, tuple(blocks[::-1]))
 
 
@@ -272,6 +288,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     if not model.trainable_variables:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     rows = keras.Input((n_inputs + n_queries,), name="rows")
+    # The features: inputs of the last layers with weights, as far as they are vectors.
     features = [
         tensor for tensor in inputs_of_last_layers(model.outputs[0]) if len(tensor.shape) == 2
     ]

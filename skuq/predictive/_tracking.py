@@ -144,9 +144,11 @@ class QuantileTracker:
         judged by their quantiles before the update.
         """
         losses = np.stack([self._losses(column, k) for k, column in enumerate(scores.T)], axis=1)
+        # Excess over the weighted mean, in units of the spread: the rate below needs no units.
         losses -= (self.weights * losses).sum(axis=0)
         losses /= _spread(self.positions[_UNIT_MEMORY])
         k, n = len(MEMORIES), len(scores)
+        # Discounted, so that the rate rises again once the step sizes differ less.
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
         # Learning rate of the weights: Gibbs and Candès (2024), section 3.
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
@@ -154,6 +156,8 @@ class QuantileTracker:
         positions = self.positions
         for start in range(0, n, _STEP_ROWS):
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
+            # p times the rows of the block, minus those below the quantile: minus the gradient of
+            # the block's pinball losses.
             push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
             unit = _spread(positions[_UNIT_MEMORY])  # (m,)
             positions = positions + unit * _STEPS[..., None] * push

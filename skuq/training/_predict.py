@@ -77,6 +77,7 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, once: bool) 
     plan = make_plan(member.network)
     if plan is None:
         return _predict_keras(member, x, once)
+    # Variables in float64 are kept for as long as the member lives.
     parts = _parts.get(member)
     if parts is None:
         weights = plan.split(np.asarray(member.weights, dtype="float64"))
@@ -121,6 +122,7 @@ def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
 def _keras_forward(network: str, dtype: str) -> tuple[Any, Callable[..., Any]]:
     """Rebuild a Keras model with this floating type, as a function of its flat weights."""
     ops = backend.ops
+    # Layers compute in the type that their configuration names.
     config = json.loads(network)
     if dtype != "float32":
         config = _with_dtype(config, "float32", dtype)

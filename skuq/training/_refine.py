@@ -101,6 +101,7 @@ def _minimise(
 ) -> np.ndarray:
     """Minimise the squared error of targets y (N, n_raw) by the method for their number."""
     start = np.asarray(start, dtype="float64")
+    # Roots of the rows' relative weights, (n,): residuals are multiplied by them.
     root = np.repeat(np.sqrt(weight / weight.mean()), y.shape[1])
     if y.size <= MAX_DUAL_VALUES:
         every = slice(None)
@@ -126,11 +127,13 @@ def levenberg_marquardt(
     for _ in range(_MAX_DUAL_STEPS):
         if loss <= len(targets) * _TOLERANCE**2:
             break
+        # Kernel of the weighted values, diag(root) J J^T diag(root).
         gram = current.gram() * np.multiply.outer(root, root)
         unit = np.trace(gram) / len(gram)
         damping = _FIRST_DAMPING * unit if damping is None else max(damping, _LEAST_DAMPING * unit)
         while damping <= _LARGEST_DAMPING * unit:
             damped = gram + damping * np.eye(len(gram))
+            # The step is J^T diag(root) dual.
             dual = linalg.cho_solve(linalg.cho_factor(damped, lower=True), residual)
             tried = flat + current.back((root * dual)[None])[0]
             tried_derivatives = derivatives(tried)
@@ -146,6 +149,7 @@ def levenberg_marquardt(
         flat, current, residual, loss = tried, tried_derivatives, after, after @ after
         if gain < _LEAST_GAIN * (loss + gain):
             break
+        # Nielsen's rule: more trust in the linear model, the better it predicted the gain.
         damping *= max(1 / 3, 1 - (2 * gain / predicted_gain - 1) ** 3)
         growth = 2.0
     return flat
@@ -165,12 +169,15 @@ def _lbfgs(
         total, gradient = 0.0, np.zeros_like(flat)
         for start in range(0, n_rows, _ROWS_AT_ONCE):
             part = derivatives(flat, slice(start, start + _ROWS_AT_ONCE))
+            # A row has `n_raw` neighbouring values.
             values = slice(start * n_raw, (start + _ROWS_AT_ONCE) * n_raw)
             residual = root[values] * (targets[values] - part.raw.ravel())
             total += residual @ residual
+            # The gradient is -2 J^T diag(root) residual.
             gradient -= 2 * part.back((root[values] * residual)[None])[0]
         return total / len(targets), gradient / len(targets)
 
+    # With tolerances of 0 the search ends after its last step, or when no step gains.
     found = optimize.minimize(
         loss,
         flat,

@@ -411,6 +411,7 @@ def _epoch_rates(member: Member | FoldedMember) -> list[float]:
     """
     rates = [network.history["learning_rate"] for network in member.networks]
     epochs = np.arange(1 + member.best_epoch)
+    # Plateaus multiply the rate, so that rates of folds are averaged in logarithms.
     logs = [np.log(np.take(own, epochs, mode="clip") / own[0]) for own in rates]
     factors: list[float] = np.exp(np.mean(logs, axis=0)).tolist()
     return factors
