@@ -28,7 +28,15 @@ _N_WAVES, _SEED = 256, 0  # random waves that make up the shadow fading of a sit
 
 @functools.cache
 def _links() -> tuple[np.ndarray, np.ndarray]:
-    """Compute losses (15, q) without the vertical pattern, and angles below the horizon (15, q)."""
+    """Compute what does not depend on tilts and powers.
+
+    Returns
+    -------
+    gains : ndarray of shape (2, 15, q)
+        The horizontal pattern, and shadowing minus path loss, in dB.
+    below : ndarray of shape (15, q)
+        Angles below the horizon, in degrees.
+    """
     numbers = (np.arange(SIDE) + 0.5) / SIDE * _EXTENT
     cells = np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
     offsets = cells - _EXTENT * np.repeat(_SITES, 3, axis=0)[:, None]  # (15, q, 2)
@@ -59,7 +67,7 @@ def received_power(U: np.ndarray) -> np.ndarray:
 
     Inputs (n, 30) are the downtilts in degrees, then the transmitted powers.
     """
-    (pattern, losses), below = _links()
+    (pattern, gains), below = _links()
     tilts, powers = U[:, :N_ANTENNAS, None], U[:, N_ANTENNAS:, None]
     maps = []
     for tilt, power in zip(tilts, powers):
@@ -67,8 +75,8 @@ def received_power(U: np.ndarray) -> np.ndarray:
         # The sum of both patterns is bounded by the front-to-back ratio.
         antenna = _GAIN + np.maximum(pattern + upright, -_BACK)
         # Gains and losses in dB add up; powers of antennas add up in milliwatts.
-        watts = 10 ** ((power - 10 * np.log10(_CARRIERS) + antenna + losses) / 10)
-        strongest = watts.max(axis=0)
-        others = np.maximum(watts.sum(axis=0) - strongest, 1e-30)
+        milliwatts = 10 ** ((power - 10 * np.log10(_CARRIERS) + antenna + gains) / 10)
+        strongest = milliwatts.max(axis=0)
+        others = np.maximum(milliwatts.sum(axis=0) - strongest, 1e-30)
         maps.append(10 * np.log10(np.stack([strongest, others], axis=-1)))
     return np.stack(maps)

@@ -169,7 +169,7 @@ class FittedOperator:
             # The centre is the mean over the fit's own indices, also for draws of other indices.
             fitted_index = self.draws.index
             fitted_loc = loc
-            if index is not fitted_index:
+            if not np.array_equal(index, fitted_index):
                 fitted_loc, _ = self._predict_standardised(rows, fitted_index)
             centre = fitted_loc.mean(axis=0)
             loc = loc - centre

@@ -270,7 +270,7 @@ def _losses_with_noise(
     weight: np.ndarray,
 ) -> np.ndarray:
     """Compute the least loss over c of each row of spreads (n_pairs, n_terms)."""
-    unit = ((square / near**2) @ weight)[:, None]  # c of Eq. 51, that without noise
+    unit = ((square / near**2) @ weight)[:, None]  # c**2 of Eq. 51, that without noise
     near, far = unit * near**2, unit * far**2
 
     def loss(factor: Factor) -> np.ndarray:  # (n_pairs,) or a number

@@ -19,8 +19,8 @@ LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
 NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
 _LOWER, _MEDIAN, _UPPER = np.searchsorted(LEVELS, np.array([0.05, 0.5, 0.95]) - 1e-9)
 _DENSITY = np.exp(-0.5 * NOMINAL**2) / np.sqrt(2 * np.pi)
-# Within about this many rows the error of a level is halved. The density is bounded from below, as
-# steps beyond the 5 % levels would otherwise be larger than the changes to follow.
+# Within about this many rows the error of a level falls to 1/e. The density is bounded from
+# below, as steps beyond the 5 % levels would otherwise be larger than the changes to follow.
 MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
 # Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
 _PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
