@@ -76,8 +76,8 @@ class NomuHead:
         """Compute the paper's term (b), pi_sqr * r**2, of each row (..,).
 
         It keeps the raw uncertainty r small at the rows; `settings` holds its weight `pi_sqr`. With
-        two sides it is that of Definition C.1, the squared distances of both bounds to y. Where the mean f
-        is not part of the network, y must be the error of f, y - f.
+        two sides it is that of Definition C.1, the squared distances of both bounds to y. Where the
+        mean f is not part of the network, y must be the error of f, y - f.
         """
         from skuq.backend import ops
 
