@@ -19,7 +19,7 @@ from skuq._registry import saved_as
 from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives, slope
 from skuq.networks._nomu import inputs_of_last_layers
 from skuq.networks._plan import Namespace
-from skuq.networks._rebuild import rebuild
+from skuq.networks._rebuild import check_rebuild
 
 
 def tile_columns(xp, y, n):
@@ -296,12 +296,12 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])
     parts = parts if isinstance(parts, list | tuple) else [parts]
     outputs = keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
-    network = keras.Model(rows, outputs, name="rows_of_base").to_json()
+    network = keras.Model(rows, outputs, name="rows_of_base")
     try:
-        rebuild(network)
+        check_rebuild(network)
     except Exception as error:
         raise ValueError(
             "The base network cannot be rebuilt from its configuration "
             f"({type(error).__name__}: {error}). Use Keras' own layers."
         ) from error
-    return network
+    return network.to_json()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from skuq.networks._rebuild import own_classes
 from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob
 from skuq.training._program_key import ProgramKey, padded_rows, table_rows
@@ -84,6 +85,7 @@ def program_key(
             recipe.dropout_schedule != "constant" and plan is not None and plan.n_dropouts > 0
         ),
         rate_factors=any(r.rate_factors_of_layers for r in recipes),
+        own_classes=own_classes(template.network),
     )
 
 

@@ -20,7 +20,7 @@ from skuq import backend
 from skuq.backend import BoundedCache
 from skuq.catalog._records import Member
 from skuq.networks._plan import Run, make_plan, without_names
-from skuq.networks._rebuild import rebuild
+from skuq.networks._rebuild import own_classes, rebuild
 from skuq.training._keras_network import numbers_per_row
 
 _CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which fit into a core's cache
@@ -102,12 +102,12 @@ def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
     dtype = "float32" if once else "float64"
     weights = np.asarray(member.weights, dtype=dtype)
     state = tuple(_cast(value, dtype) for value in member.state)
-    network = without_names(member.network)
+    key = without_names(member.network), own_classes(member.network)
     make = functools.partial(_keras_forward, member.network, dtype)
-    model, forward = _forwards.get((network, dtype), make)
+    model, forward = _forwards.get((*key, dtype), make)
     if not once:
         forward = _forwards.get(
-            (network, "compiled"),
+            (*key, "compiled"),
             lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
     # Keras keeps the outputs of all layers until the last one is computed.

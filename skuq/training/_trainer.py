@@ -26,6 +26,7 @@ from skuq.catalog._records import (
 )
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._plan import make_plan
+from skuq.networks._rebuild import register_again, registered_in_main
 from skuq.networks._search_space import SearchSpace
 from skuq.tables._training_data import TrainingData
 from skuq.training._checks import build_checked
@@ -87,6 +88,16 @@ class MemberTrainer:
     needs_backend = True  # a worker process should import the backend first
     takes_budget = True
     _cancelled = False
+
+    def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        # Worker processes get the classes of a script or notebook by value, without running the
+        # decorators that have registered them.
+        return vars(self), registered_in_main()
+
+    def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        fields, registered = state
+        register_again(registered)
+        vars(self).update(fields)
 
     def cancel(self) -> None:
         """Let trainings that run in other threads end at their next slice."""
