@@ -111,12 +111,12 @@ def compare(make_posterior, n_features, objective, n_restarts, seed):
     def converge():
         kept, _maximize._SURVIVORS = _maximize._SURVIVORS, {}
         try:
-            return _maximize._batched(task, u, n_restarts)
+            return _maximize._climb_together(task, u, n_restarts)
         finally:
             _maximize._SURVIVORS = kept
 
     def rival(n):
-        return _maximize._one_by_one(task, starts[:n], n)
+        return _maximize._climb_one_by_one(task, starts[:n], n)
 
     ours(), rival(1)  # compiled here
     return {

@@ -52,7 +52,7 @@ def run_loop(
                         _evaluate(func, x, log)
                         if k < len(batch):
                             progress.step()
-                finally:  # after an interrupt the rest of the batch is not evaluated
+                finally:  # after an interrupt, the rest of the batch is no longer pending
                     log.forget(batch)
                 progress.step(best=f"{best():.4g}", failed=log.n_failed)
                 if is_to_stop():

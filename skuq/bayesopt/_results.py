@@ -170,12 +170,12 @@ class ResultLog:
         if constraints is None and not usable.any():  # there was nothing to measure
             self.add_failures(x, "NaN or inf")
             return
-        measured = self._rules.measured(constraints, len(points))
+        measured = self._rules.check_measured(constraints, len(points))
         values, messages = np.full(len(points), np.nan), ["NaN or inf"] * len(points)
         limits = np.full((len(points), len(self._rules)), np.nan)
         for k in np.flatnonzero(usable):
-            own = {name: column[k : k + 1] for name, column in measured.items()}
-            values[k], limits[k], messages[k] = self._value_of(outputs[k], own)
+            constraints_of_point = {name: column[k : k + 1] for name, column in measured.items()}
+            values[k], limits[k], messages[k] = self._value_of(outputs[k], constraints_of_point)
         self._append(points, list(outputs), values, limits, messages)
 
     def add_failures(self, x, message: str) -> None:
@@ -253,7 +253,7 @@ class ResultLog:
         """
         nothing = np.full(len(self._rules), np.nan)
         try:
-            value = self._evaluated(output[None])[0]
+            value = self._evaluate_objective(output[None])[0]
             limits = self._rules.of_outputs(output[None], measured)[0]
         except WrongShapeError:
             raise
@@ -270,7 +270,7 @@ class ResultLog:
             return np.nan, nothing, f"constraint {self._rules.names[wrong[0]]!r} is NaN or inf"
         return value, limits, ""
 
-    def _evaluated(self, outputs):
+    def _evaluate_objective(self, outputs):
         """Compute the values (k,) of outputs (k, ..)."""
         if self.objective is None:
             return outputs

@@ -97,7 +97,7 @@ class OperatorProblem:
 
 
 def make_operator_problem(name):
-    """A problem of composite Bayesian optimisation from the paper on NEON.
+    """Make a problem of composite Bayesian optimisation from the paper on NEON.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ _TIMES_AND_PLACES = np.array([(t, x) for x in (0, 1, 2.5) for t in (15, 30, 45, 
 _TRUE_SPILLS = np.array([10, 0.07, 1.505, 30.1525])
 
 
-def _spilt(U):
+def _concentrations_of_spills(U):
     """Compute the concentrations (n, 12) of two spills; the second is later, at `place`."""
     mass, diffusion, place, tau = U.T[:, :, None]
     t, x = _TIMES_AND_PLACES.T
@@ -212,7 +212,7 @@ def _spilt(U):
     return concentration(t, x) + np.where(t > tau, concentration(since, x - place), 0.0)
 
 
-_TRUE_CONCENTRATIONS = _spilt(_TRUE_SPILLS[None])[0]
+_TRUE_CONCENTRATIONS = _concentrations_of_spills(_TRUE_SPILLS[None])[0]
 
 
 def _minus_squared_error(outputs):
@@ -227,7 +227,7 @@ def _pollutants():
         _TIMES_AND_PLACES.copy(),
         1,
         _minus_squared_error,
-        _spilt,
+        _concentrations_of_spills,
         best_value=0.0,
         best_input=_TRUE_SPILLS.copy(),
     )
@@ -236,8 +236,8 @@ def _pollutants():
 # Brusselator (appendix 6.2)
 
 _SIDE = 64  # cells
-_END, _STEP = 20, 1e-3
-_NOISE, _NOISE_SEED = 0.1, 10
+_END, _STEP = 20, 1e-3  # times
+_NOISE, _NOISE_SEED = 0.1, 10  # of the initial state: standard deviation and seed
 
 
 def _simulate_reaction(U):

@@ -73,7 +73,7 @@ def check_teams(teams: Sequence[Any], n_models: int) -> list[np.ndarray]:
             or members.max() >= n_models
         ):
             raise ValueError(
-                "A team must be two or more distinct model numbers in "
+                "A team must be two or more distinct model indices in "
                 f"0..{n_models - 1}. Got {team!r}."
             )
         checked.append(np.sort(members).astype(int))
@@ -152,11 +152,11 @@ def hard_vote_accuracy(
             shares = break_ties(votes[teams], accuracy[teams])
         # Largest number of votes so far, and whether its side is right: (n_teams, n_patterns).
         most, won = np.zeros((), side.dtype), np.zeros((), bool)
-        for own, model in zip(sides, members):
+        for member_side, model in zip(sides, members):
             if votes is None:
-                got = (sides == own).sum(axis=0, dtype=side.dtype)
+                got = (sides == member_side).sum(axis=0, dtype=side.dtype)
             else:
-                got = np.einsum("ts,stp->tp", shares, sides == own)
+                got = np.einsum("ts,stp->tp", shares, sides == member_side)
             # Only strictly more votes win, so that a tie stays with the more accurate model.
             won = np.where(got > most, right[model], won)
             most = np.maximum(most, got)

@@ -392,7 +392,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             return np.log(self.predict_proba(X))
 
     def transform(self, X):
-        """Return the predictions of the members of the team.
+        """Predict with each member of the selected team, as features for another model.
 
         Parameters
         ----------
@@ -453,7 +453,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         return Bunch(**dict(self.estimators))
 
     def get_params(self, deep=True):
-        """Parameters, and with `deep` those of the estimators too.
+        """Get the parameters and, with `deep`, those of the estimators too.
 
         Parameters
         ----------
@@ -489,12 +489,14 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
 
 def _check_classes(pool, y, prefit):
-    """Labels (C,), which every model knows.
+    """Check that all fitted models have the same classes, and return these (C,).
+
+    They are the classes of y or, if all models are fitted already, those of the first model.
 
     Raises
     ------
     ValueError
-        If fitted models know different classes, or y has classes they do not know.
+        If a fitted model has other classes, or y has a single one.
     """
     fixed = {n: m for n, m in pool.items() if prefit or isinstance(m, FrozenEstimator)}
     classes = np.unique(y)
@@ -515,7 +517,7 @@ def _check_classes(pool, y, prefit):
 
 
 def _predict_held_out(model, X, y, sample_weight, splits, voting, classes):
-    """Codes (n,) or probabilities (n, C) of rows the model was not fitted on."""
+    """Predict codes (n,) or probabilities (n, C) of rows on which the model was not fitted."""
     if splits is None or isinstance(model, FrozenEstimator):
         return predict_votes(model, X, voting, classes)
     predictions = (

@@ -14,7 +14,7 @@ from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.estimators._neon_conditioned import train_conditioned
 from skuq.estimators._neon_paper import paper_settings
-from skuq.estimators._network_estimator import check_units, completed
+from skuq.estimators._network_estimator import check_units, find_completed
 from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._operator_widths import fit_widths
@@ -330,6 +330,7 @@ class NEONRegressor(OperatorRegressor):
         return GivenBase(self.pretrained, inputs, targets.head.n_outputs)
 
     def _train(self, job, report):
+        """Train the ensemble of NEON: conditioned networks, or a network with an EpiNet."""
         if not self._is_conditioned():
             return self._train_epinet(job, report)
         return train_conditioned(
@@ -362,8 +363,8 @@ class NEONRegressor(OperatorRegressor):
             n_members = 2
             left_out = np.stack([np.zeros(job.n_functions, dtype=bool), *job.folds(1, N_FOLDS)])
         members = job.train(network, n_members, report, left_out=left_out, recipe=recipe)
-        if completed(members) != [0, 1]:
-            completed(members[:1])
+        if find_completed(members) != [0, 1]:
+            find_completed(members[:1])
             return IndexDraws(members[0], index), None
         others = np.flatnonzero(left_out[1])
         rows = job.rows_of(others)
@@ -380,7 +381,7 @@ class NEONRegressor(OperatorRegressor):
 
 
 def _n_features(job) -> int:
-    """Number of features that the EpiNet sees of a row."""
+    """Compute the number of features that the EpiNet sees of a row."""
     if job.base is None:  # rows are the features of a given base
         return job.data.x.shape[1]
     if isinstance(job.base, str):  # a Keras model gives raw outputs, then features

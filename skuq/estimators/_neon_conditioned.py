@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from skuq._seeds import generator
-from skuq.estimators._network_estimator import completed
+from skuq.estimators._network_estimator import find_completed
 from skuq.estimators._operator_training import N_FOLDS
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
 from skuq.fitted._conditioned import ConditionedDraws
@@ -81,7 +81,7 @@ def _train_bases(job, report):
     left_out = job.folds(n_members, n_members) if learns else None
     network = EpistemicNetwork(job.base, job.head.n_raw)
     members = job.train(network, n_members, report, left_out=left_out, validate=learns)
-    kept = completed(members)
+    kept = find_completed(members)
     return tuple(members[k] for k in kept), left_out[kept] if learns else None
 
 

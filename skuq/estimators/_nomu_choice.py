@@ -1,4 +1,8 @@
-"""Choice of NOMU's readout: c, l_min, l_max and the noise's factor, by held-out likelihood."""
+"""Choose NOMU's readout by the likelihood of held-out rows.
+
+The readout maps the raw uncertainty r to standard deviations. Its parameters are c, l_min, l_max
+and a factor of the noise.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from skuq._checks import first_true
 from skuq._warnings import warn_user
 from skuq.estimators._nomu_fit import is_noiseless
 from skuq.exceptions import SmallValidationWarning
-from skuq.fitted._nomu import Readout, both_sides
+from skuq.fitted._nomu import Readout, split_sides
 from skuq.networks._nomu import READOUTS
 from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
 
@@ -25,8 +29,8 @@ _L_MIN, _L_MAX = 0.005, 2.0  # the least l_min, and l_max, if the likelihood doe
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
 
 
-def is_to_choose(model) -> bool:
-    """Whether any parameter of the readout is to be chosen."""
+def chooses_readout(model) -> bool:
+    """Tell whether c, l_min or l_max is left to be chosen on held-out rows."""
     return any(value in _CHOICES for value in (model.c, model.l_min, model.l_max))
 
 
@@ -35,10 +39,11 @@ def check_parameters(model) -> None:
     _check_readout(model)
     if (isinstance(model.cv, Integral) or model.cv == "gaps") and not model.refit:
         raise ValueError("`cv` trains on parts of the rows only: it needs refit=True.")
-    trains_mean = is_to_choose(model) and model.pretrained is None
+    trains_mean = chooses_readout(model) and model.pretrained is None
     if model.early_stopping is True and model.connect_gradient and trains_mean:
         raise ValueError(
-            "`early_stopping` trains f before r, and connect_gradient=True needs them to "
+            "`early_stopping` trains the mean f before the uncertainty r, and "
+            "connect_gradient=True needs them to "
             "train together: give up one of them."
         )
     if model.pretrained is not None and (model.noise == "learned" or model.build_f is not None):
@@ -66,6 +71,7 @@ def _check_refine(model):
 
 
 def _check_readout(model):
+    """Raise ValueError where c, l_min and l_max contradict each other."""
     l_min, l_max = model.l_min, model.l_max
     if (l_min in _CHOICES or l_max in _CHOICES) and model.c not in _CHOICES:
         raise ValueError(
@@ -167,7 +173,7 @@ def _held_out(model, evidence, inputs, targets) -> _HeldOut:
     parts = [_errors(network, rows, inputs, targets) for network, rows in evidence.held_out]
     errors, raws, noises, weights = zip(*parts)
     error = np.concatenate(errors)
-    up, down = both_sides(np.concatenate(raws), model.bounds)
+    up, down = split_sides(np.concatenate(raws), model.bounds)
     return _HeldOut(
         error,
         np.where(error > 0, up, down),

@@ -1,4 +1,4 @@
-"""Fits of NOMU models side by side: rows are read once and networks train in one program."""
+"""Fit several NOMU models together: rows are read once, and networks train in one program."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from skuq.estimators._nomu_choice import (
     Evidence,
     check_parameters,
     choose_readout,
-    is_to_choose,
+    chooses_readout,
     warn_of_few_rows,
 )
 from skuq.estimators._nomu_fit import Job, NomuTrainer, is_noiseless
-from skuq.estimators._nomu_folds import MIN_ROWS_TO_STOP_EARLY, training_parts
+from skuq.estimators._nomu_folds import training_parts
 from skuq.fitted import FittedNomu
 from skuq.fitted._nomu import GivenMean, KnownNoise, NomuNetwork, Readout
 from skuq.tables import (
@@ -29,6 +29,8 @@ from skuq.tables import (
     read_rows,
     read_validation_rows,
 )
+
+_MIN_ROWS_TO_STOP_EARLY = 100  # with early_stopping="auto"
 
 
 class NomuData(NamedTuple):
@@ -80,7 +82,7 @@ class _ModelFit:
     def readout(self, data, trainer) -> Readout:
         """Take the readout from the parameters, or choose it by the held-out rows."""
         model = self.model
-        if not is_to_choose(model):
+        if not chooses_readout(model):
             return Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
         held_out = [
             (own, data.validation if fold.valid is None else data.rows.take(fold.valid))
@@ -93,12 +95,14 @@ class _ModelFit:
         return choose_readout(model, evidence, data.inputs, data.targets)
 
 
-def fit_side_by_side(models, X, y, sample_weight, validation_data, groups) -> None:
+def fit_together(models, X, y, sample_weight, validation_data, groups) -> None:
     """Fit models that differ only in the parameters that `NOMURegressor.fit_many` allows.
 
-    Either all of them choose a readout or none does. They get their fitted attributes at the end.
+    The readout (c, l_min and l_max) turns the raw uncertainty r into standard deviations. Either
+    all models choose it on held-out rows or none does. Their fitted attributes are set at the end,
+    so that an error leaves every model unfitted.
     """
-    first, chooses = models[0], is_to_choose(models[0])
+    first, chooses = models[0], chooses_readout(models[0])
     for model in models:
         check_parameters(model)
     data = _read(first, X, y, sample_weight, validation_data, groups, chooses)
@@ -108,6 +112,7 @@ def fit_side_by_side(models, X, y, sample_weight, validation_data, groups) -> No
         trained = iter(trainer.train([job for fit in fits for job in fit.jobs], progress.epochs))
         for fit in fits:
             fit.networks = [next(trained) for _ in fit.jobs]
+            # Without a refit, a model has a single network: on all rows, or on those of one split.
             fit.final_job, fit.final = fit.jobs[0], fit.networks[0]
         # With validation data given, a model has trained on all rows already.
         if chooses and first.refit and data.validation is None:
@@ -157,7 +162,7 @@ def _make_trainer(model, data: NomuData) -> NomuTrainer:
         given.check(data.rows.X.shape[1], names)
     stops_early = model.early_stopping
     if stops_early == "auto":
-        enough = len(data.rows.X) >= MIN_ROWS_TO_STOP_EARLY
+        enough = len(data.rows.X) >= _MIN_ROWS_TO_STOP_EARLY
         stops_early = enough and not model.connect_gradient and not is_noiseless(model)
     noise = None
     if model.noise is not None and not isinstance(model.noise, str):
@@ -170,13 +175,13 @@ def _make_trainer(model, data: NomuData) -> NomuTrainer:
         given=given,
         noise=noise,
         source=_artificial_source(model, data.inputs),
-        stops_early=stops_early and is_to_choose(model) and given is None,
+        stops_early=stops_early and chooses_readout(model) and given is None,
         validation=data.validation,
     )
 
 
 def _artificial_source(model, inputs):
-    """Return the parameter `artificial_inputs`; a table's rows are encoded as X is."""
+    """Return the parameter `artificial_inputs`; encode the rows of a table as those of X."""
     source = model.artificial_inputs
     has_names, is_table = hasattr(source, "columns"), np.ndim(source) == 2
     if is_table and not has_names and inputs.encodes and inputs.feature_names is not None:

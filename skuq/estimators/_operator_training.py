@@ -126,7 +126,7 @@ class OperatorTraining:
         ]
 
     def _start(self, network, n_members):
-        """First weights and state: those of the previous fit's members, then random ones."""
+        """List first weights and states: those of the previous fit's members, then random ones."""
         known = read_network(self.previous[0].network)
         if known.without_names() != network.without_names():
             raise ValueError(

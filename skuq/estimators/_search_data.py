@@ -44,7 +44,7 @@ class SearchData(NamedTuple):
         )
 
     def _n_units(self) -> int:
-        """Number of rows of positive weight, or of their groups if there are groups."""
+        """Count the rows of positive weight, or of their groups if there are groups."""
         used = self.rows.used
         return len(used) if self.groups is None else len(np.unique(self.groups[used]))
 

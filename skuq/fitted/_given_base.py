@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from skuq import backend
 from skuq._registry import saved_as
 from skuq.fitted._protocol import check_pretrained
-from skuq.networks._nomu import entering
+from skuq.networks._nomu import inputs_of_last_layers
 from skuq.tables import FunctionInputs
 
 
@@ -101,7 +101,10 @@ class GivenBase:
         return mean.reshape(shape)
 
     def _last_hidden(self, X: np.ndarray, points: np.ndarray) -> np.ndarray | None:
-        """Inputs of the last layer of weights, (n * q, n_hidden); None if that is not seen."""
+        """Compute the inputs (n * q, n_hidden) of the last layer of weights, or None.
+
+        None means that the model does not show them.
+        """
         if not self.is_operator or self._hidden_model is None:
             return None
         parts = self._hidden_model.predict(_pairs(X, points), verbose=0)
@@ -110,7 +113,11 @@ class GivenBase:
     @functools.cached_property
     def _hidden_model(self) -> Any:
         """The model up to the inputs of its last layer of weights; None if it has none."""
-        seen = [tensor for tensor in entering(self.model.outputs[0]) if len(tensor.shape) == 2]
+        seen = [
+            tensor
+            for tensor in inputs_of_last_layers(self.model.outputs[0])
+            if len(tensor.shape) == 2
+        ]
         return backend.keras.Model(self.model.inputs, seen) if seen else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -118,5 +125,5 @@ class GivenBase:
 
 
 def _pairs(X: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
-    """Inputs u and y of every pair, as a Keras model of two inputs takes them."""
+    """Pair every input with every query point, as the two inputs u and y of a Keras model."""
     return [np.repeat(X, len(points), axis=0), np.tile(points, (len(X), 1))]

@@ -255,7 +255,7 @@ class _Reader:
 
 
 def _policy(config):
-    """Name of a layer's dtype policy."""
+    """Return the name of a layer's dtype policy."""
     dtype = config.get("dtype") or "float32"
     return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
 
@@ -329,7 +329,7 @@ class _Rescaling:
 
 
 def _name(dtype):
-    """Name of the dtype of an array or tensor."""
+    """Return the name of the dtype of an array or tensor."""
     return getattr(dtype, "name", dtype)
 
 

@@ -202,17 +202,17 @@ class QuantileMixture(Mixture):
         lower: np.ndarray,
         upper: np.ndarray,
     ) -> np.ndarray:
-        """Compute the mixture's probability below y (.., r) that lies in tails.
+        """Compute what the members' exponential tails add to the mixture's cdf at y (.., r).
 
-        The other arguments, (K, r) each, are the members' first and last knots and the scales of
-        their tails.
+        The other arguments, (K, r) each, are the first and last knots of the members, and the
+        scales of the tails before and after them.
         """
         total = np.zeros(y.shape)
-        for weight, *own in zip(self.weights, first, last, lower, upper):
+        for weight, start, end, before, after in zip(self.weights, first, last, lower, upper):
             # A lower tail holds t_1 exp(-(v_1 - y) / scale) below y, at most t_1.
-            below = np.exp(np.minimum(y - own[0], 0) / own[2])
+            below = np.exp(np.minimum(y - start, 0) / before)
             # An upper tail holds (1 - t_q) (1 - exp(-(y - v_q) / scale)) between its knot and y.
-            above = -np.expm1(np.minimum(own[1] - y, 0) / own[3])
+            above = -np.expm1(np.minimum(end - y, 0) / after)
             total = total + weight * (self.levels[0] * below + (1 - self.levels[-1]) * above)
         return total
 

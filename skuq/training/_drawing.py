@@ -59,8 +59,8 @@ class DrawingNetwork:
         weights, state = self._draw_base(rng)
         epinet = self.network.epinet
         if epinet is not None:
-            own, prior = epinet.draw(rng)
-            weights = np.concatenate([weights, *map(np.ravel, own)])
+            trainable, prior = epinet.draw(rng)
+            weights = np.concatenate([weights, *map(np.ravel, trainable)])
             state = [*state, *prior]
         elif self.network.prior_scale:
             # The prior is a second network of the base's architecture, with frozen weights.
