@@ -88,8 +88,8 @@ def fit_together(models, X, y, sample_weight, validation_data, groups) -> None:
         readout = Readout(model.readout, model.bounds, model.l_min, model.l_max, model.c)
         if chooses:
             held_out = [
-                (own, data.validation if job.valid is None else data.rows.take(job.valid))
-                for own, job in zip(networks_of_models[k], jobs_of_models[k])
+                (fold_network, data.validation if job.valid is None else data.rows.take(job.valid))
+                for fold_network, job in zip(networks_of_models[k], jobs_of_models[k])
             ]
             warn_of_few_rows(model, sum(len(rows.X) for _, rows in held_out))
             seen = data.rows.take(final_jobs[k].train)
