@@ -79,8 +79,8 @@ class PairCounts:
         else:  # "fk": (p_agree - p_chance) / (1 - p_chance), with all shares times n^2
             agree = _pair_sum(self.agree, teams, sets) / n_pairs
             # Chance agreement of two ratings drawn from the whole team: all S^2 ordered pairs.
-            own = sum(self.chance[sets, model, model] for model in teams.T)
-            chance = (2 * _pair_sum(self.chance, teams, sets) + own) / size**2
+            diagonal = sum(self.chance[sets, model, model] for model in teams.T)
+            chance = (2 * _pair_sum(self.chance, teams, sets) + diagonal) / size**2
             score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
         return np.round(score, 12) + 0.0  # turns -0.0 into 0.0
 

@@ -314,8 +314,8 @@ def _hq(
     for measure in rules.measures:
         # Lines 7-14: the team's score on the negatives of each of its members.
         by_focal = [focal.scores(measure, teams, members) for members in teams.T]
-        own = np.stack(by_focal, axis=1)
-        scores += _scale_by_focal(own, teams, len(model_strength))
+        focal_scores = np.stack(by_focal, axis=1)
+        scores += _scale_by_focal(focal_scores, teams, len(model_strength))
     # Lines 26-27: a mean weighted by the members' ranks by accuracy, the best with most weight.
     ranks = rankdata(model_strength[teams], axis=1) - 1 + rules.rank_base
     # A model that is never wrong has no negatives: its score as focal model says nothing.

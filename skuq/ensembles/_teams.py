@@ -133,7 +133,7 @@ def hard_vote_accuracy(
     # pattern with the sum of their weights.
     small = np.min_scalar_type(len(codes))
     # A side (a group of models with the same class) is named by its first model.
-    sides = [(codes == own).argmax(axis=0).astype(small) for own in codes]
+    sides = [(codes == codes_of_model).argmax(axis=0).astype(small) for codes_of_model in codes]
     pattern = np.concatenate([np.stack(sides), codes == y], dtype=small)
     pattern, row = np.unique(pattern, axis=1, return_inverse=True)
     weight = np.bincount(row.ravel(), weight)

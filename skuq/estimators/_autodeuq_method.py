@@ -103,8 +103,8 @@ class AutoDEUQ(SearchMethod):
         space = estimator.search_space
         self.is_tabular = isinstance(space, str) and space in ("auto", "tabular")
         if self.classifies:
-            own = self.selection_parameters
-            self.selection_parameters = tuple(name for name in own if name != "calibrate")
+            names = self.selection_parameters
+            self.selection_parameters = tuple(name for name in names if name != "calibrate")
 
     @property
     def n_trials(self):

@@ -128,11 +128,11 @@ def _choose(members, make_process, y, unseen, place, n_places):
     of the prior's. Factors (n_places,) correct the scale in each place, such as a column.
     """
     squares, variances = np.zeros((2, len(_NOISES), len(y)))
-    for member, own in zip(members, unseen):
+    for member, left_out in zip(members, unseen):
         derivatives, process = make_process(member)
         residual = y - derivatives.raw.ravel()
-        means, variances[:, own] = process.predict_left_out(residual, own, _NOISES)
-        squares[:, own] = (residual[own] - means) ** 2
+        means, variances[:, left_out] = process.predict_left_out(residual, left_out, _NOISES)
+        squares[:, left_out] = (residual[left_out] - means) ** 2
     seen = unseen.any(axis=0)  # the networks of some folds may have diverged
     squares, variances, place = squares[:, seen], variances[:, seen], place[seen]
     ratios = squares / variances

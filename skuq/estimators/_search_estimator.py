@@ -168,8 +168,8 @@ class SearchEstimator:
         if result.repeated and len(result.sets) == 1:
             chosen = self.selection_.indices
             candidates = result.candidate_predictions(indices=chosen)
-            own = replace(self.selection_, indices=np.arange(len(chosen)))
-            self.calibration_ = method.calibration(own, candidates)
+            selection = replace(self.selection_, indices=np.arange(len(chosen)))
+            self.calibration_ = method.calibration(selection, candidates)
 
     def _time_left(self, started, share=1.0):
         """Return the seconds that are left of a share of `max_time`; None without a limit."""
@@ -226,7 +226,7 @@ class SearchEstimator:
         self.catalog_ = result.catalog
         self.refitted_, self.repeated_ = result.refitted, result.repeated
         candidates = [result.candidate_predictions([part]) for part in result.sets]
-        chosen = [self._choose(own) for own in candidates]
+        chosen = [self._choose(of_set) for of_set in candidates]
         self.selections_ = tuple(selection for selection, _ in chosen)
         self.selection_, self.calibration_ = chosen[-1]
         # With one set besides the clean rows, the selection on it is the last one above.

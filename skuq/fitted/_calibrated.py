@@ -100,7 +100,10 @@ class Calibration:
         scores, reach = (a.reshape(len(a), -1) for a in (self.scores, self.coverage))
         known = _COVERAGES[reach[-1].min() >= _COVERAGES]  # (q,)
         radii = np.stack(
-            [own[np.searchsorted(limit, known - 1e-9)] for own, limit in zip(scores.T, reach.T)],
+            [
+                scores_of_output[np.searchsorted(limit, known - 1e-9)]
+                for scores_of_output, limit in zip(scores.T, reach.T)
+            ],
             axis=1,
         )
         # A conformal interval of r stds ends at the levels ndtr(-r) and ndtr(r) of the normal.

@@ -234,11 +234,12 @@ def _learn_output(
     groups = [_select(group, mixtures, ys, weights, codes) for group in range(n_groups)]
     n_rows = np.array([effective_rows(np.concatenate(w)) for _, _, w in groups])
     # Without errors a group's scale is unknown, which 0 stands for.
-    own = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
+    group_scales = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
-    kurtosis = _kurtosis(groups, own)
+    kurtosis = _kurtosis(groups, group_scales)
     # Shrink the groups' variances, relative to that of all rows, towards a common one.
-    scales = np.sqrt(pool_variances((own / scale) ** 2, 2 * n_rows / (kurtosis - 1))) * scale
+    variances = (group_scales / scale) ** 2
+    scales = np.sqrt(pool_variances(variances, 2 * n_rows / (kurtosis - 1))) * scale
     scales[scales == 0] = scale
     # All rows' errors as 200 quantiles, which together weigh as much as 20 rows.
     common = weighted_quantile(whole, weight, _PRIOR_LEVELS) if len(whole) else whole

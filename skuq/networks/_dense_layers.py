@@ -120,9 +120,9 @@ class Derivatives:
         for left, right in self.blocks:
             a, b = left.shape[1], right.shape[2]
             # The changes of this variable, (S, a, b).
-            own = directions[:, start : start + a * b].reshape(-1, a, b)
+            change = directions[:, start : start + a * b].reshape(-1, a, b)
             start += a * b
-            changes = changes + np.einsum("snb,cnb->snc", left @ own, right, optimize=True)
+            changes = changes + np.einsum("snb,cnb->snc", left @ change, right, optimize=True)
         return np.asarray(changes).reshape(len(directions), -1)
 
     def back(self, values: np.ndarray) -> np.ndarray:
@@ -223,7 +223,7 @@ def chain_derivatives(
     d = np.repeat(np.eye(value.shape[1])[:, None, :], len(x), axis=1)
     blocks: list[Any] = []
     for part in reversed(applied):
-        d, own = part.backward(d)
-        blocks += own
+        d, blocks_of_layer = part.backward(d)
+        blocks += blocks_of_layer
     # Blocks were collected from the last variable to the first.
     return Derivatives(value, tuple(blocks[::-1]))

@@ -404,8 +404,8 @@ def _frozen_features(model, scale, offset, inputs, sample):
     if sample is None or not hidden:
         return hidden
     copied, *seen = keras.Model(inputs, [output, *hidden]).predict(sample, verbose=0)
-    own = model.predict(sample * scale + offset, verbose=0)
-    if not np.allclose(copied, own, rtol=1e-2, atol=1e-2 * (np.ptp(own) or 1.0)):
+    expected = model.predict(sample * scale + offset, verbose=0)
+    if not np.allclose(copied, expected, rtol=1e-2, atol=1e-2 * (np.ptp(expected) or 1.0)):
         raise ValueError(
             "A copy of the trained model predicts other values than the model: some layer keeps "
             "what it has learnt outside of its weights. Use `connect_layers=0`."

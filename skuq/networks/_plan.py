@@ -82,9 +82,9 @@ class Plan:
         values, state = [x], list(state)
         for node in self.nodes:
             inputs = [values[i] for i in node.inputs]
-            own = slice(*node.state)
-            value, state[own] = node.operation(
-                run, weights[slice(*node.weights)], state[own], *inputs
+            of_node = slice(*node.state)
+            value, state[of_node] = node.operation(
+                run, weights[slice(*node.weights)], state[of_node], *inputs
             )
             values.append(value)
         return values[self.output], state
@@ -249,8 +249,8 @@ class _Reader:
         first, state = len(self.weights), self.n_state
         self.weights += weights
         self.n_state += n_state
-        own = (first, len(self.weights)), (state, self.n_state)
-        self.nodes.append(_Node(operation, sources, *own))
+        ranges = (first, len(self.weights)), (state, self.n_state)
+        self.nodes.append(_Node(operation, sources, *ranges))
         return shape
 
 
@@ -268,9 +268,9 @@ class _Frozen:
     n_weights: int
 
     def __call__(self, run, weights, state, *inputs):
-        held, own = state[: self.n_weights], state[self.n_weights :]
+        frozen, rest = state[: self.n_weights], state[self.n_weights :]
         run = replace(run, training=False)  # batch statistics do not change either
-        return self.operation(run, held, own, *inputs)[0], state
+        return self.operation(run, frozen, rest, *inputs)[0], state
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class TabularSpace:
         Each entry holds the changes of the default; the first is empty, the default itself.
         """
         changes = _KNOWN_CLASS_RECIPES if self.classes else _KNOWN_RECIPES
-        return [own for own in changes if self.losses or "loss" not in own]
+        return [change for change in changes if self.losses or "loss" not in change]
 
     def head(self, configuration: Mapping, head):
         """Select the head that a configuration trains with, if the loss is a decision."""

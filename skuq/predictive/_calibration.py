@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from skuq.predictive._gaussian_mixture import GaussianMixture
+from skuq.predictive._mixture import Mixture
 
 _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 
 
 def fit_std_factor(
-    mixtures: Sequence[GaussianMixture],
+    mixtures: Sequence[Mixture],
     ys: Sequence[np.ndarray],
     weights: Sequence[np.ndarray],
 ) -> float:

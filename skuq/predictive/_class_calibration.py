@@ -144,7 +144,7 @@ def fit_spread(
         shares.append(np.broadcast_to(weight[rows, None] / n_near, near.shape))
     if not terms:
         return 1.0
-    ratio, share = (np.concatenate([part.ravel() for part in own]) for own in (terms, shares))
+    ratio, share = (np.concatenate([part.ravel() for part in arrays]) for arrays in (terms, shares))
 
     def loss(square: float) -> float:
         return 0.5 * (square - 1) ** 2 - float(share @ np.log1p(square * ratio))

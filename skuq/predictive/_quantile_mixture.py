@@ -187,11 +187,11 @@ class QuantileMixture(Mixture):
         for k, weight in enumerate(self.weights):
             passed = np.cumsum(owner == k, axis=0)  # number of the member's knots so far, 0 to q
             # The member's density in each of its pieces, 0 before the first and after the last.
-            own = weight * np.diff(self.levels)[:, None] / widths[k]
-            own = np.take_along_axis(np.pad(own, ((1, 1), (0, 0))), passed, axis=0)
+            density = weight * np.diff(self.levels)[:, None] / widths[k]
+            density = np.take_along_axis(np.pad(density, ((1, 1), (0, 0))), passed, axis=0)
             start = np.take_along_axis(knots[k], np.maximum(passed - 1, 0), axis=0)
-            slopes += own
-            below += weight * done[passed] + own * (y - start)
+            slopes += density
+            below += weight * done[passed] + density * (y - start)
         return y, slopes, below, (knots[:, 0], knots[:, -1])
 
     def _tails(

@@ -198,8 +198,8 @@ class NoScaling(Scaling):
         mean, scale = standard(columns, weight)  # raises an error if values overflow
         if abs(columns).max() > FARTHEST:
             raise ValueError(
-                f"X that is not standardised must lie within {FARTHEST:g} of 0, better within 1. "
-                f"Got {columns.flat[abs(columns).argmax()]:.6g}. Scale it, or set "
+                f"X that is not standardised must lie within {FARTHEST:g} of 0; networks train "
+                f"best within 1. Got {columns.flat[abs(columns).argmax()]:.6g}. Scale it, or set "
                 "`standardize=True`."
             )
         return np.zeros_like(mean), np.ones_like(scale)

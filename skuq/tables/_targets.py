@@ -238,7 +238,9 @@ class NumberTargets:
         """Whether a calibration changes the mixture."""
         return (self.std_factor, self.noise_floor) != (1.0, 0.0)
 
-    def calibrate(self, loc: Any, scale: Any, weights: np.ndarray, xp: Any, axis: int) -> Any:
+    def calibrate(
+        self, loc: Any, scale: Any, weights: np.ndarray, xp: Any, axis: int
+    ) -> tuple[Any, Any]:
         """Apply the calibration to the members' normal distributions of the standardised y.
 
         `loc` and `scale` are their means and standard deviations, with the members along `axis`.

@@ -197,5 +197,5 @@ def share_in_time(needed: float, seconds: float) -> float:
 
 def with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
     """Copy a job with this share of its epochs, at least one."""
-    recipes = [replace(own, epochs=max(1, int(share * own.epochs))) for own in job.recipes]
+    recipes = [replace(recipe, epochs=max(1, int(share * recipe.epochs))) for recipe in job.recipes]
     return replace(job, recipes=tuple(recipes))

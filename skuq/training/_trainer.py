@@ -346,7 +346,7 @@ class MemberRepeater:
         trainer = replace(trainer, objective=None)  # a copy: the search's own may be cancelled
         self._trainers = [trainer]
         if folds is not None:
-            self._trainers = [replace(trainer, folds=own) for own in folds]
+            self._trainers = [replace(trainer, folds=folds_of_round) for folds_of_round in folds]
 
     def cancel(self) -> None:
         """Let trainings that run in other threads end at their next slice."""
@@ -423,6 +423,6 @@ def _epoch_rates(member: Member | FoldedMember) -> list[float]:
     rates = [network.history["learning_rate"] for network in member.networks]
     epochs = np.arange(1 + member.best_epoch)
     # Plateaus multiply the rate, so that rates of folds are averaged in logarithms.
-    logs = [np.log(np.take(own, epochs, mode="clip") / own[0]) for own in rates]
+    logs = [np.log(np.take(curve, epochs, mode="clip") / curve[0]) for curve in rates]
     factors: list[float] = np.exp(np.mean(logs, axis=0)).tolist()
     return factors
