@@ -226,11 +226,11 @@ def test_a_model_is_not_a_builder(estimator):
         estimator.fit(X, X[:, 0])
 
 
-@pytest.mark.parametrize(("model", "name"), [(of_keras_tuner, "of_keras_tuner"), (Hyper(), "build")])
-def test_the_model_of_a_tuner_is_told_what_to_change(model, name, tmp_path):
+@pytest.mark.parametrize("model", [of_keras_tuner, Hyper()])
+def test_the_model_of_a_tuner_is_told_what_to_change(model, tmp_path):
     tuner = keras_tuner.RandomSearch(model, "val_loss", directory=tmp_path)
     X = np.zeros((20, 3))
-    with pytest.raises(SearchSpaceError, match=rf"Got `{name}\(hp\)`"):
+    with pytest.raises(SearchSpaceError, match=r"Got `\w+\(hp\)`"):
         AutoDEUQRegressor(search_space=tuner).fit(X, X[:, 0])
 
 
