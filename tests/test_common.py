@@ -33,19 +33,18 @@ POOL = [
 
 
 SEARCH = {"n_trials": 2, "epochs": 30, "search_space": TinySpace(), "random_state": 0}
+SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
 HYPER = {"n_search": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
 
 # One of each way to train, and what costs nothing.
 QUICK = [
-    skuq.DeepEnsembleRegressor(2, **NETWORK, random_state=0),
+    skuq.DeepEnsembleRegressor(2, **SHORT),
     # Of one architecture, so that trials share a program.
     skuq.AutoDEUQClassifier(
         n_members=2, **SEARCH, fixed_architecture={"units": 8, "activation": "tanh"}
     ),
-    skuq.NOMURegressor(**NETWORK, n_artificial=10, refit=False, random_state=0),
-    skuq.NEONRegressor(
-        **OPERATOR, epinet_units=8, prior_units=3, n_index=3, n_draws=8, random_state=0
-    ),
+    skuq.NOMURegressor(**SHORT, n_artificial=10, refit=False),
+    skuq.NEONRegressor(**{**OPERATOR, "steps": 75, "n_index": 3, "n_draws": 8}, random_state=0),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2),
