@@ -20,7 +20,7 @@ from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
 COMPARED = ("neon_lei_exp", "neon_lcb_exp", "neon_paper_lei")  # with other settings
 DESIGNS = ("random", "sobol")  # points that do not depend on results
 NOMU_METHODS = (
-    *("nomu_0.05", "nomu_0.5", "nomu_lbfgs_0.05", "nomu_lbfgs_0.5"),
+    *("nomu_refined_0.05", "nomu_0.05", "nomu_0.5", "nomu_lbfgs_0.05", "nomu_lbfgs_0.5"),
     *("gp_0.05", "gp_0.5", "pgp", "random"),
 )
 # sqrt(0.1): the paper's kappa is under the root
@@ -144,6 +144,8 @@ def function_search(method, d, arguments):
     if name == "nomu_lbfgs":
         settings["maximizer"] = "lbfgs"
     model = nomu("bayesopt", d, 0, hidden=arguments.hidden, epochs=arguments.training_steps)
+    if name == "nomu_refined":  # noise=0.0 multiplies `pi_sqr` by 10, which is the paper's again
+        model.set_params(refine=True, noise=0.0, pi_sqr=model.pi_sqr / 10)
     return model, settings
 
 

@@ -343,6 +343,7 @@ def held_out_functions():
 def regrets():
     """Final regrets on the functions that have been run; the paper's mean in brackets."""
     titles = {
+        "nomu_refined_0.05": "NOMU, refined mean, mean width 0.05",
         "nomu_0.05": "NOMU, mean width 0.05",
         "nomu_0.5": "NOMU, mean width 0.5",
         "nomu_lbfgs_0.5": "the same, L-BFGS in place of DIRECT, one run",

@@ -76,7 +76,8 @@ def run(method, name, split, seconds, data_dir):
         model.fit(X, y)
     result = {"seconds": time.perf_counter() - started}
     log_likelihood = model.log_prob(X_test, y_test)
-    result |= {"nll": float(-np.mean(log_likelihood)), "n_networks": len(model.fitted_.members)}
+    own = float(-np.mean(log_likelihood))  # of the predicted distribution itself
+    result |= {"nll": own, "own_nll": own, "n_networks": len(model.fitted_.members)}
     if not classes:
         mean, std = model.predict(X_test, return_std=True)
         result["nll"] = float(gaussian_nll_loss(y_test, mean, std))

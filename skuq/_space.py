@@ -141,6 +141,11 @@ class Real:
     def size(self) -> float:
         return np.inf if self.low < self.high else 1
 
+    def index(self, value) -> float:
+        """Get the position of a value on the decision's scale, from 0 to 1."""
+        low, high, own = self.encode([self.low, self.high, value]).ravel()
+        return float((own - low) / (high - low)) if low < high else 0.0
+
     def sample(self, rng, n: int) -> list:
         if self.log:
             drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high), size=n))
@@ -248,7 +253,10 @@ class Space:
         return np.hstack(columns) if columns else np.empty((len(configurations), 0))
 
     def embed(self, configurations: Sequence[Mapping]) -> np.ndarray:
-        """Encode each decision as the position of its value (AutoDEUQ, section III.B.2)."""
+        """Encode each decision as the position of its value (AutoDEUQ, section III.B.2).
+
+        Real numbers, which the paper's architectures do not have, lie between 0 and 1.
+        """
         return np.array([[d.index(c[d.name]) for d in self.decisions] for c in configurations])
 
     def check(self, configuration: Mapping, name: str) -> dict:

@@ -86,6 +86,7 @@ DIFFERENT = {
         "batch_size": "pairs or rows",
         "noise": "functions are left out to learn it",
         "pretrained": "what is trained on top",
+        "refine": "NOMU refines its mean",
         "fitted_": "functions have query points",
         "schedule": "NOMU's goes by the number of rows",
         "standardize": "functions have query points",

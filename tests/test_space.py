@@ -56,6 +56,13 @@ def test_large_categories_are_encoded_by_position():
     np.testing.assert_array_equal(big.embed([{"t": 107}, {"t": 100}]), [[7], [0]])
 
 
+def test_real_numbers_are_embedded_by_their_place_in_the_range(space):
+    configurations = [{**space.default(), "rate": rate} for rate in (1e-4, 1e-3, 1e-1)]
+    np.testing.assert_allclose(space.embed(configurations)[:, 3], [0, 1 / 3, 1])
+    constant = Space((Real("r", 2.0, 2.0),))
+    assert constant.embed([constant.default()]).tolist() == [[0.0]]
+
+
 def test_check_names_what_is_wrong(space):
     with pytest.raises(ValueError, match=r"fixed.*unknown decisions \['x'\]"):
         space.check({"x": 1}, "fixed")

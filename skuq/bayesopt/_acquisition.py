@@ -171,6 +171,7 @@ class Acquisition:
         A `beta` replaces its own. `pending` is the `pending_level` of points under evaluation.
         """
         beta = self.beta if beta is None else beta
+        # Pending points raise `best`; functions without `best` raise their own values instead.
         if self.needs_best and pending is not None:
             best = xp.maximum(best, pending)
         if self.name == "ei":
@@ -190,6 +191,7 @@ class Acquisition:
         if self.name in ("ei", "lei", "pi", "mean"):
             return values.max(axis=1)
         centre = values.mean(axis=0)
+        # The absolute form, which has a value in each draw, as for batches.
         deviations = _SQRT_HALF_PI * np.abs(values - centre)
         if self.name == "uncertainty":
             return deviations.max(axis=1)

@@ -61,10 +61,12 @@ def minimize_batch(
     state.start(f, g, ftol, gtol)
     for number in range(1, max_rounds):
         if number in survivors:
+            # Ranks by value among all starts, converged ones included.
             state.active &= np.argsort(np.argsort(state.f, kind="stable")) < survivors[number]
         rows = np.flatnonzero(state.active)
         if not rows.size:
             break
+        # Starts are at different points of their line searches; one call evaluates them all.
         trial = state.trial(rows)
         f, g = function(trial)
         state.update(rows, trial, f, g, ftol, gtol)
@@ -80,6 +82,7 @@ class _State:
         self.direction = np.zeros((size, n))
         self.length = np.ones(size)
         self.halvings = np.zeros(size, int)
+        # Remembered pairs: s, differences of points, and y, differences of gradients.
         self.steps = np.zeros((size, memory, n))  # newest last
         self.changes = np.zeros((size, memory, n))
         self.n_rows = 0
@@ -109,6 +112,7 @@ class _State:
 
     def _accept(self, rows, x, f, g, ftol, gtol):
         for memory, new in ((self.steps, x - self.x[rows]), (self.changes, g - self.g[rows])):
+            # The newest pair replaces the oldest.
             memory[rows, :-1] = memory[rows, 1:]
             memory[rows, -1] = new
         gained = self.f[rows] - f
@@ -120,6 +124,8 @@ class _State:
 
     def _shorten(self, rows, promised, f, ftol):
         """Shorten steps to the minimum of a parabola, by a factor within [0.1, 0.5]."""
+        # The parabola through f, its slope p and the new value f' has its minimum at the share
+        # -p / (2 (f' - f - p)) of the step.
         with np.errstate(all="ignore"):
             ratio = -0.5 * promised / (f - self.f[rows] - promised)
         self.length[rows] *= np.clip(np.where(np.isfinite(ratio), ratio, 0.1), 0.1, 0.5)

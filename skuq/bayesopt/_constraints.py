@@ -96,6 +96,7 @@ class Constraints:
 
     def of_outputs(self, outputs: np.ndarray, measured: Mapping[str, Any]) -> np.ndarray:
         """Compute all constraints (n, J) from outputs (n, ..) and the measured values (n,)."""
+        # In the user's order, whether measured or computed from the outputs.
         columns = [
             measured[name] if function is None else np.asarray(function(outputs), dtype="float64")
             for name, function in self.functions.items()
@@ -176,6 +177,7 @@ class MeritObjective:
                 constraint = function(outputs)
             constraint = constraint / units[..., 2 + j]
             violation = violation + xp.maximum(constraint, 0.0)
+            # Product of smooth indicators: 1 if all constraints are clearly satisfied.
             feasible = feasible * sigmoid(-constraint / _STEP)
         # As `merits`, with a smooth step from feasible to infeasible.
         return feasible * value + (1 - feasible) * (units[..., 0] - units[..., 1] * violation)
@@ -187,11 +189,13 @@ def joined(posteriors: Sequence[Posterior], constants: np.ndarray) -> Posterior:
     It has as many draws as the largest of them; the draws of the others are repeated.
     """
     n_draws = max(posterior.n_draws for posterior in posteriors)
+    # The order in which each posterior's draws are repeated.
     orders = [np.resize(np.arange(p.n_draws), n_draws) for p in posteriors]
     function = _Joined(
         tuple(p.function for p in posteriors), tuple(len(p.arguments) for p in posteriors)
     )
     arguments = [constants, *orders, *(a for p in posteriors for a in p.arguments)]
+    # The joint program can be found again only if all its parts have keys.
     keys = tuple(p.key for p in posteriors)
     width = sum(math.prod(p.output_shape) for p in posteriors) + len(constants)
     return Posterior(

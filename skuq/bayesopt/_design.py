@@ -19,7 +19,9 @@ def initial_points(q: int, log: ResultLog, n_initial: int, entropy: int) -> np.n
     n, domain = len(log) + len(log.pending), log.domain
     design = domain.design(n_initial, generator(entropy, "initial"))
     rng = generator(entropy, "uniform", n)
+    # More uniform points than asked for, since some may be taken.
     points = [design[n:], domain.sample(2 * q, rng)]
+    # The whole of a small domain in random order, so that no free point is missed.
     if domain.n_points <= _GRID:
         points.append(rng.permutation(domain.grid()))
     taken, chosen = log.taken, []

@@ -58,6 +58,7 @@ class Domain:
             if column in self.categories:
                 n = int(high) + 1
                 self.groups.append(np.arange(first, first + n))
+                # A category becomes one column, 0 or 1, for each of its codes.
                 ends += [(0.0, 1.0)] * n
                 whole += [True] * n
             else:
@@ -162,6 +163,7 @@ class Domain:
     def from_quantiles(self, u) -> np.ndarray:
         """Map numbers in [0, 1) to points (n, d); whole numbers get equal shares."""
         low, high = self.bounds.T
+        # The minimum is for products that round up to the next whole number.
         whole = np.minimum(low + np.floor(u * (high - low + 1)), high)
         return np.where(self._whole, whole, low + u * (high - low))
 
@@ -197,6 +199,7 @@ class Domain:
             steps.append(moved)
         if not self._whole.all():
             low, high = self.bounds.T
+            # Log-uniform lengths, from 10**-4 to 10**-0.5 of each range.
             reach = (high - low) * 10 ** rng.uniform(-4, -0.5, (n, 1))
             jittered = x + np.where(self._whole, 0, reach * rng.normal(size=(n, len(x))))
             steps.append(np.clip(jittered, low, high))

@@ -77,6 +77,7 @@ class Fits:
         FloatingPointError, LinAlgError
             If the fit fails with every seed.
         """
+        # Results are only ever added, so that their counts identify them.
         key = (len(results.X), len(results.failed), id(settings.estimator), settings.n_draws)
         if keep and self.last is not None and key == self._key:
             return replace(self.last, seconds=0.0)
@@ -116,6 +117,7 @@ def _fitted(settings, results, entropy, previous) -> Surrogates:
             model = copy.deepcopy(before)
         return model.fit(X, y)
 
+    # Each posterior has a seed of its own, which depends on its position only.
     def draws(model, j):
         return posterior_of(model, settings.n_draws, derived_seed(entropy, "posterior", j))
 

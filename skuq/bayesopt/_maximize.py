@@ -148,10 +148,13 @@ def maximize_acquisition(
     pending = _check_points("pending", pending, bounds)
     beta = acquisition.beta if beta is None else float(beta)
     best = _check_best(acquisition, best, posterior.n_draws)
+    # Each draw takes its own values at pending points for known.
     level = _pending_level(posterior, acquisition, objective, pending, beta)
     task = AcquisitionTask(posterior, acquisition, objective, bounds, best, beta, q, level)
+    # From here on, batches are rows of the unit box, (k, q * d).
     u = _starts(np.random.default_rng(random_state), n_restarts, starts, bounds, q)
     found, values = _search(task, u, method, n_restarts, u[: len(starts)])
+    # Points whose results are expected are not proposed again either.
     exclude = np.concatenate([exclude, pending])
     i = _best_allowed(found, values, bounds, exclude, min_distance)
     return _to_box(found[i].reshape(q, -1), bounds), float(values[i])
@@ -201,6 +204,7 @@ def _batched(task, u, n_restarts, given):
         number: max(_LEAST_SURVIVORS, math.ceil(share * n_restarts))
         for number, share in _SURVIVORS.items()
     }
+    # Climb only from the best of the screened candidates.
     starts = u[_ranked(values)[:n_restarts]]
     if not len(starts):  # nothing is finite, which `_best_allowed` reports
         return u, values
@@ -268,6 +272,7 @@ def _without_gradients(task, u):
 
     def negative(u):
         steps = np.where(u > 0.5, -_DIFFERENCE, _DIFFERENCE)  # away from the nearer bound
+        # The point and its neighbour in each direction, in one call.
         values = function(np.concatenate([u[None], u + np.diag(steps)])) / -scale
         return values[0], (values[1:] - values[0]) / steps
 
@@ -308,6 +313,7 @@ def _direct(task, u, n_restarts, given):
         found.append((point.copy(), value))
         return -value if np.isfinite(value) else _LARGE
 
+    # Tolerances of 0: only the limits of evaluations and of iterations end the search.
     optimize.direct(
         negative,
         [(0.0, 1.0)] * u.shape[1],
@@ -364,6 +370,7 @@ def _best_allowed(u, values, bounds, exclude, min_distance):
     lower, upper = bounds.T
     taken = (exclude - lower) / (upper - lower)
     for i in order:
+        # (q, k, d): no point of the batch may be near any excluded one.
         offsets = u[i].reshape(-1, 1, len(bounds)) - taken
         if np.linalg.norm(offsets, axis=-1).min() >= min_distance:
             return i

@@ -152,17 +152,20 @@ def maximize_readout(
         exclude = np.asarray(exclude, dtype="float64")
         programme.exclude(exclude)
     result = programme.maximize(objective, time_limit)
+    # 2 means that the programme is infeasible.
     if result.status == 2:
         raise ValueError(
             "No point is left: all of {0, 1}^d have been excluded."
             if exclude is not None
             else f"The solver finds no point in the bounds ({result.message})."
         )
+    # Random points too, since the solver may run out of time before it finds any.
     candidates = _screened(bounds, is_integer, one_hot, exclude)
     if result.x is not None:
         candidates = np.vstack([programme.inputs(result.x), candidates])
     if not len(candidates):
         raise ValueError("No point was found within the time limit: raise it.")
+    # The model's own values: the programme's hold up to the solver's tolerances only.
     mean, std = readout(candidates)
     values = mean + beta * std
     best = int(np.argmax(values))
@@ -194,6 +197,8 @@ def _programme_of(readout, bounds, beta, is_integer):
     objective, _ = programme.expression(*readout.mean)
     if beta * readout.unit > 0:
         weights, shift = readout.raw
+        # clip(r) = l_min + min(max(0, r - l_min), l_max - l_min): one more unit with a ceiling.
+        # The constant l_min does not change the maximum.
         programme.add_units(weights[:, None], np.array([shift - readout.l_min]))
         raised = programme.add_ceiling(readout.l_max - readout.l_min)
         objective = np.append(objective, np.zeros(programme.n_variables - len(objective)))
@@ -231,6 +236,7 @@ class _Programme:
         """Get coefficients (n_variables,) and offset of ``v @ weights + offset``."""
         d, coefficients = len(self.low), np.zeros(self.n_variables)
         coefficients[self._position[: len(weights)]] = weights
+        # x = low + scale * variable: the scale multiplies weights, and low enters the offset.
         coefficients[:d] *= self.scale
         return coefficients, offset + self.low @ weights[:d]
 
@@ -308,6 +314,7 @@ class _Programme:
         options = {"mip_rel_gap": _GAP}
         if time_limit is not None:
             options["time_limit"] = float(time_limit)
+        # milp minimises; variables that came after the objective have the coefficient 0.
         return milp(
             -np.append(objective, np.zeros(self.n_variables - len(objective))),
             integrality=np.concatenate(self._integrality),

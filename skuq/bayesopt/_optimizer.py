@@ -283,6 +283,7 @@ class BayesianOptimizer:
         best, sign = self._log.best(self._objective.sign), self._objective.sign
         if best is None:
             return None, float("nan")
+        # Without noise the best recorded value counts. Noisy values are averaged by the model.
         if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
         results = self._log.results(sign)
@@ -339,6 +340,7 @@ class BayesianOptimizer:
                     f"The surrogate could not be fitted to {int(self._log.usable.sum())} results, "
                     f"with {N_ATTEMPTS} seeds ({error}): the next points are random ones.",
                 )
+        # Too few results for a model, or one that could not be fitted.
         if x is None:
             x = initial_points(q, self._log, self.n_initial, self._entropy)
         self._log.expect(x)
@@ -349,6 +351,7 @@ class BayesianOptimizer:
         step = self._step()
         self._check_batch(q, step)
         start = time.perf_counter()
+        # Once, at the first model: the width may change with later results (NOMU, appendix B.3.2).
         if self.mean_width is not None and self.beta_ is None:
             self.beta_ = step.beta_of_width(self.mean_width)
         proposal = step.propose(q, self._current_beta(), self._threshold(), self._fits)

@@ -113,6 +113,7 @@ class CompiledAcquisition:
 
         shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self._arguments[0])
         posterior = self._posterior
+        # Everything that changes the program, but none of its arguments' values.
         key = (
             *(kind, rows, self._q, self._d, shapes, self._dtype, self._has_level),
             *(self._acquisition, _key_of(self._objective)),

@@ -136,6 +136,7 @@ class ResultLog:
             return None
         usable = np.flatnonzero(self.usable)
         values, constraints = sign * self.values[usable], self.constraints[usable]
+        # Merits rank infeasible points below feasible ones, by their violation.
         found = merits(values, constraints, merit_units(values, constraints))
         return int(usable[np.argmax(found)])
 
@@ -178,6 +179,7 @@ class ResultLog:
             self.pending = self.pending[:0]
             return
         for x in points if len(self.pending) else ():
+            # A point may be pending several times: drop one of the equal ones.
             equal = np.flatnonzero(self.domain.distance(self.pending, x[None]) <= _EQUAL)
             self.pending = np.delete(self.pending, equal[:1], axis=0)
 

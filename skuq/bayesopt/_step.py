@@ -70,6 +70,7 @@ def distance_threshold(t: float) -> float:
 
     In unit coordinates it falls from 0.0625, a quarter of a side over 8 points, to 0.01.
     """
+    # Eq. 56: exponential decay from 1 / 16 at the first step to 0.01 at the last.
     return 0.0625 * (0.01 / 0.0625) ** min(t, 1.0)
 
 
@@ -91,11 +92,13 @@ class Step:
         self.surrogates, self.results, self.pending = surrogates, results, pending
         self._settings, self.domain = settings, settings.domain
         self.acquisition, self.maximizer = settings.acquisition, settings.maximizer
+        # Random numbers depend on the number of results, whatever was proposed before.
         self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
         self.posterior, self._values = surrogates.posterior, results.values
         self.objective: SignedObjective | MeritObjective = objective
         self._signed = objective
         if len(settings.constraints):
+            # Draws of outputs and measured constraints become draws of merits.
             units = merit_units(results.values, results.constraints)
             self._values = merits(results.values, results.constraints, units)
             self.posterior = joined(surrogates.posteriors, units)
@@ -124,6 +127,7 @@ class Step:
         X = self.domain.sample(self._affordable(_N_WIDTHS), self._rng("width"))
         unit = replace(self.acquisition, name="ucb", beta=1.0)
         values = self._draw(X)
+        # With beta 1 the bound exceeds the mean by the deviation, by whichever measure.
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
         if not (np.isfinite(std) and std > 0):
             raise ValueError(
@@ -143,6 +147,7 @@ class Step:
         """
         if self.takes_batches:
             return self._propose_at_once(q, beta, threshold)
+        # Without joint draws, pending points count as results, with their predicted values.
         step = self._with_predictions(self.pending, fits) if len(self.pending) else self
         proposals: list[Proposal] = []
         while len(proposals) < q:
@@ -159,6 +164,7 @@ class Step:
 
     def _propose_at_once(self, q, beta, threshold) -> Proposal:
         known = np.vstack([self._known(), self.pending])
+        # NOMU's dynamic c (appendix B.3.2): explore more as long as the proposal is nearly known.
         for n_doublings in range(_MOST_DOUBLINGS + 1):
             raised = beta * 2**n_doublings
             x = self._maximize(q, raised)
@@ -172,6 +178,7 @@ class Step:
         encoded, own = self.domain.encode(X), self.surrogates.constraint_posteriors
         outputs = self.surrogates.posterior(encoded).mean(axis=0)
         measured = {name: posterior(encoded).mean(axis=0) for name, posterior in own.items()}
+        # The mean prediction counts as the result (a kriging believer).
         values = np.asarray(self._signed(outputs), dtype="float64")
         constraints = self._settings.constraints.of_outputs(outputs, measured)
         results = self.results.with_results(X, outputs, values, constraints)
@@ -231,6 +238,7 @@ class Step:
                 f"it. Got {type(model).__name__}."
             )
         readout = model.readout_weights()
+        # Minimising is maximising the model of -y; "mean" is the bound without deviation.
         x, _, optimal = maximize_readout(
             readout if self._signed.sign > 0 else readout.negated(),
             self.domain.encoded_bounds,
@@ -267,10 +275,12 @@ class Step:
         """
         rng, best = self._rng("climb"), (-np.inf, x)
         for start in (x, *known):
+            # A start that is not available may still have neighbours that are.
             point, value = start, -np.inf
             if self._is_available(start[None], given)[0]:
                 value = self._values_with(given, start[None], beta)[0]
             for _ in range(_MOST_MOVES):
+                # Steepest ascent over the neighbours, as long as a neighbour is better.
                 near = self.domain.neighbours(point, self.domain.n_columns, rng)
                 near = near[self._is_available(near, given)]
                 if not len(near):
@@ -295,6 +305,7 @@ class Step:
             others = np.delete(x, j, axis=0)
             if self._is_available(x[[j]], others)[0]:
                 continue
+            # The best point beside the others may in turn be a known one.
             if len(others) and not self._is_small:
                 x[j] = self._maximize(1, beta, others)[0]
                 if self._is_available(x[[j]], others)[0]:

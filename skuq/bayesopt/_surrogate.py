@@ -71,6 +71,7 @@ def posterior_of(estimator, n_draws=128, random_state=None):
         return estimator.posterior_fn(n_draws=n_draws, random_state=random_state)
     if not hasattr(estimator, "predict"):
         raise TypeError(f"estimator must have posterior_fn or predict. Got {estimator!r}.")
+    # One prediction shows the shape of the outputs.
     row = np.zeros((1, estimator.n_features_in_))
     mean, _ = _mean_and_std(estimator, row)
     output_shape = mean.shape[1:]

@@ -154,6 +154,7 @@ def _wide_variance(prior_std: float, n_features: int, hidden_units: tuple[int, .
     """
     one, other = np.random.RandomState(0).uniform(-1, 1, (2, 8192, n_features))
     squares = [(one**2).sum(axis=1), (other**2).sum(axis=1)]
+    # Second moments of a first hidden unit's input: prior_std^2 (1 + x.x').
     k_one, k_other, k_both = (prior_std**2 * (1 + s) for s in [*squares, (one * other).sum(axis=1)])
     for width in hidden_units:
         k_both = prior_std**2 * (1 + width * _relu_moment(k_one, k_other, k_both))
@@ -165,5 +166,6 @@ def _wide_variance(prior_std: float, n_features: int, hidden_units: tuple[int, .
 def _relu_moment(k_one, k_other, k_both):
     """Compute E[max(u, 0) max(v, 0)] of centred normals with given variances and covariance."""
     norm = np.sqrt(k_one * k_other)
+    # norm * J_1(angle) / (2 pi), with J_1 of Cho and Saul, Eq. 6.
     angle = np.arccos(np.clip(k_both / norm, -1, 1))
     return norm / (2 * np.pi) * (np.sin(angle) + (np.pi - angle) * np.cos(angle))

@@ -28,15 +28,26 @@ _N_WAVES, _SEED = 256, 0
 
 @functools.cache
 def _links() -> tuple[np.ndarray, np.ndarray]:
-    """Compute losses (15, q) without the vertical pattern, and angles below the horizon (15, q)."""
+    """Compute what does not depend on tilts and powers.
+
+    Returns
+    -------
+    gains : ndarray of shape (2, 15, q)
+        The horizontal pattern, and shadowing minus path loss, in dB.
+    below : ndarray of shape (15, q)
+        Angles below the horizon, in degrees.
+    """
     numbers = (np.arange(SIDE) + 0.5) / SIDE * _EXTENT
     cells = np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
     offsets = cells - _EXTENT * np.repeat(_SITES, 3, axis=0)[:, None]  # (15, q, 2)
     distance = np.maximum(np.linalg.norm(offsets, axis=-1), 10.0)
     bearing = np.degrees(np.arctan2(offsets[..., 1], offsets[..., 0]))
     facing = np.tile([30.0, 150.0, 270.0], len(_SITES))[:, None]
+    # Angle between the antenna's direction and the cell, in [-180, 180).
     across = (bearing - facing + 180.0) % 360.0 - 180.0
+    # Horizontal pattern -min(12 (angle / width)^2, floor), in dB.
     pattern = -np.minimum(12 * (across / _WIDTHS[0]) ** 2, _FLOORS[0])
+    # Path loss in dB, of the distance in kilometres.
     path = 128.1 + 37.6 * np.log10(np.hypot(distance, _HEIGHT - _RECEIVER) / 1000)
     shadow = np.repeat([_shadow(cells, site) for site in range(len(_SITES))], 3, axis=0)
     below = np.degrees(np.arctan2(_HEIGHT - _RECEIVER, distance))
@@ -56,14 +67,16 @@ def received_power(U: np.ndarray) -> np.ndarray:
 
     Inputs (n, 30) are the downtilts in degrees, then the transmitted powers.
     """
-    (pattern, losses), below = _links()
+    (pattern, gains), below = _links()
     tilts, powers = U[:, :N_ANTENNAS, None], U[:, N_ANTENNAS:, None]
     maps = []
     for tilt, power in zip(tilts, powers):
         upright = -np.minimum(12 * ((below - tilt) / _WIDTHS[1]) ** 2, _FLOORS[1])
+        # The sum of both patterns is bounded by the front-to-back ratio.
         antenna = _GAIN + np.maximum(pattern + upright, -_BACK)
-        watts = 10 ** ((power - 10 * np.log10(_CARRIERS) + antenna + losses) / 10)
-        strongest = watts.max(axis=0)
-        others = np.maximum(watts.sum(axis=0) - strongest, 1e-30)
+        # Gains and losses in dB add up; powers of antennas add up in milliwatts.
+        milliwatts = 10 ** ((power - 10 * np.log10(_CARRIERS) + antenna + gains) / 10)
+        strongest = milliwatts.max(axis=0)
+        others = np.maximum(milliwatts.sum(axis=0) - strongest, 1e-30)
         maps.append(10 * np.log10(np.stack([strongest, others], axis=-1)))
     return np.stack(maps)

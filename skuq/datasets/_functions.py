@@ -275,6 +275,7 @@ def make_scarce_regression(
     if inputs == "uniform":
         X_train, X_test = (rng.uniform(-1, 1, (size, d)) for size in sizes)
     else:
+        # Five axes, or all if there are fewer, span the manifold.
         std = np.sqrt(np.where(np.arange(d) < 5, 0.15, 0.001))
         X_train, X_test = (std * rng.standard_normal((size, d)) for size in sizes)
     return X_train, function(X_train), X_test, function(X_test)

@@ -26,6 +26,7 @@ def defocus_blur(images, rngs, severity):
     half = int(np.ceil(radius)) + reach
     offsets = np.arange(-half, half + 1)
     disk = (np.hypot(offsets[:, None], offsets) <= radius).astype(float)
+    # The disk's own sum is 1, and its blur keeps that: `reach` leaves room for the soft edge.
     kernel = gaussian_filter(disk / disk.sum(), edge, radius=reach, mode="constant")
     return correlate(images, kernel[None, :, :, None], mode="mirror")
 
@@ -65,11 +66,13 @@ def blur_along(images: np.ndarray, degrees: np.ndarray, reach: float, sigma: flo
     half = int(np.ceil(reach)) + 1
     blurred = np.empty_like(images)
     for image, angle, out in zip(images, np.radians(degrees), blurred):
+        # Positions in the kernel; rows of an image grow downwards.
         y, x = half - steps * np.sin(angle), half + steps * np.cos(angle)
         kernel = np.zeros((2 * half + 1, 2 * half + 1))
         top, left = np.floor(y).astype(int), np.floor(x).astype(int)
         for down in (0, 1):
             for right in (0, 1):
+                # Each point's weight is shared by the four pixels around it, as in interpolation.
                 share = (1 - abs(y - top - down)) * (1 - abs(x - left - right))
                 np.add.at(kernel, (top + down, left + right), weights * share)
         correlate(image, kernel[:, :, None], output=out, mode="nearest")

@@ -148,6 +148,7 @@ def _corrupt_in_blocks(X, shape, bounds, names, severity, seeds) -> np.ndarray:
 
 def _corrupt(images, names, severity, seeds) -> None:
     """Corrupt images (n, h, w, c) with values from 0 to 1 in place."""
+    # Each image has its own seed, so that its corruption does not depend on the others.
     rngs = [np.random.RandomState(seed) for seed in seeds]
     chosen = np.array([rng.randint(len(names)) for rng in rngs])
     for k in np.unique(chosen):
@@ -190,6 +191,7 @@ def _value_range(X, value_range) -> tuple[float, float]:
     if value_range is not None:
         low, high = value_range
     elif X.dtype.kind in "iu":
+        # Whole numbers are taken for bytes, fractions within [0, 1] for intensities.
         low, high = 0, 255
     elif smallest >= 0 and largest <= 1:
         low, high = 0, 1

@@ -72,6 +72,7 @@ def _affine(moves: np.ndarray, h: int, w: int, places: np.ndarray) -> np.ndarray
     third = min(h, w) / 3
     corners = np.array([(1, 1), (1, -1), (-1, -1)]) * third + np.array([h, w]) / 2
     corners = np.column_stack([corners, np.ones(3)])
+    # The 3 x 2 map of each image for which corner @ map = move.
     maps = np.linalg.solve(corners, moves)  # (n, 3, 2), for homogeneous coordinates
     return places + places @ maps[:, :2] + maps[:, 2:]
 

@@ -51,6 +51,8 @@ def smooth_normals(
 
 def _blurred_std(sigma: float) -> float:
     """Compute the standard deviation of white noise in the plane after a Gaussian blur."""
+    # The blur is a product of two one-dimensional kernels k: the variance of blurred white noise
+    # is (sum k^2)^2, and its root the sum of squares.
     point = np.zeros(2 * int(4 * sigma + 1) + 1)
     point[len(point) // 2] = 1
     return float(np.sum(gaussian_filter(point, sigma, mode="constant") ** 2))
@@ -65,6 +67,7 @@ def plasma(rngs: Rngs, shape: tuple[int, int], decay: float) -> np.ndarray:
     h, w = shape
     frequency = np.hypot(np.fft.fftfreq(h)[:, None], np.fft.rfftfreq(w))
     frequency[0, 0] = np.inf  # no mean
+    # White noise with its amplitudes scaled by a power of the frequency.
     spectrum = np.fft.rfft2(normals(rngs, shape)) * frequency ** -(1 + np.log2(decay))
     field = np.fft.irfft2(spectrum, s=shape)
     field -= field.min(axis=(1, 2), keepdims=True)

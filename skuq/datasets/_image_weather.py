@@ -40,6 +40,7 @@ def snow(images, rngs, severity):
     flakes = np.where(layer < threshold, 0, np.minimum(layer, 1))
     flakes = blur_along(flakes, uniforms(rngs, -135, -45), reach, sigma)
     whiter = np.maximum(images, 1.5 * luminance(images) + 0.5)
+    # The layer is added twice, once turned by 180 degrees.
     return kept * images + (1 - kept) * whiter + flakes + flakes[:, ::-1, ::-1]
 
 

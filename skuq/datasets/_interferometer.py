@@ -42,6 +42,7 @@ def interferograms(U: np.ndarray) -> np.ndarray:
     phase = tilts[:, :1, None] * pixels[:, None] + tilts[:, 1:, None] * pixels
     fringes = np.cos(phase[..., None] + _PHASES)  # (n, 64, 64, 16)
     first, second = beams
+    # Interference: I = A1^2 + A2^2 + 2 A1 A2 cos(phase).
     light = (first**2 + second**2)[..., None] + (2 * first * second)[..., None] * fringes
     return light.reshape(len(U), SIDE**2, len(_PHASES))
 
@@ -138,6 +139,7 @@ def load_interferometer(path):
         images = stored["s_init"].astype("float32")
         return InterferometerRuns(
             stored["u_init"].astype("float64"),
+            # From (5, 15, 16, 64, 64) to pixels, row by row, with the 16 images as components.
             np.moveaxis(images, 2, -1).reshape(5, 15, -1, 16),
             stored["u_all"].astype("float64"),
             -stored["best_so_far"].astype("float64"),  # stored as what is to be minimised

@@ -206,6 +206,7 @@ def _spilt(U):
         spread = 4 * diffusion * t
         return mass / np.sqrt(np.pi * spread) * np.exp(-(x**2) / spread)
 
+    # 1 stands for times before the second spill, whose root would be of a negative number.
     since = np.where(t > tau, t - tau, 1.0)
     return concentration(t, x) + np.where(t > tau, concentration(since, x - place), 0.0)
 
@@ -263,6 +264,7 @@ def _simulate_reaction(U):
             }
         )
         rng = np.random.default_rng(_NOISE_SEED)
+        # The steady state (a, b / a), with v disturbed by noise.
         v = b / a + _NOISE * pde.ScalarField.random_normal(grid, rng=rng)
         start = pde.FieldCollection([pde.ScalarField(grid, a), v])
         end = equation.solve(start, t_range=_END, dt=_STEP, tracker=None, backend="numpy")

@@ -69,6 +69,7 @@ def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
     year, irradiance = (
         minmax_scale(values, (-1, 1)) for values in _read_columns(path, ("YEAR", column))
     )
+    # Rows of the gaps are test rows, and so is a third of the others.
     gaps = np.add.outer(_GAP_STARTS, np.arange(_GAP_ROWS)).ravel()
     others = np.setdiff1d(np.arange(_N_YEARS), gaps)
     train, _ = train_test_split(others, train_size=2 / 3, random_state=_SPLIT_SEED)

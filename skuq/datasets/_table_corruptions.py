@@ -138,6 +138,7 @@ def _noise(column, cells, reference, severity, fill, rng):
 
 def _scaling(column, cells, reference, severity, fill, rng):
     factor = _FACTORS[severity - 1]
+    # Half of the cells keep their value, a quarter is stretched and a quarter shrunk.
     factors = rng.choice([1.0, 1.0, factor, 1 / factor], len(column))
     mean = np.nanmean(_numbers(reference))
     cells = cells & (factors != 1)
@@ -162,6 +163,7 @@ def _missing(column, cells, reference, severity, fill, rng):
 def _permutation(column, cells, reference, severity, fill, rng):
     cells = np.flatnonzero(cells & (rng.uniform(size=len(column)) < _SHARES[severity - 1]))
     order = np.arange(len(column))
+    # Only the chosen cells exchange their values.
     order[cells] = rng.permutation(cells)
     return column.iloc[order].set_axis(column.index)
 

@@ -86,6 +86,7 @@ class PairCounts:
 
     def _disagree(self) -> np.ndarray:
         """Weight of the rows on which exactly one of two models is wrong, (F, M, M)."""
+        # Rows of either error without those of both: |A| + |B| - 2 |A and B|.
         return self.wrong[:, :, None] + self.wrong[:, None, :] - 2 * self.both
 
     def _cohen(self) -> np.ndarray:
@@ -245,12 +246,15 @@ def diversity_score(
         )
     n_models, n_samples = predictions.shape
     if on == "labels":
+        # The kappas compare labels only, so that no model counts as wrong.
         labels, wrong = _number_labels(predictions, measure), np.zeros(predictions.shape, bool)
     else:
         labels, wrong = None, _wrong(predictions, y)
     weight = row_weights(sample_weight, n_samples)
+    # All rows are one set (F = 1), the rows that a Q measure is computed on.
     counts = count_pairs(wrong, [np.arange(n_samples)], weight, labels)
     members = check_teams([range(n_models)] if teams is None else list(teams), n_models)
+    # One at a time, since teams may have different sizes.
     scores = np.array([counts.scores(measure, team[None], 0)[0] for team in members])
     return float(scores[0]) if teams is None else scores
 

@@ -60,6 +60,7 @@ def prune_classifiers(
         strength = hard_vote_accuracy(codes, y, weight, accuracy, votes, majority)
     else:
         strength = soft_vote_accuracy(proba, y, weight, votes)
+    # Ratings for the kappas; without them these compare right and wrong.
     labels = codes if rules.on == "labels" else None
     return prune(Pool(wrong, weight, strength, accuracy, labels), rules, _generator(random_state))
 
@@ -164,6 +165,7 @@ def _as_codes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return codes of predicted and true classes, and the probabilities to average (or None)."""
     if predictions.ndim == 3:
+        # Hard votes need the most probable classes only.
         proba = predictions.astype(float) if voting in (None, "soft") else None
         return *_probability_codes(predictions, y, classes), proba
     if voting == "soft":
@@ -200,6 +202,7 @@ def _probability_codes(
             "`predictions` with three axes must be probabilities: non-negative, with sums of 1 "
             "over the last axis. Convert logits by `scipy.special.softmax(logits, axis=-1)`."
         )
+    # Whole numbers from 0 to C - 1 are column numbers already.
     numbers = y.dtype.kind in "iu" and y.min() >= 0 and y.max() < n_classes
     if classes is None and numbers:
         return proba.argmax(axis=2), y.astype(int)
@@ -289,11 +292,13 @@ def select_hq(
     statistics = normal_statistics(y, loc, scale)
     weight = row_weights(sample_weight, len(statistics[0][0]))
     # The pool: the best single candidates that have a finite loss.
+    # A single candidate's strength is that of a team of one.
     every = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
     best = np.argsort(np.where(np.isfinite(every), -every, np.inf), kind="stable")
     best = best[: min(pool_size, int(np.isfinite(every).sum()))]
     if not len(best):
         raise ValueError("No candidate has a finite loss on the rows to select on.")
+    # A team needs two models: with one candidate there is nothing to prune.
     if len(best) == 1:
         return Selection(best, np.ones(1), -float(every[best[0]]))
     error, second_moment = (s[best] for s in statistics)
@@ -312,6 +317,7 @@ def select_hq(
     )
     rules = Rules(metric, "hq", filters, beta, n_members)
     chosen = prune(pool, rules, np.random.default_rng(0)).selection
+    # From positions in the pool to numbers of candidates.
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)
 
 
@@ -355,10 +361,12 @@ def select_hq_proba(
     array([2, 1, 0])
     """
     statistics = likelihood_statistics(class_log_likelihood(y, proba))
+    # The best single candidates by NLL, since the number of teams grows as a power of the pool.
     pool = select_best(*statistics, pool_size, sample_weight=sample_weight).indices
     if len(pool) == 1:
         return ensemble_of(pool, *statistics, sample_weight)
     chosen = select_teams(
         proba[pool], y, max_team_size=n_members, sample_weight=sample_weight
     ).selection
+    # The team was chosen by accuracy; its loss is the NLL that other selections report.
     return ensemble_of(pool[chosen.indices], *statistics, sample_weight)

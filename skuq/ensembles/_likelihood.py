@@ -142,6 +142,8 @@ def select_by(
         n_members = choose_size(
             statistics, loss, n_members, method, sample_weight=sample_weight, groups=groups
         )
+    # "forward" must reach M members even if the loss rises, as the paper's ForwardSelect does
+    # (section 4); "replacement" counts repeats as members.
     select, settings = {
         "forward": (select_forward, {"replacement": False, "min_members": n_members}),
         "replacement": (select_forward, {"min_size": n_members, "max_size": n_members}),
@@ -222,6 +224,7 @@ def choose_size(
     n_samples = statistics[0].shape[1]
     _, codes = np.unique(np.arange(n_samples) if groups is None else groups, return_inverse=True)
     n_groups = codes.max() + 1
+    # Nothing to choose, or too few groups for folds of ten: keep the size asked for.
     if n_members <= _MIN_MEMBERS or n_groups < _N_FOLDS * _MIN_FOLD:
         return n_members
     # A candidate with a NaN in any row is left out of every fold.

@@ -267,6 +267,7 @@ def _count(pool: Pool, rules: Rules, rng: np.random.Generator) -> tuple[PairCoun
     row on which this model is wrong.
     """
     used = pool.weight > 0
+    # Rows on which all models are right say nothing about how errors are shared.
     negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
     focal = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
     if rules.n_negatives is not None:
@@ -358,6 +359,7 @@ def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
     [0, 1]. The threshold is the lowest score in the cluster of low accuracy.
     """
     thresholds = []
+    # HQ scores are scaled within each size, so that each has its own clusters and threshold.
     for size, group in scored[scored["kept"]].groupby("size"):
         points = np.stack([_unit(group[score]), _unit(group["accuracy"])], axis=1)
         if len(group) < 3:
@@ -428,6 +430,7 @@ def _with_unscored(
     for size in range(2, max_size + 1):
         teams = [team for team in all_teams(n_models, size).tolist() if tuple(team) not in known]
         if teams:
+            # Q needs no focal models and is cheap; HQ and the accuracy stay unknown.
             q = _q(everyone, rules, np.array(teams))
             missing.append(pd.DataFrame({"team": list(map(tuple, teams)), "size": size, "q": q}))
     if not missing:

@@ -131,6 +131,7 @@ def select_forward(
     >>> selection.indices, selection.weights.round(3), round(selection.loss, 3)
     (array([1, 0]), array([0.5, 0.5]), 0.25)
     """
+    # Candidates without a finite loss are not in `order`: fewer than `n_members` may be left.
     order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(n_members, len(order))
     min_members, k_init = min(min_members, n_members), min(k_init, n_members)
@@ -373,6 +374,7 @@ def select_in_order(
         if len(chosen) == n_members:
             break
         ensemble = ensemble_of([*chosen, candidate], statistics, loss, sample_weight)
+        # The loss must fall strictly, as in `select_forward`.
         if ensemble.loss < path[-1][1]:
             chosen.append(candidate)
             path.append((int(candidate), ensemble.loss))
@@ -383,6 +385,7 @@ def rank_candidates(
     statistics: Statistics, loss: Loss, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank candidates with a finite loss from the best, and return all candidates' losses, too."""
+    # Ensembles of one candidate: no totals yet.
     losses = _ensemble_losses(statistics, loss, [0.0] * len(statistics), 1, sample_weight)
     usable = np.isfinite(losses)
     if not usable.any():

@@ -192,6 +192,7 @@ def soft_vote_accuracy(
         result = np.empty(len(teams))
         for start in range(0, len(teams), step):
             members = teams[start : start + step].T
+            # Sums of the members' probabilities, (n_teams, C, n), without an axis of members.
             total = proba[members[0]]
             for member in members[1:]:
                 total += proba[member]

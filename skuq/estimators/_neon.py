@@ -305,10 +305,6 @@ class NEONRegressor(OperatorRegressor):
                 raise ValueError(f"`pretrained` gives the prediction: it excludes `{name}`.")
         return GivenBase(self.pretrained, inputs, targets.head.n_outputs).fit(X)
 
-    def _learns_noise(self, n_functions):
-        # A given model has seen the functions that an EpiNet would leave out.
-        return self.pretrained is None and super()._learns_noise(n_functions)
-
     def _is_conditioned(self):
         """Whether the prior is conditioned in closed form; raise ValueError if it cannot be."""
         reasons = {

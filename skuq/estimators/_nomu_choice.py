@@ -44,6 +44,25 @@ def check_parameters(model) -> None:
         raise ValueError(
             "`pretrained` gives the prediction: it excludes noise='learned' and `build_f`."
         )
+    if model.refine:
+        _check_refine(model)
+
+
+def _check_refine(model):
+    """Raise ValueError unless f can be refined."""
+    reasons = {
+        f"noise={model.noise!r}": not is_noiseless(model),
+        "early_stopping=True": model.early_stopping is True,
+        "connect_gradient=True": model.connect_gradient,
+        "`pretrained`": model.pretrained is not None,
+        "`build_f`": model.build_f is not None,
+    }
+    reason = next((name for name, holds in reasons.items() if holds), None)
+    if reason is not None:
+        raise ValueError(
+            "`refine=True` makes the mean interpolate data without noise, before r is trained. It "
+            f"is not possible with {reason}. Set noise=0.0 and leave the others at their defaults."
+        )
 
 
 def _check_readout(model):

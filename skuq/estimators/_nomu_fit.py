@@ -156,7 +156,7 @@ class NomuTrainer:
         self.learns_noise = isinstance(model.noise, str)
         self.head = NomuHead(
             self.n_outputs,
-            with_mean=given is None and not self.learns_noise and not stops_early,
+            with_mean=given is None and not (self.learns_noise or stops_early or model.refine),
             n_sides=1 + (model.bounds == "asymmetric"),
             stable=model.stable_loss,
             detached=None if model.connect_gradient else NomuHead.detached,
@@ -211,7 +211,10 @@ class NomuTrainer:
             jobs, report, template, head, recipes, data, seeds, validates=self.stops_early
         )
         _check_completed(members)
-        return members
+        if not self.model.refine:
+            return members
+        rows = [(data.x[job.train], data.y[job.train], data.weight[job.train]) for job in jobs]
+        return [training.refine_dense(member, *own) for member, own in zip(members, rows)]
 
     def _train_together(self, jobs, report, means=None):
         """Train r on top of f, or both at once, for networks that share one table of targets."""

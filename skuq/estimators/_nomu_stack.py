@@ -103,7 +103,9 @@ def fit_side_by_side(models, X, y, sample_weight, validation_data, groups) -> No
 def _read(model, X, y, sample_weight, validation_data, groups, chooses) -> NomuData:
     """Validate the arguments of `fit`, and fit inputs and targets on rows of positive weight."""
     inputs = TableInputs(model.preprocess, scaling=None if model.standardize else NoScaling())
-    targets = NumberTargets(standardize=model.standardize, narrow_constants=False)
+    targets = NumberTargets(
+        standardize=model.standardize, narrow_constants=model.pretrained is None
+    )
     rows = read_rows(model, inputs, targets, X, y, sample_weight, min_rows=2 if chooses else 1)
     groups, used = check_groups(groups, rows.X), rows.used
     if len(used) < 2 and chooses:

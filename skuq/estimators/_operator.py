@@ -6,6 +6,7 @@ Notation: n functions, q query points, m components.
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import r2_score
@@ -73,6 +74,9 @@ class OperatorRegressor(UncertaintyRegressor):
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
     __metadata_request__predict = {"query_points": None}
 
+    #: Given model, if a subclass accepts one.
+    pretrained: Any = None
+
     @fit_context(prefer_skip_nested_validation=True)
     @tells_callbacks
     def fit(self, X, Y, sample_weight=None):
@@ -102,6 +106,7 @@ class OperatorRegressor(UncertaintyRegressor):
             self.output_map,
             standardize=bool(self.standardize),
             by_column=by_column or self.query_points is None,
+            narrow_constants=self.pretrained is None,
         )
         rows = read_rows(self, inputs, targets, X, Y, sample_weight)
         rows = rows.take(rows.used)
@@ -168,7 +173,8 @@ class OperatorRegressor(UncertaintyRegressor):
 
     def _learns_noise(self, n_functions):
         """Tell whether functions are left out to learn the noise."""
-        is_asked = isinstance(self.noise, str) and self.loss != "nll"
+        # A given model has seen the functions that would be left out.
+        is_asked = isinstance(self.noise, str) and self.loss != "nll" and self.pretrained is None
         return is_asked and n_functions >= _FEWEST_FUNCTIONS
 
     def _known_noise(self, targets):

@@ -76,7 +76,7 @@ def read_search_data(
     inputs, targets = method.inputs(X), method.targets()
     rows = read_rows(estimator, inputs, targets, X, y, sample_weight, min_rows=2)
     groups = check_groups(groups, rows.X)
-    read = functools.partial(read_validation_rows, estimator, inputs, targets, required=True)
+    read = functools.partial(read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)
     shifted = [read(data, name) for name, data in named]
     return SearchData(inputs, targets, rows, validation, shifted, groups)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import linalg
 
-from skuq.networks._operator import Derivatives
+from skuq.networks._dense_layers import Derivatives
 
 #: Added to the kernel's diagonal, whose mean is 1.
 JITTER = 1e-7
@@ -43,6 +43,7 @@ class ExactProcess:
         noisy = self._gram.copy()
         noisy[np.diag_indices_from(noisy)] += noise + JITTER
         solution = linalg.cho_solve(linalg.cho_factor(noisy, lower=True), targets.T)
+        # J^T alpha / unit: the posterior mean of the change of the weights, (S, P).
         return self._derivatives.back(solution.T) / self.unit
 
     def predict_left_out(
@@ -54,14 +55,17 @@ class ExactProcess:
         """
         others = ~own
         cross, diagonal = self._gram[np.ix_(own, others)], np.diag(self._gram)[own]
+        # One factorisation serves targets and cross-covariances: (n_others, 1 + n_own).
         right = np.concatenate([targets[others, None], cross.T], axis=1)
         means, variances = [], []
         for noise in noises:
             gram = self._gram[np.ix_(others, others)]
             gram[np.diag_indices_from(gram)] += noise + JITTER
             solution = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
+            # Mean k A^-1 y and variance k** - k A^-1 k^T, with A the noisy kernel of the others.
             means.append(cross @ solution[:, 0])
             variances.append(diagonal - np.einsum("ij,ji->i", cross, solution[:, 1:]))
+        # Rounding can make the variance of a value that others determine slightly negative.
         total = np.maximum(variances, 0) + np.asarray(noises)[:, None] + JITTER
         return np.array(means), total
 
@@ -94,6 +98,7 @@ class SparseProcess:
         cross = self._inducing.gram(derivatives) / self.unit
         # In these coordinates (m, n) the inner products of the span are those of vectors.
         self._span = linalg.solve_triangular(self._root, cross, lower=True)
+        # FITC keeps the exact diagonal: what the span lacks of it is noise of each value.
         self._beyond = np.maximum(diagonal / self.unit - (self._span**2).sum(axis=0), 0)
 
     def condition(self, targets: np.ndarray, noise: np.ndarray | float) -> np.ndarray:
@@ -103,5 +108,6 @@ class SparseProcess:
         inner = weighted @ self._span.T
         inner[np.diag_indices_from(inner)] += 1.0
         solution = linalg.cho_solve(linalg.cho_factor(inner, lower=True), weighted @ targets.T)
+        # From coordinates in the span back to coefficients (m, S) of the inducing derivatives.
         alpha = linalg.solve_triangular(self._root, solution, lower=True, trans="T")
         return self._inducing.back(alpha.T) / self.unit

@@ -63,6 +63,7 @@ class AdaptedCalibration:
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         mixture = regressor_distribution(estimator, X, self.start.method)
+        # Scores can be mapped only where the cdf is continuous, which conformal steps are not.
         base = self.start.smooth(mixture, X)
         quantiles = self.tracker.quantiles
         single = base.mean.ndim == 1
@@ -76,6 +77,7 @@ class AdaptedCalibration:
     def updated(self, estimator: Any, X: Any, y: np.ndarray) -> AdaptedCalibration:
         """Learn from truths (n[, m]), in the order of their arrival."""
         mixture = regressor_distribution(estimator, X, self.start.method)
+        # Under the calibration of `fit`: the tracked quantiles are those of its scores.
         scores = normal_scores(self.start.smooth(mixture, X), y)
         furthest = abs(scores).max()
         if furthest > _FAR:

@@ -74,6 +74,7 @@ class DensityRatio:
 
     def weights(self, X: Any) -> np.ndarray:
         """Compute weights (n,) of new rows, relative to the mean weight of calibration rows."""
+        # Average the classifiers of all folds, as log odds.
         logs = [_log_odds(classifier, X) for classifier in self.classifiers]
         ratio = self.odds * np.exp(np.mean(logs, axis=0))
         return _bounded_weights(ratio, self.largest, self.unit, self.unsupported)
@@ -106,25 +107,33 @@ def fit_density_ratio(
         classifier = make_pipeline(
             TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
         )
+    # Both samples in one table, the calibration rows first.
     rows, is_target = _stacked(X, X_target), np.repeat([0, 1], [n, n_target])
+    # In units of the average row, so that weights leave the sizes of the samples as they are.
     weight = weight / weight.mean()
     weights = np.concatenate([weight, np.ones(n_target)])
     weighted_fit = _weights_argument(classifier, weight)
     rng = np.random.default_rng(0)
     classifiers, log_odds = [], np.empty(n + n_target)
+    # Log odds are out-of-fold: a classifier separates its own training rows too well.
     for train, test in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(
         is_target, is_target
     ):
         sides = [train[is_target[train] == side] for side in (0, 1)]
+        # At most 10 000 rows of each sample train a classifier.
         used = np.concatenate([rng.permutation(side)[:_MOST_ROWS] for side in sides])
         given = dict.fromkeys(weighted_fit, weights[used])
         model = clone(classifier).fit(safe_indexing(rows, used), is_target[used], **given)
         log_odds[test] = _log_odds(model, safe_indexing(rows, test))
         classifiers.append(model)
+    # Bayes' rule: the density ratio is the classifier's odds times the ratio of the sample sizes
+    # that it was trained with, nearly equal in all folds.
     odds = float(weights[used] @ (is_target[used] == 0) / np.sum(is_target[used] == 1))
     ratio = odds * np.exp(log_odds)
+    # Ratios are bounded, since few huge ones would leave few effective rows.
     largest = float(np.clip(np.sqrt(n), *_LARGEST))
     unsupported = float(np.mean(ratio[n:] > largest))
+    # In this unit the calibration rows have the average weight 1.
     unit = float(np.average(np.minimum(ratio[:n], largest), weights=weight))
     factor = _bounded_weights(ratio[:n], largest, unit, unsupported)
     n_effective = effective_rows(weight * factor)
@@ -171,6 +180,7 @@ def _weights_argument(classifier: Any, weight: np.ndarray) -> list[str]:
 
 def _log_odds(classifier: Any, X: Any) -> np.ndarray:
     """Predict the log odds (n,) that rows belong to the target."""
+    # The bounds keep log odds of certain classifiers finite, within +-20.7.
     proba = np.clip(classifier.predict_proba(X)[:, 1], _SMALLEST_PROBABILITY, None)
     odds: np.ndarray = np.log(proba) - np.log(np.maximum(1 - proba, _SMALLEST_PROBABILITY))
     return odds

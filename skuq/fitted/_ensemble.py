@@ -40,6 +40,7 @@ class DropoutPasses:
     def __call__(self, number: int, rate: float, shape: tuple[int, ...]) -> np.ndarray:
         """Draw the mask of one dropout layer for all passes (n_passes, 1, units), with mean 1."""
         rng = generator(self.entropy, "passes", number)
+        # One mask for all rows of a pass; kept units are scaled as in training.
         kept = rng.random((self.n_passes, 1, shape[-1])) >= rate
         return kept / (1 - rate)
 
@@ -75,6 +76,7 @@ class FittedEnsemble:
         """Predict raw outputs (K, n, n_raw) for standardised inputs."""
         if self.passes is None:
             return predict_members(self.members, x)
+        # The passes of the only member take the place of members.
         n_draws = self.passes.n_passes
         return predict_members(self.members, x, dropout_mask=self.passes, n_draws=n_draws)[0]
 

@@ -75,6 +75,7 @@ class GivenBase:
         if self.is_operator:
             mean = self.model.predict(_pairs(X, points), verbose=0)
         else:
+            # Only models with an input for query points predict at others than those of Y.
             if not np.array_equal(points, self.inputs.query_points):
                 raise ValueError(
                     "`pretrained` predicts at the query points of Y only: it is no Keras model "

@@ -91,6 +91,7 @@ class Grouping:
             return np.searchsorted(self.edges, log_uncertainty, side="right")
         keys = _labels(self.by, X, len(log_uncertainty))
         code = {label: k for k, label in enumerate(self.labels)}
+        # Look up each distinct label once, then map rows to groups.
         distinct, label_of = pd.factorize(keys)
         known = np.array([*(code.get(label, -1) for label in label_of), -1])
         codes = known[distinct]  # a missing label is -1, the last of `known`

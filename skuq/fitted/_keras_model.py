@@ -29,6 +29,7 @@ def ensemble_to_keras(ensemble: Any, epistemic_ddof: int = 0) -> Any:
     for k, network in enumerate(networks):
         network.name, network.trainable = f"member{k}", False
     inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
+    # Scale in double precision; the networks compute in the single precision of their weights.
     scaled = ops.cast(ensemble.inputs.transform(inputs, ops), "float32")
     # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
     raw = ops.stack([ops.cast(network(scaled), "float64") for network in networks], axis=1)
@@ -72,6 +73,7 @@ def _number_outputs(
     """Compute the outputs of a regressor from raw numbers (n, K, n_raw)."""
     means, stds = head.moments(raw, ops)
     means, stds = targets.calibrate(means, stds, weights, ops, axis=1)
+    # Law of total variance, as in `Mixture`, in standardised units.
     mean = _average(means, weights, ops)
     aleatoric = _average(ops.square(stds), weights, ops)
     factor = epistemic_factor(weights, epistemic_ddof)
@@ -81,6 +83,7 @@ def _number_outputs(
         "epistemic": ops.sqrt(epistemic),
         "total": ops.sqrt(aleatoric + epistemic),
     }
+    # Means are shifted and scaled back, standard deviations scaled only.
     outputs = {"mean": targets.restore(mean, 1.0)[0]}
     outputs |= {name: targets.restore(0.0, std)[1] for name, std in stds.items()}
     return {name: o[:, 0] for name, o in outputs.items()} if targets.is_1d else outputs
@@ -96,6 +99,7 @@ def _class_outputs(
         return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
 
     mean = _average(proba, weights, ops)
+    # As in `CategoricalMixture`: total entropy = mean entropy of members + mutual information.
     total = entropy(mean)
     aleatoric = _average(entropy(proba), weights, ops)
     epistemic = ops.maximum(total - aleatoric, 0.0)

@@ -166,6 +166,7 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
         labels = grouping.labels
         _warn_of_small_groups(labels, codes, rows.weight)
     single = rows.y.ndim == 1
+    # For each output, what was learnt from all rows and then from each group.
     outputs = [
         _learn_output(
             method,
@@ -177,6 +178,7 @@ def learn_calibration(rows: CalibrationRows, method: str, groups: Any = None) ->
         )
         for k in range(1 if single else rows.y.shape[1])
     ]
+    # From outputs of groups to groups of outputs.
     whole, *parts = (_as_calibration(method, learnt, single) for learnt in zip(*outputs))
     return whole if groups is None else GroupedCalibration(grouping, tuple(parts), whole)
 
@@ -234,12 +236,15 @@ def _learn_output(
     own = np.array([fit_std_factor(*g) if _has_errors(*g[:2]) else 0.0 for g in groups])
     # A variance estimate from n errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
     kurtosis = _kurtosis(groups, own)
+    # Shrink the groups' variances, relative to that of all rows, towards a common one.
     scales = np.sqrt(pool_variances((own / scale) ** 2, 2 * n_rows / (kurtosis - 1))) * scale
     scales[scales == 0] = scale
+    # All rows' errors as 200 quantiles, which together weigh as much as 20 rows.
     common = weighted_quantile(whole, weight, _PRIOR_LEVELS) if len(whole) else whole
     prior = np.full(len(common), _PRIOR_ROWS / len(_PRIOR_LEVELS))
     for (m, y, w), n, own_scale in zip(groups, n_rows, scales):
         together = np.concatenate(w)
+        # A group's own errors in its own scale, and those of all rows in theirs.
         shape = _fit_shape(
             method,
             np.concatenate([_errors(method, m, y, own_scale), common]),
@@ -276,6 +281,7 @@ def _kurtosis(groups: Sequence[tuple[list[Any], ...]], scales: np.ndarray) -> fl
         [((y - m.mean) / (c * m.std)) ** 2 for g, c in known for m, y, _ in zip(*g)]
     )
     weight = np.concatenate([w for (_, _, ws), _ in known for w in ws])
+    # Divided by the largest square, against overflow of fourth powers.
     mean, fourth = (np.average((squares / squares.max()) ** k, weights=weight) for k in (1, 2))
     return float(np.clip(fourth / mean**2, 3.0, 50.0))
 
@@ -344,6 +350,7 @@ def _learn_logits(
     """Learn slopes and biases of the logits."""
     proba = np.concatenate([mixture.mean for mixture in rows.mixtures])
     slope = 1 / fit_temperature(proba, codes, rows.weight)
+    # A temperature is the same slope 1 / T for all classes.
     whole = np.full(len(classes), slope), np.zeros(len(classes))
     if method == "vector":
         whole = fit_vector_scaling(proba, codes, rows.weight, whole)
@@ -360,8 +367,10 @@ def _learn_logits(
             found.append(fit_vector_scaling(*part, whole, _PRIOR_ROWS))
             continue
         n_rows = effective_rows(rows.weight[own])
+        # Weighted geometric mean of the group's slope and that of all rows.
         log_slope = -n_rows * np.log(fit_temperature(*part)) + _PRIOR_ROWS * np.log(slope)
         own_slope = np.exp(log_slope / (n_rows + _PRIOR_ROWS))
         found.append((np.full(len(classes), own_slope), whole[1]))
+    # The last row is for rows without a known group.
     slopes, biases = (np.stack(part) for part in zip(*found, whole))
     return ClassCalibration(slopes, biases, classes, grouping)

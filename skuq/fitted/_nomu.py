@@ -169,8 +169,10 @@ class NomuNetwork:
         x, noise = inputs.transform(numbers), None
         mean, raw = self.head.split(predict_members([self.member], x)[0])
         if self.given is not None:
+            # A given model takes X as it is, and predicts in units of y.
             mean = self.given(numbers, self.head.n_outputs)
         else:
+            # Otherwise the mean is standardised, like the noise that a network has learnt.
             if self.mean_member is not None:
                 mean, noise = predict_mean(self.mean_member, x, self.head.n_outputs)
             mean, restored = targets.restore(mean, 0.0 if noise is None else noise)
@@ -266,6 +268,7 @@ class FittedNomu:
         """Predict the distribution of each encoded row."""
         mean, raw, noise = self.network.predict(numbers, self.inputs, self.targets)
         unit, readout = self.targets.scaling.scale_, self.readout
+        # Widths are those of the standardised y; mean and noise already are in units of y.
         up, down = (unit * width for width in readout.widths(raw))
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise
         if self.targets.is_1d:

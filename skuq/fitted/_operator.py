@@ -106,6 +106,7 @@ class MemberDraws:
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, n_raw) of standardised rows."""
+        # Each member predicts once, however often it was drawn.
         drawn = {k: training.predict_draws(self.members[k], rows)[0] for k in np.unique(index)}
         return np.stack([drawn[k] for k in index])
 
@@ -165,10 +166,13 @@ class FittedOperator:
         rows = encode(X, query_points)
         loc, scale = self._standardised(rows, index)
         if self.given is not None or self.spread is not None:
+            # The centre is the mean over the fit's own indices, also for draws of other indices.
             own = self.draws.index
-            centre = (loc if index is own else self._standardised(rows, own)[0]).mean(axis=0)
+            is_own = np.array_equal(index, own)
+            centre = (loc if is_own else self._standardised(rows, own)[0]).mean(axis=0)
             loc = loc - centre
             if self.spread is not None:
+                # Factors of the query points repeat, since rows list all of them for each input.
                 factor = self.spread.factor
                 loc = loc * np.tile(factor, (len(rows) // len(factor), 1))
             # The mean of the draws is the given model's prediction exactly.

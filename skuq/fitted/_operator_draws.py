@@ -89,8 +89,10 @@ class OperatorDraws:
         space = ARRAYS if xp is np else tensors()
         network = _runnable(self.network, self.n_members)
         n, q = X.shape[0], queries.shape[0]
+        # (n * q, d_u + d_y): every input with every query point, both standardised.
         rows = pair_rows(xp, hard_clip(xp, (X - x_mean) / x_scale), queries)
         k = len(network.shapes)
+        # Variables of all networks have a leading axis; take those of one after the other.
         if self.is_conditioned:
             networks = [
                 (self.network.base, [v[i] for v in variables[:k]], [d[i] for d in variables[k:]])
@@ -101,7 +103,9 @@ class OperatorDraws:
             run = Run(space, index=index)
             raw, _, _ = network.forward(variables[:k], variables[k:], rows, run)
         values, _ = self.head.values(space, raw)
+        # From (S, n * q, m) of one network, or (K, 1, n * q, m) of members, which are the draws.
         values = xp.reshape(values, (-1, n, q, self.head.n_outputs))
+        # Stretch the draws about their mean, and return to units of Y.
         centre = xp.mean(values, axis=0)
         values = (centre + factor * (values - centre)) * scale + mean
         return xp.reshape(values, (-1, n, *self.output_shape))

@@ -67,6 +67,7 @@ def member_posterior(ensemble: Any, n_draws: int) -> Posterior:
 
 def _predicted_means(ensemble: Any, n_draws: int) -> Posterior:
     """Draws through the ensemble's own predictions: in NumPy only."""
+    # The copies of a packed head share the weight of their network.
     copies = getattr(ensemble.targets.head, "n_copies", 1)
     weights = np.repeat(ensemble.raw_weights, copies) / copies
     drawn = np.repeat(np.arange(len(weights)), _counts(weights, n_draws))
@@ -93,6 +94,7 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
     members = [member for member in (network.member, network.mean_member) if member is not None]
     plans = _plans(members)
     output_shape = targets.output_shape
+    # Without a plan, or with more than scaling before it, draws are for NumPy only.
     if network.given is not None or plans is None or not inputs.scales_only:
 
         def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
@@ -130,9 +132,11 @@ class _MemberMeans:
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
             run = replace(run, dropout_mask=lambda number, rate, shape: masks[number])
+        # Members of one plan together, (K_plan, n, n_raw), or a single one, (n, n_raw).
         raws = [_output(plan, rest, x, run) for plan in self.plans]
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
         means = means[..., : self.n_outputs] * y_scale + y_mean  # (K, n, m)
+        # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
         if factor is not None:
@@ -155,11 +159,14 @@ class _NomuDraws:
         rest, m = iter(rest), self.head.n_outputs
         x, run = hard_clip(xp, (X - x_mean) / x_scale), _run(xp)
         mean, raw = self.head.split(_output(self.plans[0], rest, x, run))
+        # A mean that was trained first may have learnt noise in its further columns.
         if len(self.plans) == 2:
             mean = _output(self.plans[1], rest, x, run)[:, :m]
         mean = mean * unit + y_mean
         l_min, l_max, c = (readout[k] for k in range(3))
+        # NOMU's Eq. 2, with least widths before and after the factor c as in `Readout`.
         spread = xp.maximum(READOUTS[self.readout](raw, l_min, l_max, xp), SMALLEST_STD)
+        # (n, m) upwards and, with two sides, (n, m) downwards, in units of y.
         sides = [
             unit * xp.maximum(c * spread[:, start : start + m], SMALLEST_STD)
             for start in range(0, self.head.n_sides * m, m)
@@ -205,10 +212,12 @@ def _counts(weights: np.ndarray, n_draws: int) -> np.ndarray:
     than K), the nearest shares that so many draws allow.
     """
     most = max(n_draws, len(weights))
+    # Row t - 1 holds t * weights: exact draws exist if all of them are whole numbers.
     shares = np.arange(1, most + 1)[:, None] * weights
     exact = np.abs(shares - np.round(shares)).max(axis=1) < 1e-9 * most
     if exact.any():
         return np.round(shares[exact.argmax()]).astype(int)
+    # Otherwise round down, and give the rest to the largest remainders.
     counts = np.floor(shares[-1]).astype(int)
     largest = np.argsort(counts - shares[-1], kind="stable")[: most - counts.sum()]
     counts[largest] += 1

@@ -52,6 +52,7 @@ class FittedTeam:
     def distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class."""
         votes = self.votes(X)
+        # A hard vote is a probability of 1.
         proba = votes if self.voting == "soft" else np.eye(len(self.classes))[votes]
         return CategoricalMixture(proba, self.weights)
 

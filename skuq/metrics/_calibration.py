@@ -272,6 +272,7 @@ def _levels(y_true, mean, std, pit, kind, sample_weight):
             raise ValueError(
                 f"`pit` must have numbers in [0, 1]. Got values from {pit.min()} to {pit.max()}."
             )
+    # The smallest central interval that holds y has the coverage |2 PIT - 1|.
     return (np.abs(2 * pit - 1) if kind == "interval" else pit), check_weights(sample_weight, pit)
 
 
@@ -280,6 +281,7 @@ def _shares(expected, levels, weight):
     # Count rows by the first expected level that includes them, without sorting the rows.
     first = np.searchsorted(expected, levels, side="left")
     total = np.cumsum(np.bincount(first, weights=weight, minlength=len(expected)))
+    # The last of the expected levels is 1, which includes all rows.
     return total / total[-1]
 
 

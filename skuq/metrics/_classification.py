@@ -137,11 +137,13 @@ def reliability_curve(
     (array([ nan, 0.73]), array([ nan, 0.67]), array([0., 3.]))
     """
     parts = _predicted_class(y_true, proba, labels, sample_weight)
+    # Rows without weight would make bins of their own.
     confidence, correct, weight = (part[parts[2] > 0] for part in parts)
     bins = _bin(confidence, weight, n_bins, strategy)
     if strategy == "uniform":
         edges = np.linspace(0, 1, n_bins + 1)
     else:
+        # Number only bins that have rows; each ends at its largest confidence.
         _, bins = np.unique(bins, return_inverse=True)
         ends = np.zeros(bins.max() + 1)
         np.maximum.at(ends, bins, confidence)
@@ -150,6 +152,7 @@ def reliability_curve(
         np.bincount(bins, weights=values, minlength=len(edges) - 1)
         for values in (weight, weight * confidence, weight * correct)
     )
+    # 0 / 0 of an empty bin is NaN.
     with np.errstate(invalid="ignore"):
         return edges, sums[0] / total, sums[1] / total, total
 

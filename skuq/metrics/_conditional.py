@@ -103,6 +103,7 @@ def coverage_curve(y_true, lower, upper, by, *, n_bins=10):
     if not isinstance(n_bins, Integral) or n_bins < 1:
         raise ValueError(f"`n_bins` must be a positive whole number. Got {n_bins!r}.")
     edges = np.unique(np.quantile(by, np.arange(1, n_bins) / n_bins, method="higher"))
+    # An edge at the smallest value would leave the first bin empty.
     edges = edges[edges > by.min()]
     bins = np.searchsorted(edges, by, side="right")
     counts = np.bincount(bins)
@@ -169,6 +170,7 @@ def worst_slab_coverage(
     rng = check_random_state(random_state)
     spread = X.std(axis=0)
     X = (X - X.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    # Features and random directions; their lengths do not matter, only the order of projections.
     directions = np.concatenate([np.eye(d), rng.normal(size=(n_directions, d))])
     order = rng.permutation(n)
     choose, judge = order[: n // 2], order[n // 2 :]
@@ -176,6 +178,7 @@ def worst_slab_coverage(
     for direction in directions:
         projected = X[choose] @ direction
         by_position = np.argsort(projected, kind="stable")
+        # The worst slab of this direction, as a run of rows sorted by their projections.
         coverage, first, last = _worst_run(
             inside[choose][by_position], projected[by_position], min_share
         )
@@ -184,6 +187,7 @@ def worst_slab_coverage(
             slab = direction, projected[by_position[first]], projected[by_position[last]]
     direction, low, high = slab
     projected = X[judge] @ direction
+    # The other half judges: the minimum over many slabs is too low on the rows that chose it.
     held = inside[judge][(low <= projected) & (projected <= high)]
     return float(held.mean()) if len(held) else np.nan
 
@@ -252,6 +256,7 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
             f"Got {n_neighbors}."
         )
     spread = X_reference.std(axis=0)
+    # Constant columns of the reference keep their units.
     spread = np.where(spread > 0, spread, 1.0)
     search = NearestNeighbors(n_neighbors=n_neighbors).fit(X_reference / spread)
     distances, _ = search.kneighbors(X / spread)

@@ -75,9 +75,11 @@ def exchangeability_martingale(scores, reference, *, random_state=None):
     for t, (score, tie) in enumerate(zip(new, uniform.tolist())):
         below, up_to = bisect_left(seen, score), bisect_right(seen, score)
         larger, equal = len(seen) - up_to, up_to - below + 1  # the row itself is equal
+        # Conformal p-value with random ties: uniform if the row is exchangeable with those before.
         p = (larger + tie * equal) / (len(seen) + 1)
         insort(seen, score)
         spread = [(1 - _JUMP) * own + _JUMP / len(_BETS) for own in wealth]
+        # The factors 1 + e (p - 1/2) have the mean 1 for uniform p: the wealth is a martingale.
         won = [own * (1 + bet * (p - 0.5)) for own, bet in zip(spread, _BETS)]
         whole = sum(won)
         wealth = [own / whole for own in won]

@@ -107,6 +107,7 @@ def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
         raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
     y, lower, upper = _intervals(lower, upper, y_true=y_true)
     outside = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
+    # Eq. 43 with alpha = 1 - coverage: (u - l) + 2 / alpha * distance outside.
     losses = (upper - lower) + 2 / (1 - coverage) * outside
     return float(average(losses, sample_weight).mean())
 

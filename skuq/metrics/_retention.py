@@ -52,6 +52,7 @@ def error_retention_curve(errors, uncertainty, *, sample_weight=None):
     if errors.ndim > 1:
         raise ValueError(f"`errors` must have shape (n_samples,). Got {errors.shape}.")
     weight = check_weights(sample_weight, errors)
+    # Rows of equal uncertainty are one linear piece: in random order, each adds their mean error.
     _, _, rows, sums = group_sums(uncertainty, weight, weight * errors)
     rows, sums = rows[rows > 0], sums[rows > 0]
     retained = np.concatenate([[0.0], np.cumsum(rows)])

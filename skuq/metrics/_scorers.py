@@ -254,6 +254,7 @@ class _Predicted:
     def pit(self):
         """Compute values of the predicted cdf at y, (n[, m])."""
         if self.offers("cdf"):
+            # Rounding may carry a cdf beyond [0, 1].
             return np.clip(self.distribution.cdf(self.y), 0, 1)
         return pit_values(self.y, *self.normal)
 

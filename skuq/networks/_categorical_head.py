@@ -46,6 +46,7 @@ class CategoricalHead:
 
         `raw` is (K, .., n_classes).
         """
+        # Log of the mean probability, which softmax maps back to it.
         return special.logsumexp(special.log_softmax(raw, axis=-1), axis=0) - np.log(len(raw))
 
     def loss(self, y, raw):
@@ -63,6 +64,7 @@ class CategoricalHead:
 
         `y` is (.., 1), and `copies` are (.., C, n_raw).
         """
+        # Minus log of the mean of the copies' probabilities exp(-loss).
         losses = self.loss(y[..., None, :], copies)  # (.., C)
         return np.log(copies.shape[-2]) - backend.ops.logsumexp(-losses, axis=-1)
 

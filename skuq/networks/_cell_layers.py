@@ -68,6 +68,7 @@ class CellLayers:
         if odd_height or odd_width:  # add a pixel, so that both halves have the same size
             padding = ((0, odd_height), (0, odd_width))
             x = self("ZeroPadding2D", x, f"{name}_pad", padding=padding)
+        # Without the first row and column, strides of 2 meet the odd pixels.
         x = self("Cropping2D", x, f"{name}_shift", cropping=((1, 0), (1, 0)))
         odd = self.conv(x, channels - channels // 2, 1, f"{name}_odd_conv", 2)
         return self.norm(self.concatenate([even, odd], f"{name}_concat"), f"{name}_norm")

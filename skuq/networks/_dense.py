@@ -105,6 +105,7 @@ class DenseSkipSpace:
         for target in range(1, self.n_nodes + 2):
             last = anchors[-1]
             merged = [last]
+            # All anchors before the predecessor, which is always connected.
             for source in range(target - 1):
                 if configuration.get(_skip(source, target)):
                     # Without a bias, since the next layer has one.
@@ -115,6 +116,7 @@ class DenseSkipSpace:
                         name=f"project_{source}_{target}",
                     )
                     merged.append(project(anchors[source]))
+            # Sum without an activation; the node's own layer follows.
             if len(merged) > 1:
                 last = layers.Add(name=f"add_{target}", dtype="float32")(merged)
             if target > self.n_nodes:

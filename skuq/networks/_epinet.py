@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from skuq._registry import saved_as
-from skuq.networks._operator import Dense, OperatorNetwork
+from skuq.networks._dense_layers import Dense
+from skuq.networks._operator import OperatorNetwork
 from skuq.networks._plan import Namespace, without_names
 
 
@@ -94,6 +95,7 @@ class EpiNet:
 
     def __call__(self, space: Namespace, weights, state, features, index):
         """Compute draws (.., S, N, n_raw) from features (.., N, n_features) and indices."""
+        # sigma(features, z) = trainable part + alpha * prior part (Eq. 4).
         return self._trainable_part(
             space, weights, features, index
         ) + self.prior_scale * self._prior(space, state, features, index)
@@ -105,6 +107,7 @@ class EpiNet:
         # neither is multiplied again for every pair.
         first, kernel = self._layers[0], self._layers[0].kernel(xp, own[0])
         n = self.n_features
+        # (.., 1, N, units) and (.., S, units), which broadcast to (.., S, N, units).
         of_rows = xp.matmul(features, kernel[..., :n, :])[..., None, :, :]
         of_index = xp.matmul(index, kernel[..., n:, :]) + own[0][1][..., None, :]
         value = space.activation(first.activation if self.units else "linear")(
@@ -113,6 +116,7 @@ class EpiNet:
         if not self.units:
             return self._sum_over_index(xp, value, index)
         shape = tuple(value.shape)  # (.., S, N, units)
+        # The layers between see the pairs of index and row as rows: (.., S * N, units).
         value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
         for layer, part in zip(self._layers[1:-1], own[1:-1]):
             value = layer(space, part, value)
@@ -127,6 +131,7 @@ class EpiNet:
     def _of_index(self, xp, weights, index):
         """Sum weights (.., n, n_index * n_raw), weighted by each index: (.., S, n, n_raw)."""
         lead, n = tuple(weights.shape[:-2]), weights.shape[-2]
+        # From (.., n, n_index * n_raw) to (.., n_index, n * n_raw): the sum is one product with z.
         weights = xp.reshape(weights, (*lead, n, self.n_index, self.n_raw))
         weights = xp.reshape(xp.moveaxis(weights, -2, -3), (*lead, self.n_index, n * self.n_raw))
         summed = xp.matmul(index, weights)
@@ -139,13 +144,16 @@ class EpiNet:
 
     def _prior(self, space, state, features, index):
         xp, activation = space.xp, space.activation(self.activation)
+        # All first kernels are one matrix: (.., N, n_index * units).
         value = xp.matmul(features, state[0])
         value = xp.reshape(value, (*value.shape[:-1], self.n_index, -1))
+        # One network for each entry of z: (.., n_index, N, units).
         value = xp.moveaxis(value, -2, -3)
         for kernel in state[1:]:
             value = xp.matmul(activation(value), kernel)
         lead, (n_rows, n_raw) = tuple(value.shape[:-3]), value.shape[-2:]
         value = xp.reshape(value, (*lead, self.n_index, n_rows * n_raw))
+        # Sum of the networks' outputs weighted by z, (.., S, N * n_raw).
         draws = xp.matmul(index, value)
         return xp.reshape(draws, (*draws.shape[:-1], n_rows, n_raw))
 

@@ -105,6 +105,7 @@ class GaussianHead(LikelihoodHead):
         mean, scale = self.distribution(np.asarray(raw, dtype="float64"))
         # Variance of the mixture = mean of the variances + variance of the means.
         std = np.sqrt(np.square(scale).mean(axis=0) + mean.var(axis=0))
+        # softplus(r) = std - min_scale, which rounding must not make 0 or negative.
         excess = np.maximum(std - self.min_scale, np.finfo(float).tiny)
         # Inverse of softplus in a form that never overflows.
         return np.concatenate([mean.mean(axis=0), excess + np.log(-np.expm1(-excess))], axis=-1)
@@ -123,6 +124,7 @@ class GaussianHead(LikelihoodHead):
             return self.validation_loss(y, raw)
         ops = backend.ops
         _, scale = self.distribution(raw, ops)
+        # Each output's loss times scale^(2 beta), as a constant (Seitzer et al., Eq. 5).
         factor = ops.stop_gradient(ops.power(scale, 2 * self.beta))
         return -ops.mean(factor * self.log_densities(y, raw, ops), axis=-1)
 

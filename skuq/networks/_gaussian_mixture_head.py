@@ -99,6 +99,7 @@ class GaussianMixtureHead(LikelihoodHead):
         loc, scale, log_probability = self.distribution(raw, xp)
         probability = xp.exp(log_probability)
         mean = xp.sum(probability * loc, axis=-2)
+        # Law of total variance over the components.
         variance = probability * (scale**2 + (loc - mean[..., None, :]) ** 2)
         return mean, xp.sqrt(xp.sum(variance, axis=-2))
 

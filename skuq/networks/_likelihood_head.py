@@ -43,6 +43,7 @@ class LikelihoodHead:
         `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
         """
         ops = backend.ops
+        # Given the copy, outputs are independent: sum them before averaging densities over copies.
         joint = ops.sum(self.log_densities(y[..., None, :], copies, ops), axis=-1)  # (.., C)
         log_likelihood = ops.logsumexp(joint, axis=-1) - np.log(copies.shape[-2])
         return -log_likelihood / self.n_outputs

@@ -51,6 +51,7 @@ def build_mlp(
     if not scale_l2:
         outputs = layers.Dense(n_outputs, dtype="float32", name="output")(x)
     else:
+        # The second half gets a layer of its own, so that the penalty is on its kernel alone.
         half = n_outputs // 2
         mean = layers.Dense(half, dtype="float32", name="mean")(x)
         penalty = keras.regularizers.L2(scale_l2)

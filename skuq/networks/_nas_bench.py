@@ -142,5 +142,6 @@ def _operate(layers, operation, x, name):
 def _residual_block(layers, x, channels, name):
     y = layers.conv_norm(x, channels, 3, f"{name}_first", strides=2)
     y = layers.conv_norm(y, channels, 3, f"{name}_second")
+    # The shortcut halves the resolution by averages, and a 1 x 1 convolution adapts the channels.
     x = layers.conv(layers.pool("AveragePooling2D", x, 2, 2, f"{name}_pool"), channels, 1, name)
     return layers.add([x, y], f"{name}_sum")

@@ -75,8 +75,8 @@ class NomuHead:
     def row_loss(self, y, raw, settings):
         """Compute term (b), pi_sqr * r**2, of each row (..,); `settings` holds `pi_sqr`.
 
-        With two sides it is that of Eq. 63, the squared distances of both bounds to y. Where f
-        is not part of the network, y must be the error of f, y - f.
+        With two sides it is term (b) of Definition C.1, the squared distances of both bounds to y.
+        Where f is not part of the network, y must be the error of f, y - f.
         """
         from skuq.backend import ops
 
@@ -180,10 +180,13 @@ def build_nomu(
     elif given != "apart" and connect_layers:
         model, scale, offset = given
         hidden = _frozen_features(model, scale, offset, inputs, sample)
+    # Places where f can join r: its output layer and, if they are made here, its hidden layers.
     n_joins = 1 if build_r is not None else 1 + len(side_hidden_units)
     joins = _layers_to_join(hidden, n_joins, 0 if given == "apart" else connect_layers)
     n_r = n_sides * n_outputs
     if build_r is None:
+        # The first of `joins` enters the output layer. The others enter the last hidden layers of
+        # r, which are built from the first to the last.
         side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
     else:
         # The copy has names of its own: `build_f` may give its layers the same ones.
@@ -317,6 +320,7 @@ class _Copy:
 
         def value_of(tensor):
             if id(tensor) not in values:
+                # Repeat the layer call that made the tensor, on copies of its inputs.
                 operation, position, _ = tensor._keras_history
                 node = operation._inbound_nodes[position]
                 known = {id(source): value_of(source) for source in node.input_tensors}
@@ -381,6 +385,7 @@ def _frozen_features(model, scale, offset, inputs, sample):
     """
     from skuq.backend import keras
 
+    # f was trained on x * scale + offset.
     x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
     output, hidden = _copy(model, x, frozen=True)
     if sample is None or not hidden:
@@ -392,6 +397,7 @@ def _frozen_features(model, scale, offset, inputs, sample):
             "A copy of the trained model predicts other values than the model: some layer keeps "
             "what it has learnt outside of its weights. Use `connect_layers=0`."
         )
+    # (x - mean) * factor, as a Rescaling layer.
     features = []
     for k, (feature, values) in enumerate(zip(hidden, seen)):
         values = values.astype("float64")

@@ -10,67 +10,16 @@ Notation: N rows, each a pair of an input u (d_u numbers) and a query y (d_y); a
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from skuq._registry import saved_as
+from skuq.networks._dense_layers import AppliedDense, Dense, Derivatives, slope
 from skuq.networks._nomu import entering
-from skuq.networks._plan import ARRAYS, Namespace
-from skuq.networks._rebuild import rebuild
-
-_LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm at first
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A dense layer, optionally with random weight factorisation.
-
-    Parameters
-    ----------
-    n_inputs, n_units : int
-    activation : str
-    factorized : bool
-        The kernel is ``g * v`` with one factor g for each output; both are trained. This changes
-        the optimiser's steps, but not the functions that the layer can represent. At first log(g)
-        is normal with mean 1 and standard deviation 0.01, as in the code of NEON's authors.
-
-    References
-    ----------
-    S. Wang et al., "Random weight factorization improves the training of continuous neural
-    representations", 2022.
-    """
-
-    n_inputs: int
-    n_units: int
-    activation: str = "linear"
-    factorized: bool = False
-
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of kernel (or v), bias and, if there is one, g."""
-        shapes = [(self.n_inputs, self.n_units), (self.n_units,)]
-        return shapes + [(self.n_units,)] * self.factorized
-
-    def draw(self, rng) -> list[np.ndarray]:
-        """Draw first weights: Glorot's normal kernel, and biases of 0."""
-        spread = math.sqrt(2 / (self.n_inputs + self.n_units))
-        kernel, bias = rng.normal(0, spread, self.shapes[0]), np.zeros(self.n_units)
-        if not self.factorized:
-            return [kernel, bias]
-        g = np.exp(rng.normal(*_LOG_FACTOR, self.n_units))
-        return [kernel / g, bias, g]
-
-    def kernel(self, xp, weights):
-        """Compute the kernel (.., n_inputs, n_units)."""
-        return weights[0] * weights[2][..., None, :] if self.factorized else weights[0]
-
-    def __call__(self, space: Namespace, weights, x):
-        """Apply the layer: (.., N, n_inputs) to (.., N, n_units)."""
-        y = space.xp.matmul(x, self.kernel(space.xp, weights)) + weights[1][..., None, :]
-        return space.activation(self.activation)(y)
+from skuq.networks._plan import Namespace
+from skuq.networks._rebuild import check_rebuild
 
 
 def tile_columns(xp, y, n):
@@ -187,9 +136,11 @@ class OperatorNetwork:
         def apply(layer, value):
             return layer(space, [next(weights) for _ in layer.shapes], value)
 
+        # (.., N, latent) after the encoder
         beta = u
         for layer in encoder:
             beta = apply(layer, beta)
+        # Fourier features of y, or y itself.
         if self._has_frequencies:
             phase = xp.matmul(y, next(weights))
             value = xp.concatenate([xp.cos(phase), xp.sin(phase)], axis=-1)
@@ -200,6 +151,8 @@ class OperatorNetwork:
                 own = beta[..., k * self._chunk : (k + 1) * self._chunk]
                 value = xp.concatenate([value, own], axis=-1)
             value = apply(layer, value)
+        # The EpiNet's features (section 2.4): beta, the last hidden layer, and y, repeated to the
+        # length of beta.
         features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
         return apply(decoder[-1], value), features
 
@@ -216,11 +169,15 @@ class OperatorNetwork:
         def apply(layer, value, tangent):
             own = [next(weights) for _ in layer.shapes]
             change = [next(directions) for _ in layer.shapes]
+            # Forward mode: with each value goes its derivative along the S directions.
+            # For a kernel g v, the product rule gives dv g + v dg.
             kernel, d_kernel = layer.kernel(xp, own), change[0]
             if layer.factorized:
                 d_kernel = change[0] * own[2] + own[0] * change[2][:, None, :]
+            # (N, n_units), and its derivatives (S, N, n_units) below.
             before = xp.matmul(value, kernel) + own[1]
             d_before = xp.matmul(value, d_kernel) + change[1][:, None, :]
+            # The first layer's input u does not depend on the weights.
             if tangent is not None:
                 d_before = d_before + xp.matmul(tangent, kernel)
             if layer.activation == "linear":
@@ -233,17 +190,21 @@ class OperatorNetwork:
         for layer in encoder:
             beta, d_beta = apply(layer, beta, d_beta)
         if n_queries > 1:
+            # Each u was encoded once: repeat its row for its query points.
             beta, d_beta = (xp.repeat(part, n_queries, axis=-2) for part in (beta, d_beta))
         if self._has_frequencies:
             phase, d_phase = xp.matmul(y, next(weights)), xp.matmul(y, next(directions))
             cos, sin = xp.cos(phase), xp.sin(phase)
             value = xp.concatenate([cos, sin], axis=-1)
+            # d cos(phase) = -sin(phase) d phase, and d sin(phase) = cos(phase) d phase.
             tangent = xp.concatenate([-sin * d_phase, cos * d_phase], axis=-1)
         else:
             value = tile_columns(xp, y, self._chunk)
+            # y does not depend on the weights: zeros (S, N, chunk).
             tangent = 0 * d_beta[..., : self._chunk]
         for k, layer in enumerate(decoder[:-1]):
             if self.decoder == "split" or k == 0:
+                # A chunk of beta enters with its derivatives.
                 own = slice(k * self._chunk, (k + 1) * self._chunk)
                 value = xp.concatenate([value, beta[..., own]], axis=-1)
                 tangent = xp.concatenate([tangent, d_beta[..., own]], axis=-1)
@@ -257,14 +218,11 @@ class OperatorNetwork:
         """
         encoder, decoder = self._layers
         weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
-        # For each layer: the layer, its variables, its input, and the input of its activation.
-        trace: list[Any] = []
+        trace: list[AppliedDense] = []
 
         def apply(layer, value):
-            own = [next(weights) for _ in layer.shapes]
-            before = value @ layer.kernel(np, own) + own[1]
-            trace.append((layer, own, value, before))
-            return ARRAYS.activation(layer.activation)(before)
+            trace.append(AppliedDense(layer, [next(weights) for _ in layer.shapes], value))
+            return trace[-1].output
 
         # Forwards, as in `__call__`.
         beta = u
@@ -286,112 +244,24 @@ class OperatorNetwork:
         d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
         d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
         for k in reversed(range(len(decoder))):
-            d, own_blocks = _backward(trace[len(encoder) + k], d)
+            # The output layer's derivatives come first, for each raw output and row.
+            d, own_blocks = trace[len(encoder) + k].backward(d)
             blocks += own_blocks
             if k < len(decoder) - 1 and (self.decoder == "split" or k == 0):
+                # The layer's input was [value, chunk of beta]: split its derivative alike.
                 width = d.shape[-1] - self._chunk
                 d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
                 d = d[..., :width]
         if self._has_frequencies:
             half = first_width // 2
+            # The phases y @ frequencies entered as [cos, sin].
             blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
         d = d_beta
         for k in reversed(range(len(encoder))):
-            d, own_blocks = _backward(trace[k], d)
+            d, own_blocks = trace[k].backward(d)
             blocks += own_blocks
+        # Blocks were collected from the last variable to the first.
         return Derivatives(raw, tuple(blocks[::-1]))
-
-
-@dataclass(frozen=True, eq=False)
-class Derivatives:
-    """Raw outputs of N rows, and their derivatives J (N n_raw, P) by all P weights.
-
-    J is kept in factors, which are far smaller. Its rows are in the order of ``raw.ravel()``.
-
-    Attributes
-    ----------
-    raw : ndarray of shape (N, n_raw)
-    blocks : tuple of (ndarray of shape (N, a), ndarray of shape (n_raw, N, b))
-        For each variable, in the network's order, two factors: row (n, c) of its columns of J is
-        the outer product of ``left[n]`` and ``right[c, n]``.
-    """
-
-    raw: np.ndarray
-    blocks: tuple[tuple[np.ndarray, np.ndarray], ...]
-
-    @property
-    def n_weights(self) -> int:
-        """Number of weights, P."""
-        return sum(left.shape[1] * right.shape[2] for left, right in self.blocks)
-
-    def rows(self, numbers: np.ndarray) -> Derivatives:
-        """Take the derivatives at some of the rows."""
-        blocks = tuple((left[numbers], right[:, numbers]) for left, right in self.blocks)
-        return Derivatives(self.raw[numbers], blocks)
-
-    def gram(self, other: Derivatives | None = None) -> np.ndarray:
-        """Compute the tangent kernel J J'^T (N n_raw, N' n_raw), by default of J with itself."""
-        other = self if other is None else other
-        (n, n_raw), n_others = self.raw.shape, len(other.raw)
-        total = np.zeros((n_raw, n, n_raw, n_others))
-        for (left, right), (left_2, right_2) in zip(self.blocks, other.blocks):
-            # The inner product of two outer products is the product of two inner products.
-            flat, flat_2 = right.reshape(n_raw * n, -1), right_2.reshape(n_raw * n_others, -1)
-            inner = (flat @ flat_2.T).reshape(total.shape)
-            inner *= (left @ left_2.T)[:, None, :]
-            total += inner
-        return total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
-
-    def diagonal(self) -> np.ndarray:
-        """Compute the diagonal (N n_raw,) of J J^T."""
-        parts = ((left**2).sum(axis=1) * (right**2).sum(axis=2) for left, right in self.blocks)
-        return np.sum(list(parts), axis=0).T.ravel()
-
-    def along(self, directions: np.ndarray) -> np.ndarray:
-        """Compute directions (S, P) times J^T: changes (S, N n_raw) of the raw outputs."""
-        changes, start = 0.0, 0
-        for left, right in self.blocks:
-            a, b = left.shape[1], right.shape[2]
-            own = directions[:, start : start + a * b].reshape(-1, a, b)
-            start += a * b
-            changes = changes + np.einsum("snb,cnb->snc", left @ own, right, optimize=True)
-        return np.asarray(changes).reshape(len(directions), -1)
-
-    def back(self, values: np.ndarray) -> np.ndarray:
-        """Compute values (S, N n_raw) times J: gradients (S, P)."""
-        weights = values.reshape(len(values), *self.raw.shape)
-        parts = [
-            (left.T @ np.einsum("snc,cnb->snb", weights, right, optimize=True)).reshape(
-                len(values), -1
-            )
-            for left, right in self.blocks
-        ]
-        return np.concatenate(parts, axis=1)
-
-
-def slope(space: Namespace, activation: str, x):
-    """Compute the derivative of an activation, by central differences in double precision."""
-    function, step = space.activation(activation), 1e-5
-    if space.xp is np:
-        return (function(x + step) - function(x - step)) / (2 * step)
-    double = space.xp.cast(x, "float64")
-    difference = (function(double + step) - function(double - step)) / (2 * step)
-    return space.xp.cast(difference, x.dtype)
-
-
-def _backward(traced, d):
-    """Compute derivatives with respect to a layer's input, and blocks of its variables, last first.
-
-    `d` (n_raw, N, n_units) holds the derivatives with respect to its output.
-    """
-    layer, weights, value, before = traced
-    if layer.activation != "linear":
-        d = d * slope(ARRAYS, layer.activation, before)
-    ones = np.ones((len(value), 1))
-    blocks = [(ones, d), (value, d * weights[2] if layer.factorized else d)]
-    if layer.factorized:
-        blocks.insert(0, (ones, (value @ weights[0]) * d))
-    return d @ layer.kernel(np, weights).T, blocks
 
 
 def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
@@ -416,17 +286,18 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     if not model.trainable_variables:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     rows = keras.Input((n_inputs + n_queries,), name="rows")
+    # The features: inputs of the last layers with weights, as far as they are vectors.
     features = [tensor for tensor in entering(model.outputs[0]) if len(tensor.shape) == 2]
     base = keras.Model(model.inputs, [model.outputs[0], *features], name="base")
     parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])
     parts = parts if isinstance(parts, list | tuple) else [parts]
     outputs = keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
-    network = keras.Model(rows, outputs, name="rows_of_base").to_json()
+    network = keras.Model(rows, outputs, name="rows_of_base")
     try:
-        rebuild(network)
+        check_rebuild(network)
     except Exception as error:
         raise ValueError(
             "The base network cannot be rebuilt from its configuration "
             f"({type(error).__name__}: {error}). Use Keras' own layers."
         ) from error
-    return network
+    return network.to_json()

@@ -93,13 +93,15 @@ class OperatorHead:
         """Compute the loss of each row (.., N), a mean over draws and outputs, for y (.., N, m)."""
         from skuq.backend import ops
 
+        # (.., 1, N, m), against draws (.., S, N, m).
         y = y[..., None, :, :]
         mean, scale = self.values(tensors(), raw)
         if self.kind == "nll":
             density = -0.5 * ops.square((y - mean) / scale) - ops.log(scale)
             density = ops.sum(density, axis=-1) - self.n_outputs * LOG_SQRT_2PI
-            n_draws = np.log(raw.shape[-3])
-            return -(ops.logsumexp(density, axis=-2) - n_draws) / self.n_outputs
+            log_n_draws = np.log(raw.shape[-3])
+            # Eq. 5 with S draws of z: log of the mean of the draws' joint densities, (.., N).
+            return -(ops.logsumexp(density, axis=-2) - log_n_draws) / self.n_outputs
         error = 0.5 * ops.square(y - mean)
         if self.kind == "huber":
             size = ops.abs(y - mean)

@@ -97,6 +97,7 @@ class PackedHead:
         """Compute means and standard deviations of the copies' mixture, arrays (.., n_outputs)."""
         head: Any = self.head  # all heads for regression have moments
         means, stds = head.moments(self._copies(raw, np))  # (.., n_copies, n_outputs)
+        # Law of total variance over equally probable copies.
         return means.mean(axis=-2), np.sqrt((stds**2).mean(axis=-2) + means.var(axis=-2))
 
     def loss(self, y, raw):

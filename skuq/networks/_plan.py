@@ -454,6 +454,7 @@ class _LayerNormalization:
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
         weights = list(weights)
+        # Centre before squaring, so that the variance cannot become negative by rounding.
         x = x - xp.mean(x, axis=-1, keepdims=True)
         y = x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
         if self.scale:

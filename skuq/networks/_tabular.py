@@ -129,6 +129,7 @@ def _encode(x, embedding, categories, category_dim, feature_scale):
         x = networks.CategoryEmbedding(
             code_columns, n_codes, category_dim, name="categories", **_FLOAT32
         )(x)
+    # The columns of codes are gone now, so that the other columns have new positions.
     if embedding is not None:
         settings = {"kind": embedding} if isinstance(embedding, str) else dict(embedding)
         columns = _embedded_positions(settings.pop("columns", None), code_columns, n_features)
@@ -279,8 +280,10 @@ def bin_edges(x, n_bins: int = 32) -> np.ndarray:
     x = np.asarray(x)
     edges = np.empty((x.shape[1], n_bins + 1), dtype="float32")
     for own, column in zip(edges, x.T.astype("float32")):
+        # With few distinct values each of them is an edge.
         distinct = np.unique(column)
         if len(distinct) > n_bins + 1:
+            # Quantiles coincide at frequent values, which leaves fewer bins.
             distinct = np.unique(np.quantile(column, np.linspace(0, 1, n_bins + 1)))
         own[: len(distinct)], own[len(distinct) :] = distinct, distinct[-1]
     return edges

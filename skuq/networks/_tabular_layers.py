@@ -209,6 +209,7 @@ class NTKDense(_TabularLayer):
         self.units = check_count("units", units)
         self.activation = keras.activations.serialize(keras.activations.get(activation))
         self.use_bias = use_bias
+        # Standard normal at any width: the operation divides by sqrt(d) in each call.
         normal = keras.initializers.RandomNormal(stddev=1.0)
         self.kernel_initializer = keras.initializers.get(kernel_initializer or normal)
         self.bias_initializer = keras.initializers.get(bias_initializer or normal.clone())
@@ -300,6 +301,7 @@ class NumericEmbedding(_TabularLayer):
             needs = "needs `edges`. Got None" if edges is None else "does not use `edges`"
             raise ValueError(f"kind={kind!r} {needs}.")
         self._edges = None if edges is None else _check_edges(edges)
+        # Trained variables, in the order in which the operation takes them.
         self._names = ("frequencies", "phases", "kernel", "bias")
         if kind == "plr":
             self._names = ("frequencies", "kernel", "bias")
@@ -316,6 +318,7 @@ class NumericEmbedding(_TabularLayer):
         else:
             self.frequencies_initializer = keras.initializers.RandomNormal(stddev=self.scale)
         self.phases_initializer = keras.initializers.RandomUniform(-math.pi, math.pi)
+        # 1 / sqrt(number of inputs) of the linear map, whose kernel is (d, t, dim).
         limit = weights[-2].shape[1] ** -0.5
         self.kernel_initializer = keras.initializers.RandomUniform(-limit, limit)
         self.bias_initializer = keras.initializers.RandomUniform(-limit, limit)
@@ -509,6 +512,7 @@ class EnsembleDense(_TabularLayer):
         self.bias_initializer = bias(-limit, limit)
         if self.ntk:
             self.kernel_initializer = keras.initializers.RandomNormal(stddev=1.0)
+            # Uniform on +-sqrt(3): variance 1, as the kernel's.
             self.bias_initializer = bias(-math.sqrt(3), math.sqrt(3))
         if self.zero:
             self.kernel_initializer, self.bias_initializer = (

@@ -143,6 +143,7 @@ class PeriodicEmbedding:
         weights = [Weight((d, n_frequencies))]
         if phases:
             weights.append(Weight((d, n_frequencies)))
+        # Cosines only, or cosines and sines.
         n_encoded = n_frequencies * (1 if phases else 2)
         weights += [Weight((d, n_encoded, dim)), Weight((d, dim))]
         others = _other_columns(columns, n)
@@ -307,6 +308,7 @@ class EnsembleDense:
         if n % k:
             raise NoPlan
         d = n // k
+        # Kernel, then the factors of inputs and outputs, then biases.
         weights = [Weight((d, units) if shared else (k, d, units))]
         adapters = shared and config["adapters"]
         if adapters:

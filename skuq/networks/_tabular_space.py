@@ -136,6 +136,7 @@ class TabularSpace:
             parametric_activation=True,
             embedding=self._embedding(configuration),
             categories=self.categories,
+            # Vectors of about sqrt(number of codes) entries, from 2 to 16.
             category_dim=[int(np.clip(round(n**0.5), 2, 16)) for n in self._cardinalities()],
             feature_scale=True,
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
@@ -174,6 +175,7 @@ class TabularSpace:
         # Batches of about an eighth of the rows, a power of two from 32 to 256.
         batch_size = int(np.clip(2 ** round(np.log2(n_rows / 8)), 32, 256))
         n_steps = min(-(-n_rows // batch_size), _MOST_STEPS_PER_EPOCH)
+        # The number of training steps is given; that of epochs follows from it.
         all_steps = _STEPS_OF_FEW
         if n_rows >= _MANY:
             all_steps = _STEPS_OF_MANY + _MORE_STEPS * n_rows

@@ -34,43 +34,54 @@ def encode(value: Any, where: Any) -> tuple[str, State] | None:
     return None
 
 
-def _encode_frame(frame: pd.DataFrame, where: Any) -> State:
-    columns = {}
-    for position, label in enumerate(frame.columns):
-        column = frame.iloc[:, position]
-        dtype = column.dtype
-        values = column.to_numpy() if dtype.kind in "biufcmM" else column.tolist()
-        columns[str(position)] = {"label": label, "dtype": str(dtype), "values": values}
-        if str(dtype) not in _FRAME_DTYPES and not isinstance(values, np.ndarray):
-            raise UnsavableError(f"{where} has a column {label!r} of {dtype}.")
-    return {"columns": columns, "index": frame.index.tolist()}
-
-
 # Types of columns that are stored as lists.
 _FRAME_DTYPES = ("object", "str", "string")
 
 
+def _encode_frame(frame: pd.DataFrame, where: Any) -> State:
+    for labels in (frame.index, frame.columns):
+        if type(labels) not in (pd.Index, pd.RangeIndex) or not _is_frame_dtype(labels.dtype):
+            raise UnsavableError(f"{where} has a {type(labels).__name__} of {labels.dtype}.")
+    columns = {}
+    for position, (label, column) in enumerate(frame.items()):
+        dtype = column.dtype
+        if not _is_frame_dtype(dtype):  # pandas' own types would come back as others
+            raise UnsavableError(f"{where} has a column {label!r} of {dtype}.")
+        values = column.tolist() if str(dtype) in _FRAME_DTYPES else column.to_numpy()
+        columns[str(position)] = {"label": label, "dtype": str(dtype), "values": values}
+    names = [frame.index.name, frame.columns.name]
+    return {"columns": columns, "index": frame.index.tolist(), "names": names}
+
+
+def _is_frame_dtype(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) or str(dtype) in _FRAME_DTYPES
+
+
 def _decode_frame(state: State) -> pd.DataFrame:
     """Make a DataFrame of its columns, index and names."""
+    index = state["index"]
+    index = pd.RangeIndex(len(index)) if index == list(range(len(index))) else _labels(index)
     labels, series = [], []
     for column in state["columns"].values():
         values, dtype = column["values"], column["dtype"]
         if isinstance(values, np.ndarray):
-            series.append(pd.Series(values))
+            series.append(pd.Series(values, index=index))
         elif isinstance(values, list) and dtype in _FRAME_DTYPES:
             whole = np.empty(len(values), dtype=object)
             whole[:] = values
-            series.append(pd.Series(whole, dtype=dtype))
+            series.append(pd.Series(whole, index=index, dtype=dtype))
         else:
             raise FileFormatError("a column is no column")
         labels.append(column["label"])
-    index = state["index"]
-    if index == list(range(len(index))):
-        index = pd.RangeIndex(len(index))
-    frame = pd.DataFrame(dict(enumerate(series)))
-    frame.index = index
-    frame.columns = labels
+    frame = pd.DataFrame(dict(enumerate(series)), index=index)
+    frame.columns = _labels(labels)
+    # Files of earlier versions have no names.
+    frame.index.name, frame.columns.name = state.get("names", [None, None])
     return frame
+
+
+def _labels(labels: list[Any]) -> pd.Index:
+    return pd.Index(labels, tupleize_cols=False)  # tuples are labels, not levels
 
 
 def _encode_generator(generator: np.random.Generator, where: Any) -> State:

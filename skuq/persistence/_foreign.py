@@ -27,7 +27,7 @@ def is_foreign(value: Any) -> bool:
 
 
 def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
-    """Encode an object as bytes; None if skops cannot.
+    """Encode an object as bytes; None if skops cannot, or could not read them again.
 
     Raise UnsavableError if skops is not installed, or the object holds one of skuq.
     """
@@ -41,9 +41,12 @@ def dump_foreign(value: Any, where: Any) -> np.ndarray | None:
     try:
         data = skops.io.dumps(value)
         untrusted = skops.io.get_untrusted_types(data=data)
+        own = [kind for kind in untrusted if kind.startswith("skuq.")]
+        if not own:
+            skops.io.loads(data, trusted=untrusted)  # of a lambda there is only a useless name
     except Exception:  # parts of the object may raise anything
         return None
-    if own := [kind for kind in untrusted if kind.startswith("skuq.")]:
+    if own:
         raise UnsavableError(
             f"{where} is a {name} that holds {', '.join(own)}. Save that by itself (of a search "
             "its best_estimator_), or put it in a sklearn.pipeline.Pipeline."

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from skuq._registry import find_class, find_name
+from skuq._warnings import warn_user
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.persistence import _standard  # noqa: F401 - registers classes
 from skuq.persistence._codecs import DECODERS, State, encode
@@ -54,9 +55,15 @@ class Describer:
         if is_foreign(value):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)
-            data = self._dumped[id(value)][1]
+            data, name = self._dumped[id(value)][1], self._name_part(value, where)
             if data is not None:
-                return _FOREIGN, {"name": self._name_part(value, where), "data": data}
+                return _FOREIGN, {"name": name, "data": data}
+            if not self._name_part.is_parameter(value):  # it may hold what was learnt
+                warn_user(
+                    f"{where} is not saved, because skops cannot write it: {description_of(value)}."
+                    f" Predictions may need it: keep it, and give it to load(path, parts="
+                    f"{{{name!r}: ...}}). Functions of a module, in place of lambdas, can be saved."
+                )
         if is_users(value, self._name_part.is_parameter(value)):
             name = self._name_part(value, where)
             return _PART, {"name": name, "description": description_of(value)}

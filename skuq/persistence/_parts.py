@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NoReturn
+
+from sklearn.utils import Tags, TargetTags
 
 from skuq._registry import is_given_again
 from skuq.exceptions import MissingPartError
@@ -47,6 +50,10 @@ class MissingPart:
             "`set_params`."
         )
 
+    def __sklearn_tags__(self) -> Tags:
+        # An estimator asks its missing `preprocess` for them, also to predict with a fitted one.
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
     # Methods by which parameters are recognised as search spaces, oracles or estimators.
     decisions = build = recipe = __call__
     create_trial = end_trial = __call__
@@ -87,7 +94,9 @@ def description_of(value: Any) -> str:
 
 
 # Packages whose objects are data. They must not be taken for parts that the user gives again.
-_DATA = ("builtins", "numpy", "pandas", "scipy", "skuq")
+_DATA = ("pandas", "scipy", "skuq")
+# The same, except for objects that can be called, such as `functools.partial`.
+_DATA_OR_FUNCTIONS = sys.stdlib_module_names | {"numpy"}
 
 
 def is_users(value: Any, is_parameter: bool) -> bool:
@@ -102,4 +111,4 @@ def is_users(value: Any, is_parameter: bool) -> bool:
     if isinstance(value, type) or hasattr(value, "__qualname__"):
         return is_parameter or not (getattr(value, "__module__", None) or "").startswith("skuq.")
     root = kind.__module__.partition(".")[0]
-    return root not in _DATA or (root in ("builtins", "numpy") and callable(value))
+    return callable(value) if root in _DATA_OR_FUNCTIONS else root not in _DATA

@@ -6,7 +6,14 @@ import numpy as np
 
 from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import BLUE, Display, style, upper_fence
-from skuq.plotting._frames import Axis, catalog_frame, decision_importances, decisions_of, varied
+from skuq.plotting._frames import (
+    FEWEST_TRIALS,
+    Axis,
+    catalog_frame,
+    decision_importances,
+    decisions_of,
+    varied,
+)
 from skuq.plotting._predictions import catalog_of
 
 _MOST_AXES = 8  # more parallel axes could not be read
@@ -94,7 +101,7 @@ class CatalogDisplay(Display):
         decisions : sequence of str, optional
             Names of the decisions to show. By default all that vary; if there are more than
             eight, parallel coordinates show the eight most important, or the first eight if
-            importances are chance.
+            importances are chance or there are fewer than ten trials.
         score_name : str, default="score"
             Name of the score in labels.
         random_state : int, RandomState instance or None, default=0
@@ -118,6 +125,8 @@ class CatalogDisplay(Display):
         if not len(frame):
             raise ValueError("The catalog has no completed trial.")
         configurations = decisions_of(frame)
+        if configurations.empty:
+            raise ValueError("The catalog's trials have no decisions to show.")
         if decisions is not None:
             if unknown := [name for name in decisions if name not in configurations]:
                 raise ValueError(
@@ -127,8 +136,11 @@ class CatalogDisplay(Display):
         elif len(names := varied(configurations)):
             configurations = configurations[names]
         scores, importances, r2 = frame["score"].to_numpy(dtype=float), None, None
-        if kind == "importance" or decisions is None and configurations.shape[1] > _MOST_AXES:
+        too_many = decisions is None and configurations.shape[1] > _MOST_AXES
+        if kind == "importance" or too_many and len(frame) >= FEWEST_TRIALS:
             importances, r2 = decision_importances(configurations, scores, random_state)
+        elif too_many:
+            configurations = configurations.iloc[:, :_MOST_AXES]
         display = cls(configurations, scores, importances=importances, r2=r2, score_name=score_name)
         return display.plot(ax, kind=kind, **plot_options)
 

@@ -23,6 +23,8 @@ _RECORD = (
 )
 _LOG_FROM = 30  # an axis is logarithmic if its ends have a larger ratio: one and a half decades
 _N_FOLDS, _N_SHUFFLES = 5, 5
+#: Smallest number of trials for importances.
+FEWEST_TRIALS = 2 * _N_FOLDS
 
 
 def catalog_frame(catalog) -> pd.DataFrame:
@@ -44,7 +46,7 @@ def decisions_of(frame: pd.DataFrame) -> pd.DataFrame:
 
 def varied(configurations: pd.DataFrame) -> list[str]:
     """Return the names of the decisions that have more than one value."""
-    return [name for name in configurations if len(set(configurations[name])) > 1]
+    return [name for name in configurations if configurations[name].nunique(dropna=False) > 1]
 
 
 class Axis:
@@ -52,7 +54,7 @@ class Axis:
 
     Numbers keep their order and distances. If they are positive and span more than one and
     a half decades, the distances are those of their logarithms. Other values are equally
-    spaced.
+    spaced. A missing number has the position NaN, any other missing value counts as one more.
 
     Attributes
     ----------
@@ -66,9 +68,11 @@ class Axis:
     """
 
     def __init__(self, values: pd.Series):
+        values = values.astype(object).where(values.notna(), None)
         distinct = list(dict.fromkeys(values))
-        self.numeric = all(_is_number(value) for value in distinct)
-        self.values = sorted(distinct, key=None if self.numeric else _natural)
+        known = [value for value in distinct if value is not None]
+        self.numeric = bool(known) and all(_is_number(value) for value in known)
+        self.values = sorted(known) if self.numeric else sorted(distinct, key=_natural)
         ends = self.values[0], self.values[-1]
         self.log = self.numeric and ends[0] > 0 and ends[1] / ends[0] > _LOG_FROM
         self._order = {value: k for k, value in enumerate(self.values)}
@@ -112,9 +116,10 @@ def decision_importances(
     for decisions that never vary), and the mean R2 of the forests on held-out trials. If R2 is not
     above 0, the importances mean nothing. Raise ValueError if there are fewer than ten trials.
     """
-    if len(configurations) < 2 * _N_FOLDS:
+    if len(configurations) < FEWEST_TRIALS:
         raise ValueError(
-            f"Importances need at least {2 * _N_FOLDS} completed trials. Got {len(configurations)}."
+            f"Importances need at least {FEWEST_TRIALS} completed trials. Got "
+            f"{len(configurations)}."
         )
     names = varied(configurations)
     importances = pd.DataFrame(0.0, index=configurations.columns, columns=["mean", "error"])

@@ -245,13 +245,15 @@ class MemberDiversityDisplay(Display):
 
     def _draw_points(self, ax, points, names, given):
         """Draw the members as points, by group."""
-        groups = np.zeros(len(points)) if self.groups is None else np.asarray(self.groups)
+        # By their texts, as groups can be tuples, such as the widths of an architecture.
+        given_groups = [""] * len(points) if self.groups is None else self.groups
+        groups = np.array([str(group) for group in given_groups])
         for k, group in enumerate(dict.fromkeys(groups.tolist())):
             defaults = {
                 "color": COLOURS[k % len(COLOURS)],
                 "marker": MARKERS[k % len(MARKERS)],
                 "alpha": 0.8,
-                "label": None if self.groups is None else str(group),
+                "label": None if self.groups is None else group,
             }
             here = points[groups == group]
             self.scatters_.append(ax.scatter(*here.T, **style("points", defaults, given)))

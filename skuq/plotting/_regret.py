@@ -11,6 +11,7 @@ from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import Display, curve_style, legend, style, whole_numbers_below, with_unit
 
 _INTERVALS = {"median": 0.5, "mean": 0.95}
+_ROUNDING = 1e-9  # share of the optimum by which a value can be better
 
 
 class RegretDisplay(Display):
@@ -83,10 +84,12 @@ class RegretDisplay(Display):
         if optimum is not None:
             sign = -1 if maximize else 1
             curves = {name: sign * (best - optimum) for name, best in curves.items()}
-            if any((curve < 0).any() for curve in curves.values()):
+            rounding = _ROUNDING * max(1.0, abs(optimum))
+            if any((curve < -rounding).any() for curve in curves.values()):
                 raise ValueError(
                     f"`values` must not be better than `optimum`. Got a better one than {optimum}."
                 )
+            curves = {name: np.maximum(curve, 0.0) for name, curve in curves.items()}
         return cls(curves, regret=optimum is not None, unit=unit).plot(ax, **plot_options)
 
     def plot(

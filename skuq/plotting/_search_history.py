@@ -142,7 +142,7 @@ class SearchHistoryDisplay(Display):
             raise ValueError(f"None of the {len(scores)} trials was completed.")
         if by == "time" and self.seconds is None:
             raise ValueError('`by="time"` needs `seconds` of the trials.')
-        x = np.cumsum(self.seconds) if by == "time" else np.arange(len(scores))
+        x = np.nancumsum(self.seconds) if by == "time" else np.arange(len(scores))
         fence = upper_fence(scores[done])
         within = done & (scores <= fence)
         ax = self._open(ax)

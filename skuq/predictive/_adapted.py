@@ -35,8 +35,11 @@ def normal_scores(base: Any, y: np.ndarray) -> np.ndarray:
     """
     level = base.cdf(y)
     scores = special.ndtri(np.clip(level, _EDGE, 1 - _EDGE))
+    # The side of y, where its level is too close to 0 or 1 to be inverted; 0 elsewhere.
     outside = np.sign(level - 0.5) * ((level < _EDGE) | (level > 1 - _EDGE))
     if outside.any():
+        # From the quantiles at +-6 on, scores grow in units of the row's standard deviation: the
+        # map from y to scores stays continuous and can be inverted.
         low, high = base.inverse_cdf(_as_column([_EDGE, 1 - _EDGE], y.ndim))
         with np.errstate(over="ignore"):  # an infinite score is further out than any other
             beyond = np.maximum(np.where(outside > 0, y - high, low - y) / base.std, 0)
@@ -60,6 +63,7 @@ def _as_column(values: ArrayLike, n_axes: int) -> np.ndarray:
 def increasing(nominal: np.ndarray, tracked: np.ndarray) -> np.ndarray:
     """Raise scores (q[, m]) where they grow by less than 0.05 times the nominal ones."""
     least = _STEEPEST * _as_column(nominal, tracked.ndim - 1)
+    # What exceeds the least admissible slope must not fall, from the lowest level to the highest.
     return least + np.maximum.accumulate(tracked - least, axis=0)
 
 
@@ -131,6 +135,7 @@ class AdaptedDistribution(Continuous):
         """Second moment () or (m,) of the mapped scores of a standard normal."""
         shape = self.tracked.shape[1:]
         nodes = np.broadcast_to(_as_column(_NODES, len(shape)), (len(_NODES), *shape))
+        # E[r(Z)^2] and not the variance of r(Z): a bias, r(0) not 0, counts.
         return np.asarray(_NODE_WEIGHTS @ self._map(nodes) ** 2)
 
     @property
@@ -159,6 +164,7 @@ class AdaptedDistribution(Continuous):
         """P(Y <= y) for each row and output; y broadcasts against (n[, m])."""
         y = np.asarray(y, dtype=float)
         y = np.broadcast_to(y, np.broadcast_shapes(y.shape, self._shape))
+        # P(Y <= y) = Phi(r^-1(s)), where s is the score of y under the base.
         levels: np.ndarray = special.ndtr(self._map.inverse(normal_scores(self.base, y)))
         return levels
 
@@ -178,11 +184,14 @@ class AdaptedDistribution(Continuous):
         log_f = np.stack([d.log_prob(own) for d, own in zip(densities, columns)], axis=1)
         rise = log_f.reshape(y.shape) + 0.5 * scores**2 + LOG_SQRT_2PI
         rise = np.where(abs(scores) < _LARGEST_SCORE, rise, -np.log(self.base.std))
+        # Change of variables from z to y: log phi(z) - log r'(z) + log ds/dy, with z = r^-1(s).
         density = -0.5 * nominal**2 - LOG_SQRT_2PI - np.log(self._map.slope(nominal)) + rise
         return density if y.ndim == 1 else density.sum(axis=1)
 
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
+        # A draw of the base has a standard normal score z, (n_samples, n[, m]); the draw returned
+        # is the base's quantile at r(z).
         scores = np.stack([normal_scores(self.base, draw) for draw in draws])
         return np.moveaxis(at_scores(self.base, self._map(scores)), 0, -1)

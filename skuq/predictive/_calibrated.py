@@ -116,6 +116,7 @@ class RecalibratedMixture(_Calibrated):
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density of each row, of all outputs together. Shape (n,)."""
         y = np.asarray(y, dtype=float)
+        # d/dy R(F(y)) = R'(F(y)) f(y), for each output.
         slope = np.log(self._map.slope(self.base.cdf(y)))
         if slope.ndim == 1:
             return self.base.log_prob(y) + slope
@@ -136,10 +137,13 @@ class RecalibratedMixture(_Calibrated):
         """Compute the variance of some rows, from moments of the mixture between knots."""
         # Levels of the knots are the same for all rows: (n_knots, 1[, m]).
         predicted, observed = self.predicted[:, None], self.observed[:, None]
+        # The knots of each row in units of y, (n_knots, n[, m]); the outermost are infinite.
         far = np.full((1, *base.mean.shape), np.inf)
         knots = np.concatenate(
             [-far, base.inverse_cdf(np.clip(predicted[1:-1], _EDGE, 1 - _EDGE)), far]
         )
+        # Between knots the density is the base's times the slope of R, so that moments are sums
+        # over cells.
         slopes = np.diff(observed, axis=0) / np.diff(predicted, axis=0)
         first, second = ((slopes * moment).sum(axis=0) for moment in _partial_moments(base, knots))
         return np.maximum(second - first**2, 0)
@@ -147,6 +151,8 @@ class RecalibratedMixture(_Calibrated):
     def sample(self, n_samples: int = 1, rng: RandomSource = None) -> np.ndarray:
         """Joint draws, of shape (n[, m], n_samples): those of the base, mapped."""
         draws = np.moveaxis(self.base.sample(n_samples, rng), -1, 0)  # (n_samples, n[, m])
+        # Draws of the base are uniform as levels, and R^-1 turns levels of this distribution into
+        # the base's.
         levels = self._base_levels(np.stack([self.base.cdf(draw) for draw in draws]))
         return np.moveaxis(self.base.inverse_cdf(levels), 0, -1)
 
@@ -156,11 +162,13 @@ def _partial_moments(mixture: GaussianMixture, knots: np.ndarray) -> tuple[np.nd
     first = second = np.zeros((len(knots) - 1, *mixture.mean.shape))
     for weight, loc, scale in zip(mixture.weights, mixture.loc, mixture.scale):
         z = (knots - loc) / scale
+        # The probability of each cell, (n_cells, n[, m]).
         mass = np.diff(special.ndtr(z), axis=0)
         density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
         # E[Z; cell] and E[Z**2; cell] of a standard normal Z.
         slope = -np.diff(density, axis=0)
         square = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
+        # y - mean is off + scale * Z.
         off = loc - mixture.mean
         first = first + weight * (off * mass + scale * slope)
         second = second + weight * (off**2 * mass + 2 * off * scale * slope + scale**2 * square)
@@ -221,6 +229,7 @@ class ConformalMixture(_Calibrated):
         """
         levels = np.asarray(levels, dtype=float)
         levels = np.broadcast_to(levels, (len(levels), *self._shape))
+        # Intervals are symmetric about the mean: the quantile is one end of an interval.
         coverage = abs(2 * levels - 1)  # of the central interval that ends at the level
         columns = []
         for (scores, reach), own in zip(self._columns, np.moveaxis(self._flat(coverage), -1, 0)):
@@ -234,6 +243,7 @@ class ConformalMixture(_Calibrated):
                     'method="isotonic".'
                 )
             columns.append(scores[at])
+        # (q, n[, m]), in predicted standard deviations.
         radius = np.stack(columns, axis=-1).reshape(levels.shape)
         return self.mean + np.sign(levels - 0.5) * self.std * radius
 
@@ -251,6 +261,8 @@ class ConformalMixture(_Calibrated):
         """Total weight including each row (n,), divided by that including a row of weight 1."""
         if self.new_weight is None:
             return 1.0
+        # With W the weight of the calibration rows, reach[-1] = W / (W + 1), and a row of weight w
+        # has the ratio (W + w) / (W + 1).
         return 1 + (1 - reach[-1]) * (self.new_weight - 1)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
@@ -262,6 +274,7 @@ class ConformalMixture(_Calibrated):
             inside = np.where(
                 own > 0, *(np.searchsorted(scores, abs(own), side) for side in ("right", "left"))
             )
+            # The coverage of the interval that ends at y, which is 0 if it has no score inside.
             columns.append(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
         return 0.5 + 0.5 * np.sign(z) * np.stack(columns, axis=-1).reshape(z.shape)
 

@@ -37,6 +37,7 @@ def fit_std_factor(
     moment = root_mean_square(errors, weight)
     if moment == 0:
         return 1.0
+    # One normal for each row: the maximum has a closed form.
     if all(len(m.weights) == 1 and isinstance(m, GaussianMixture) for m in mixtures):
         return moment
 
@@ -65,8 +66,10 @@ def minimise(loss: Callable[[float], float], grid: np.ndarray) -> float:
     """Minimise a scalar function: grid search, then refinement."""
     losses = [loss(x) for x in grid]
     best = int(np.argmin(losses))
+    # The neighbours of the best grid point bracket a minimum.
     ends = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     found = optimize.minimize_scalar(loss, bounds=ends, method="bounded")
+    # The bounded search compares no values at the ends and may stop above the grid's best.
     return float(found.x if found.fun < losses[best] else grid[best])
 
 
@@ -74,6 +77,7 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike
     """Compute the smallest values (q,) at which the share of the weight reaches each level."""
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
+    # The tolerance is for levels that a sum of weights reaches up to rounding.
     at = np.searchsorted(share, np.asarray(levels) - 1e-12)
     return values[order][np.minimum(at, len(values) - 1)]
 
@@ -98,6 +102,7 @@ def fit_levels(
     """
     most = int(np.clip((n_rows + 1e-6) // 10, 1, 20))  # 99.999.. effective rows are 100
     grids = [np.arange(n + 1) / n for n in range(1, most + 1)]
+    # Inner quantiles of all grids at once, since the PIT values then are sorted only once.
     inner = weighted_quantile(pit, weights, np.concatenate([observed[1:-1] for observed in grids]))
     best, chosen, start = -np.inf, (grids[0], grids[0]), 0
     for n, observed in enumerate(grids, 1):
@@ -142,7 +147,10 @@ def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
     if spread < _SMALLEST_SPREAD:
         return np.full(len(variances), np.average(variances[used], weights=degrees[used]))
     prior = _inverse_trigamma(spread)  # half of the prior's degrees of freedom
+    # The logarithm of a scaled inverse chi-square of d0 degrees has the variance trigamma(d0 / 2)
+    # and the mean log(typical) - digamma(d0 / 2) + log(d0 / 2).
     typical = np.exp(centre + special.digamma(prior) - np.log(prior))
+    # The posterior mean: prior and estimate weighted by their degrees of freedom.
     averaged: np.ndarray = (2 * prior * typical + degrees * variances) / (2 * prior + degrees)
     return averaged
 

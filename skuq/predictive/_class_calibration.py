@@ -32,6 +32,7 @@ def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) 
 
     def nll(log_t: float) -> float:
         proba = tempered(probas, np.exp(log_t))[rows, codes]
+        # Minus the log prior of log(T), plus the NLL.
         return 0.5 * log_t**2 - weights @ np.log(np.maximum(proba, _SMALLEST_DENSITY))
 
     # Unimodal in 1 / T, as logistic regression with one coefficient is.
@@ -55,6 +56,7 @@ def scaled_probabilities(
     Slopes and biases broadcast against (n, C).
     """
     logits = slopes * np.log(np.maximum(proba, SMALLEST_PROBABILITY)) + biases
+    # The largest exponent is 0, so that nothing overflows.
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     normalised: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
     return normalised
@@ -92,6 +94,7 @@ def fit_vector_scaling(
         off = parameters - prior
         return nll + 0.5 * precision * off @ off, gradient + precision * off
 
+    # The loss is convex in slopes and biases, so that the start does not matter.
     found = optimize.minimize(loss, prior, jac=True, method="L-BFGS-B").x
     return found[:n_classes], found[n_classes:]
 
@@ -122,17 +125,22 @@ def fit_spread(
         if len(mixture.weights) == 1 or len(rows) < 2:
             continue
         if len(rows) > _MOST_PAIRED:
+            # Evenly spaced rows: the search for neighbours would take too long on all.
             rows = np.linspace(0, len(rows) - 1, _MOST_PAIRED).astype(int)
         differences = mixture.proba[:, rows] - mixture.mean[rows]  # (K, n, C)
+        # (p_k(y) - mean p(y)) / mean p(y), so that the products below are relative covariances.
         relative = differences[:, np.arange(len(rows)), code[rows]] / np.maximum(
             mixture.mean[rows, code[rows]], SMALLEST_PROBABILITY
         )  # (K, n)
+        # Rows on which members differ alike are near in the space of all differences, (n, K * C).
         n_near = min(_NEAR, len(rows) - 1)
         search = NearestNeighbors(n_neighbors=n_near).fit(
             np.moveaxis(differences, 1, 0).reshape(len(rows), -1)
         )
         near = search.kneighbors(return_distance=False)  # (n, n_near), without the row itself
+        # cov(p(y), p(y')) / (mean p(y) * mean p(y')) of each row with each neighbour, (n, n_near).
         terms.append(np.einsum("k,kn,knj->nj", mixture.weights, relative, relative[:, near]))
+        # The pairs of a row share its weight.
         shares.append(np.broadcast_to(weight[rows, None] / n_near, near.shape))
     if not terms:
         return 1.0

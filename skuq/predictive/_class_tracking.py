@@ -134,6 +134,7 @@ class LogitTracker:
         at = np.arange(n), codes
         before = np.maximum(self._each(proba)[:, *at], SMALLEST_PROBABILITY)  # (k, T)
         losses = -np.log(before).sum(axis=1)  # (k,)
+        # Rows of one Newton step: 1, unless that would be more than 5000 steps.
         tracker, size = self, -(-n // _MOST_BLOCKS)
         for start in range(0, n, max(size, 1)):
             block = slice(start, start + size)
@@ -155,18 +156,24 @@ class LogitTracker:
         jacobian = np.concatenate(
             [logits[..., None], np.broadcast_to(np.eye(n_classes), (b, n_classes, n_classes))], 2
         )
+        # Derivative of the log loss by the logits: probabilities minus indicators, (k, b, C).
         apart = proba.copy()
         apart[:, np.arange(b), codes] -= 1
         gradient = np.einsum("kbc,bcd->kd", apart, jacobian)
+        # Hessian J^T (diag(p) - p p^T) J of the softmax, summed over rows: second moments of J
+        # under p minus products of its means.
         weighted = proba[..., None] * jacobian  # (k, b, C, d)
         mean = weighted.sum(axis=2)
         hessian = np.einsum("kbcd,bce->kde", weighted, jacobian) - np.einsum(
             "kbd,kbe->kde", mean, mean
         )
+        # Share (k,) of the past that is still remembered after these b rows.
         kept = (1 - 1 / MEMORIES) ** b
         precision = np.r_[_SLOPE_PRECISION, np.full(n_classes, _BIAS_PRECISION)]
         prior = np.r_[1.0, np.zeros(n_classes)]
         curvature = kept[:, None, None] * self.curvature + hessian
+        # The prior is forgotten like the rows, and what is lost of it is added again: its
+        # precision stays the same.
         gradient = gradient + (1 - kept)[:, None] * precision * (self.parameters - prior)
         step = np.linalg.solve(curvature + np.diag(precision), gradient[..., None])[..., 0]
         return replace(
@@ -178,6 +185,7 @@ class LogitTracker:
     def drift(self) -> ClassDrift:
         """Describe the deviation from the calibration."""
         without, with_ = self.recent.mean(axis=0) if len(self.recent) else (np.nan, np.nan)
+        # Adding a number to all biases changes no probability: report those with mean 0.
         slope, *bias = self.weights @ self.parameters
         return ClassDrift(
             self.n_rows, float(with_), float(without), float(slope), np.array(bias) - np.mean(bias)

@@ -49,10 +49,12 @@ def fit_epistemic_scale(
     ----------
     Heiss et al., "NOMU", Eqs. 50, 51, 58 and 59.
     """
+    # For normals both sides are the same.
     beyond = epistemic if beyond is None else beyond
     weight, error, epistemic, beyond = _terms(weights, error, epistemic, beyond)
     if aleatoric is not None:
         _, aleatoric = _terms(weights, aleatoric)
+    # Without noise the minimum of Eq. 51 is at a root mean square.
     if aleatoric is None or not aleatoric.any():
         return root_mean_square(error / epistemic, weight) or 1.0, 1.0
     one = _fit_scale_with_known_noise(error, epistemic, beyond, aleatoric, weight), 1.0
@@ -62,6 +64,7 @@ def fit_epistemic_scale(
 
     def log_likelihood(c: float, k: float) -> float:
         std, far = (np.hypot(c * side, k * aleatoric) for side in (epistemic, beyond))
+        # The mean over terms, times the effective number of terms: their weights sum to 1.
         return -(weight @ (_log_width(std, far) + 0.5 * (error / std) ** 2)) / np.sum(weight**2)
 
     return both if log_likelihood(*both) - log_likelihood(*one) > _SIGNIFICANT else one
@@ -102,6 +105,7 @@ def _fit_scale_with_known_noise(
     """Fit c of the variance ``c**2 * epistemic**2 + aleatoric**2``."""
     low = _NEGLIGIBLE * _balance(epistemic, aleatoric)
     # From here on every row's variance is at least its squared error, and the loss grows.
+    # It is sqrt(error^2 - aleatoric^2), factorised against overflow and cancellation.
     enough = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
     high = (enough / epistemic).max()
     if high <= low:
@@ -130,9 +134,11 @@ def _fit_both_scales(
 
     def nll(log_ratio: float) -> float:
         own, far = std(log_ratio), std(log_ratio, beyond)
+        # The profile likelihood: the best k at this ratio is put in, and constants are left out.
         return weight @ _log_width(own, far) + np.log(root_mean_square(error / own, weight))
 
     balance = _balance(epistemic, aleatoric)
+    # From a negligible model's part to a negligible noise.
     found = minimise(nll, _log_grid(_NEGLIGIBLE * balance, balance / _NEGLIGIBLE))
     k = root_mean_square(error / std(found), weight)
     return float(k * np.exp(found)), k
@@ -180,8 +186,10 @@ def fit_readout(
     noise = np.zeros_like(errors) if aleatoric is None else _terms(weights, aleatoric)[1]
     if errors.any():
         losses = _readout_losses(errors, raws, others, noise, weight, readout)
+        # Scales at which a pair's likelihood is computed; without noise, the best one is known.
         n_scales = len(_PAIR_FACTORS) + 2 * _PAIR_HALVINGS if noise.any() else 1
         n_terms = len(l_mins) * len(l_maxs) * len(raws) * n_scales
+        # Every `step`-th value of both grids leaves n_terms / step^2 terms.
         step = 2 ** max(int(np.ceil(0.5 * np.log2(n_terms / _MOST_TERMS))), 0)
         l_min, l_max = _best_pair(losses, l_mins, l_maxs, step)
     else:
@@ -207,6 +215,7 @@ def _readout_losses(
     unit = max(abs(errors).max(), noise.max()) or 1.0  # squares neither overflow nor vanish
     squares = (errors / unit) ** 2, (noise / unit) ** 2
     loss = _losses_with_noise if noise.any() else _losses_without_noise
+    # Number of pairs in a chunk (n_pairs, n_terms).
     size = max(_CHUNK // len(raws), 1)
 
     def losses(lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
@@ -236,6 +245,7 @@ def _best_pair(
     least, i, j = best_of(*(np.unique([*range(0, len(g), step), len(g) - 1]) for g in grids))
     while step > 1:
         step //= 2
+        # Stay with one step as long as one of the eight neighbours is better.
         near, fell = step * np.array([-1, 0, 1]), True
         while fell:
             around = (np.clip(at + near, 0, len(g) - 1) for at, g in zip((i, j), grids))
@@ -260,17 +270,19 @@ def _losses_with_noise(
     weight: np.ndarray,
 ) -> np.ndarray:
     """Compute the least loss over c of each row of spreads (n_pairs, n_terms)."""
-    unit = ((square / near**2) @ weight)[:, None]  # c of Eq. 51, that without noise
+    unit = ((square / near**2) @ weight)[:, None]  # c**2 of Eq. 51, that without noise
     near, far = unit * near**2, unit * far**2
 
     def loss(factor: Factor) -> np.ndarray:  # (n_pairs,) or a number
         own, other = (np.reshape(factor**2, (-1, 1)) * side + noise_square for side in (near, far))
         return _log_width(np.sqrt(own), np.sqrt(other)) @ weight + 0.5 * (square / own) @ weight
 
+    # (n_scales, n_pairs), and the best scale of each pair.
     losses = np.stack([loss(factor) for factor in _PAIR_FACTORS])
     least, best = losses.min(axis=0), _PAIR_FACTORS[losses.argmin(axis=0)]
     step = _PAIR_FACTORS[1] / _PAIR_FACTORS[0]
     for _ in range(_PAIR_HALVINGS):
+        # Compare the points half a step to either side, in logarithms.
         step = np.sqrt(step)
         for factor in (best / step, best * step):
             found = loss(factor)

@@ -61,6 +61,7 @@ class GroupedDistribution(Continuous):
     def _gather(self, values: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
         """Put the records' values, whose rows are on `axis`, into the order of the rows."""
         together = np.concatenate(values, axis=axis)
+        # The argsort of a permutation is its inverse.
         return np.take(together, np.argsort(np.concatenate(self.rows)), axis=axis)
 
     @property

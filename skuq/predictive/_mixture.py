@@ -33,6 +33,7 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
     """Compute the factor that changes the divisor of a variance of K means from K to K - ddof."""
     if not ddof:
         return 1.0
+    # The effective number of members, K if their weights are equal.
     effective = float(1 / np.sum(weights**2))
     return effective / (effective - 1) if len(weights) > 1 else 0.0
 
@@ -288,6 +289,7 @@ class Mixture(Continuous):
         therefore a function of the input, and rows depend on each other as the member predicts.
         """
         rng = np.random.default_rng(rng)
+        # One member and one z (n_samples, 1[, m]) for all rows of a draw.
         member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
         z = rng.standard_normal((n_samples, 1, *self._shape[1:]))
         draws = np.empty((n_samples, *self._shape))

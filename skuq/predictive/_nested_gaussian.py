@@ -91,6 +91,7 @@ class NestedGaussianMixture(Mixture):
                 f"is {probabilities.min()}; the sums lie between {sums.min()} and {sums.max()}."
             )
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
+        # The check allows 1e-6, but cdf and density should be exact.
         values = loc, scale, probabilities / sums[:, None], weights
         for name, value in zip((*names, "weights"), values):
             object.__setattr__(self, name, value)
@@ -110,6 +111,7 @@ class NestedGaussianMixture(Mixture):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compute members' means and variances from those of components, (K, J, n[, m])."""
         mean = (self.probabilities * means).sum(axis=1)
+        # Law of total variance over the components.
         distance = means - mean[:, None]
         return mean, (self.probabilities * (variances + distance**2)).sum(axis=1)
 
@@ -165,6 +167,7 @@ class NestedGaussianMixture(Mixture):
         """
         rng = np.random.default_rng(rng)
         member = rng.choice(len(self.weights), size=n_samples, p=self.weights)
+        # (n_samples, 1[, m]): all rows of a draw share them.
         uniform = rng.random((n_samples, 1, *self._shape[1:]))
         z = rng.standard_normal(uniform.shape)
         draws = np.empty((n_samples, *self._shape))

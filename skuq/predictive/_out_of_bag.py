@@ -46,10 +46,13 @@ def fit_out_of_bag_scale(
     factor, floor : float
         1 and 0 if there are fewer than 30 rows, or errors are not finite.
     """
+    # Rows that all members have trained on say nothing about new rows.
     used = unseen.any(axis=0)
     loc, scale, unseen = loc[:, used], scale[:, used], unseen[:, used]
+    # Equal weights (K, n, 1) of the members that have not trained on the row.
     share = (unseen / unseen.sum(axis=0))[..., None]
     squared_error = (y[used] - (share * loc).sum(axis=0)) ** 2
+    # The spread is that of all members: a single unseen member would have none.
     total = (share * scale**2).sum(axis=0) + loc.var(axis=0)
     return fit_scale(squared_error, total, weight[used])
 
@@ -76,17 +79,22 @@ def fit_scale(
     if n_used < _FEWEST_ROWS:
         return 1.0, 0.0
     squared_error, total = squared_error[used], total[used]
+    # Weights (n, 1) of the terms (n, m), which sum to 1 over all of them.
     rows = (weight[used] / weight[used].sum())[:, None] / total.shape[-1]
 
     def nll(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        # The parameters are log(a^2) and log(b^2): both variances stay positive.
         scaled, floor = np.exp(parameters[0]) * total, np.exp(parameters[1])
         variance = scaled + floor
+        # Twice the mean negative log likelihood of normals, without its constant.
         loss = (rows * (np.log(variance) + squared_error / variance)).sum()
         slope = rows * (1 / variance - squared_error / variance**2)
+        # The standard normal prior of log(a^2), on the same scale: log(a^2)^2 / n.
         prior = parameters[0] / n_used
         gradient = np.array([(slope * scaled).sum() + 2 * prior, slope.sum() * floor])
         return float(loss + prior * parameters[0]), gradient
 
+    # The loss can have several minima in the floor; the factor always starts at 1.
     fits = [
         optimize.minimize(nll, (0.0, floor), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
         for floor in _FLOORS
@@ -95,5 +103,7 @@ def fit_scale(
     if not np.isfinite(best.fun):
         return 1.0, 0.0
     factor, floor = np.exp(best.x)
+    # Average the fitted variance a^2 * total + b^2 with the predicted one, by numbers of rows.
+    # `factor` and `floor` still are squares.
     trust = n_used / (n_used + (_PRIOR_ROWS if prior_rows is None else prior_rows))
     return float(np.sqrt(1 + trust * (factor - 1))), float(np.sqrt(trust * floor))

@@ -42,6 +42,7 @@ class PiecewiseLinear:
         """Compute the derivative at values (n[, m]); the outer pieces extend beyond their knots."""
         x, y = (knots.reshape(len(knots), -1) for knots in (self.x, self.y))
         slopes = np.diff(y, axis=0) / np.diff(x, axis=0)  # (q - 1, 1 or m)
+        # Values beyond the knots belong to the first or the last piece.
         columns = [
             own[np.clip(np.searchsorted(knots, column) - 1, 0, len(own) - 1)]
             for own, knots, column in zip(slopes.T, x.T, values.reshape(len(values), -1).T)

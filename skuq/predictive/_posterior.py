@@ -106,6 +106,7 @@ class Posterior:
         X = np.asarray(X, dtype="float64")
         if X.ndim != 2:
             raise ValueError(f"X must have shape (n, n_features). Got {X.shape}.")
+        # Rows can be computed in chunks, since their draws do not depend on other rows.
         numbers = self.n_draws * math.prod(self.output_shape)
         step = max(1, _ENTRIES_PER_CHUNK // max(1, numbers))
         parts = [self._draws(X[start : start + step]) for start in range(0, max(1, len(X)), step)]

@@ -209,7 +209,9 @@ class QuantileMixture(Mixture):
         """
         total = np.zeros(y.shape)
         for weight, *own in zip(self.weights, first, last, lower, upper):
+            # A lower tail holds t_1 exp(-(v_1 - y) / scale) below y, at most t_1.
             below = np.exp(np.minimum(y - own[0], 0) / own[2])
+            # An upper tail holds (1 - t_q) (1 - exp(-(y - v_q) / scale)) between its knot and y.
             above = -np.expm1(np.minimum(own[1] - y, 0) / own[3])
             total = total + weight * (self.levels[0] * below + (1 - self.levels[-1]) * above)
         return total

@@ -19,8 +19,8 @@ LEVELS = np.concatenate([_TAIL, np.arange(2, 19) / 20, 1 - _TAIL[::-1]])
 NOMINAL = special.ndtri(LEVELS)  # scores of these levels while the calibration holds
 _LOWER, _MEDIAN, _UPPER = np.searchsorted(LEVELS, np.array([0.05, 0.5, 0.95]) - 1e-9)
 _DENSITY = np.exp(-0.5 * NOMINAL**2) / np.sqrt(2 * np.pi)
-# Within about this many rows the error of a level is halved. The density is bounded from below, as
-# steps beyond the 5 % levels would otherwise be larger than the changes to follow.
+# Within about this many rows the error of a level falls to 1/e. The density is bounded from
+# below, as steps beyond the 5 % levels would otherwise be larger than the changes to follow.
 MEMORIES = np.array([15.0, 40.0, 100.0, 250.0, 600.0, 1500.0])
 # Initial weights of the step sizes. Small steps weigh most, since most calibrations stay valid.
 _PRIOR = (np.sqrt(MEMORIES) / np.sqrt(MEMORIES).sum())[:, None]
@@ -144,9 +144,11 @@ class QuantileTracker:
         judged by their quantiles before the update.
         """
         losses = np.stack([self._losses(own, k) for k, own in enumerate(scores.T)], axis=1)
+        # Excess over the weighted mean, in units of the spread: the rate below needs no units.
         losses -= (self.weights * losses).sum(axis=0)
         losses /= _spread(self.positions[_UNIT_MEMORY])
         k, n = len(MEMORIES), len(scores)
+        # Discounted, so that the rate rises again once the step sizes differ less.
         energy = (1 - 1 / _HORIZON) ** n * self.energy + (self.weights * losses**2).sum(axis=0)
         # Learning rate of the weights: Gibbs and Candès (2024), section 3.
         rate = np.sqrt((np.log(2 * k * _HORIZON) + 1) / (energy + 1.0))
@@ -154,6 +156,8 @@ class QuantileTracker:
         positions = self.positions
         for start in range(0, n, _STEP_ROWS):
             block = scores[start : start + _STEP_ROWS, None, None]  # (b, 1, 1, m)
+            # p times the rows of the block, minus those below the quantile: minus the gradient of
+            # the block's pinball losses.
             push = LEVELS[:, None] * len(block) - (block < positions).sum(axis=0)  # (k, q, m)
             unit = _spread(positions[_UNIT_MEMORY])  # (m,)
             positions = positions + unit * _STEPS[..., None] * push

@@ -150,6 +150,7 @@ class TransformedMixture(Mixture):
 
     def scaled(self, factor: Factor) -> TransformedMixture:
         mean = self.mean
+        # mean + factor * (y - mean) is again a shift and a factor of the same inner mixture.
         stretched = TransformedMixture(
             self.inner,
             self.transform,

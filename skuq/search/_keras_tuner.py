@@ -46,6 +46,9 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         P and S of the evolution; by default they depend on `max_trials`.
     kappa : float, default=0.001
         Exploration of the Bayesian optimiser: the weight of the standard deviation.
+    n_initial : int, default=10
+        Number of trials with a score, at least 1, before the Bayesian optimiser replaces random
+        configurations.
     seed : int or None, default=None
         Seed of the proposals; None draws one.
     **kwargs : dict
@@ -75,6 +78,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         population_size: int | None = None,
         sample_size: int | None = None,
         kappa: float = 0.001,
+        n_initial: int = 10,
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -88,6 +92,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         self.population_size = population_size
         self.sample_size = sample_size
         self.kappa = kappa
+        self.n_initial = n_initial
         self._entropy = draw_entropy(seed)
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
@@ -105,6 +110,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
             population_size=self.population_size,
             sample_size=self.sample_size,
             kappa=self.kappa,
+            n_initial=self.n_initial,
         )
         sign = -1 if self.objective.direction == "max" else 1
         history = [

@@ -19,7 +19,7 @@ from skuq._registry import saved_as
 from skuq.networks import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.tables._rows import Rows
-from skuq.tables._scaling import NoScaling, Scaling, TargetScaling
+from skuq.tables._scaling import NoScaling, Scaling, TargetScaling, constant_scale
 
 # Smallest squared size of a function in a relative error, relative to the mean over functions.
 # Otherwise a very small function would dominate the loss.
@@ -191,6 +191,8 @@ class FunctionTargets:
         Standardise the values.
     by_column : bool, default=False
         Use a mean and a scale for each column.
+    narrow_constants : bool, default=True
+        Give values that are all equal the scale that `is_constant_` describes, and not 1.
 
     Attributes
     ----------
@@ -202,6 +204,9 @@ class FunctionTargets:
         Head that converts raw outputs to standardised values.
     mean_, scale_ : ndarray of shape (1, m), or (q, m) with `by_column`
         Mean and scale, fitted by `fit`: a value becomes ``(value - mean_) / scale_``.
+    is_constant_ : ndarray of bool, of that shape
+        Which of them belong to values that are all equal. Their scale is what float32 cannot tell
+        from the value, so that a constant is predicted as one.
     """
 
     shape: tuple[int, ...]
@@ -209,6 +214,7 @@ class FunctionTargets:
     head: OperatorHead
     mean_: np.ndarray
     scale_: np.ndarray
+    is_constant_: np.ndarray
 
     def __init__(
         self,
@@ -217,6 +223,7 @@ class FunctionTargets:
         *,
         standardize: bool = True,
         by_column: bool = False,
+        narrow_constants: bool = True,
     ) -> None:
         if loss == "nll" and output_map is not None:
             raise ValueError(
@@ -225,6 +232,7 @@ class FunctionTargets:
             )
         self.loss, self.output_map = loss, output_map
         self.standardize, self.by_column = standardize, by_column
+        self.narrow_constants = narrow_constants and standardize
 
     def validate(self, Y: Any, estimator: Any) -> np.ndarray:
         """Check that Y holds finite numbers (n,), (n, q) or (n, q, m)."""
@@ -255,21 +263,25 @@ class FunctionTargets:
         columns = values.reshape((n, q * m) if self.by_column else (n * q, m))
         shape = (q, m) if self.by_column else (1, m)
         scaling = TargetScaling(self.standardize).fit(columns)
-        mean, scale = scaling.mean_, scaling.scale_
+        is_constant = (columns == columns[0]).all(axis=0) & self.narrow_constants
+        unit = np.where(is_constant, constant_scale(columns[0]), 1.0)
+        mean, scale = scaling.mean_, scaling.scale_ * unit
         if self.standardize and self.output_map == "bounded":
             # Such networks only predict values in (0, 1): map the range, with a margin, to it.
             low, spread = columns.min(axis=0), np.ptp(columns, axis=0)
-            spread = np.where(spread > 0, spread, 1.0)
+            spread = np.where(spread > 0, spread, unit)
             mean, scale = low - _MARGIN * spread, (1 + 2 * _MARGIN) * spread
         self.mean_, self.scale_ = mean.reshape(shape), scale.reshape(shape)
+        self.is_constant_ = is_constant.reshape(shape)
         return self
 
     def take_scales(self, other: FunctionTargets, values: np.ndarray) -> None:
-        """Take the scales of an earlier fit, in place of learning those of values (n, q, m)."""
-        before, now = (
-            other.scale_.shape,
-            (values.shape[1] if self.by_column else 1, values.shape[2]),
-        )
+        """Take the scales of an earlier fit; values (n, q, m) are scaled anew where it knew none.
+
+        Those are the values that were all equal in the earlier fit.
+        """
+        self.fit(values)
+        before, now = other.scale_.shape, self.scale_.shape
         if before != now:
             raise ValueError(
                 f"`warm_start=True` goes on with a fit whose values have scales of shape {before}. "
@@ -282,7 +294,9 @@ class FunctionTargets:
                     f"`warm_start=True` keeps the scales of the previous fit, which had {name}="
                     f"{was!r}. Got {name}={is_now!r}. Set warm_start=False."
                 )
-        self.mean_, self.scale_ = other.mean_, other.scale_
+        self.is_constant_ = other.is_constant_ & self.is_constant_
+        self.mean_ = np.where(other.is_constant_, self.mean_, other.mean_)
+        self.scale_ = np.where(other.is_constant_, self.scale_, other.scale_)
 
     def transform(self, values: np.ndarray, mean: np.ndarray | None = None) -> np.ndarray:
         """Standardise values (n, q, m) to rows (n * q, m), around `mean_` or other means."""
@@ -304,7 +318,9 @@ class FunctionTargets:
         Eq. 2).
         """
         if self.is_relative:
-            size = np.mean((values / self.scale_) ** 2, axis=(1, 2))
+            # Constants, whose scale is tiny, are as large in all functions.
+            sizes = np.where(self.is_constant_, 1.0, values / self.scale_)
+            size = np.mean(sizes**2, axis=(1, 2))
             weight = weight / np.maximum(size, _LEAST_SHARE * (size.mean() or 1.0))
         return np.repeat(weight, values.shape[1])
 

@@ -78,8 +78,6 @@ def read_validation_rows(
     targets: Any,
     data: Any,
     name: str = "validation_data",
-    *,
-    required: bool = False,
 ) -> Rows:
     """Validate and encode separate validation rows given by the user.
 
@@ -92,13 +90,11 @@ def read_validation_rows(
     data : tuple (X, y) or (X, y, sample_weight)
     name : str
         Name of the argument, for error messages.
-    required : bool, default=False
-        Raise ValueError if no row has a positive weight.
 
     Returns
     -------
     Rows
-        The rows with positive weight.
+        The rows with positive weight, at least one.
     """
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise ValueError(
@@ -108,12 +104,12 @@ def read_validation_rows(
     X = inputs.encode(inputs.validate(X, estimator))
     values = targets.encode(y)
     X, _ = check_X_y(X, values, dtype="float64", multi_output=True)
-    rows = targets.weigh(
-        Rows(X, values, check_weights(weight[0] if weight else None, X, relative=True))
-    )
-    if required and not len(rows.used):
-        raise ValueError(f"`{name}` must have a row of positive weight. Got {len(rows.X)} rows.")
-    return rows.take(rows.used)
+    given = weight[0] if weight else None
+    if given is None or np.any(given):
+        rows = targets.weigh(Rows(X, values, check_weights(given, X, relative=True)))
+        if len(rows.used):
+            return rows.take(rows.used)
+    raise ValueError(f"`{name}` must have a row of positive weight. Got {len(X)} rows.")
 
 
 def warn_of_few_rows(

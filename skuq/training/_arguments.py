@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from skuq.networks._rebuild import own_classes
 from skuq.tables._training_data import TrainingData
 from skuq.training._job import TrainingJob
 from skuq.training._program_key import ProgramKey, padded_rows, table_rows
@@ -84,6 +85,7 @@ def program_key(
             recipe.dropout_schedule != "constant" and plan is not None and plan.n_dropouts > 0
         ),
         rate_factors=any(r.rate_factors_of_layers for r in recipes),
+        own_classes=own_classes(template.network),
     )
 
 
@@ -120,6 +122,7 @@ def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, 
     def per_member(name: str, dtype: str = "float32", none: int = 0) -> np.ndarray:
         """Join one field of all recipes; `none` stands for None."""
         values = [getattr(recipe, name) for recipe in job.recipes]
+        # None becomes a patience that no run exhausts, or a 0 that the program does not use.
         values = [none if value is None else min(value, _NEVER) for value in values]
         return np.asarray(job.join_members(values), dtype=dtype)
 
@@ -175,7 +178,9 @@ def schedules_of(
         functions["dropouts"] = recipe.dropout_factors
     schedules = {}
     for name, function in functions.items():
+        # Epochs and steps that only fill the program's shapes keep the factor 1.
         factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
+        # Steps count from the recipe's first epoch, so that schedules go on from call to call.
         now = function(done * n_steps, n_epochs * n_steps, recipe.epochs * n_steps)
         factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
         schedules[name] = factors

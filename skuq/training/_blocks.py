@@ -82,6 +82,7 @@ class Blocks:
             if self._is_single(members):
                 parts[members[0]] = block
                 continue
+            # Variables of a shared vector: cut it, and give each piece its own shape.
             lead = tuple(block.shape[:-1])
             ends = np.cumsum([self.sizes[k] for k in members])[:-1].tolist()
             pieces = ops.split(block, ends, axis=-1) if ends else [block]

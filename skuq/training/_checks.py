@@ -9,7 +9,7 @@ from skuq import backend
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._builders import refuse_model
 from skuq.networks._plan import make_plan
-from skuq.networks._rebuild import rebuild
+from skuq.networks._rebuild import check_rebuild
 
 
 def build_checked(
@@ -83,7 +83,7 @@ def _check(model: Any, input_shape: tuple[int, ...], n_raw: int, source: str) ->
     if make_plan(model.to_json()) is not None:
         return
     try:  # a member is stored as this configuration, and its model is rebuilt to predict
-        rebuild(model.to_json())
+        check_rebuild(model)
     except Exception as error:
         raise SearchSpaceError(
             f"{source} returned a model that cannot be rebuilt from its configuration "

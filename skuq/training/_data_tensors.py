@@ -33,6 +33,7 @@ def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> d
     if splits is None:
         return shared
     tensors = {"table": shared["table"]}
+    # Members train on rows of one table, but each has its own validation rows.
     rows = _joined(data.x, data.y, data.weight)
     valid = np.stack([rows[own] for _, own in splits])
     if valid.shape[-2]:

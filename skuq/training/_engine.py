@@ -108,7 +108,9 @@ class TrainingRun:
             return None
         states = to_host(self._carry["state"])
         n_members = len(self.job.seeds)
+        # The state of each member, whose prior networks differ.
         own = [[v[k] for v in states] for k in range(n_members)] if self.job.stacked else [states]
+        # The program's table is padded to `n_rows`, and so are the outputs for its rows.
         padding = [(0, self._key.n_rows - len(self.data.x)), (0, 0)]
         priors = []
         for state in own:
@@ -163,6 +165,7 @@ class TrainingRun:
             program = programs.get(key, functools.partial(self._compile, arguments))
             called = time.perf_counter()
             carry, rows = program(*arguments)
+            # Waits for the end of the call, so that its time can be taken.
             rows, stops = to_host((rows, carry["stopped"]))
             if n_calls or not key.jit:  # XLA compiles in its first call
                 seconds_per_epoch = (time.perf_counter() - called) / n

@@ -72,6 +72,7 @@ def _stacks(
     All members of a stack have equally many rows, so smaller folds are padded with the number of
     an additional row, whose weight is zero.
     """
+    # n is the number of the additional row, whose weight is 0.
     n, data = len(data.x), data.with_empty_row()
     largest = np.max([[len(rows) for rows in fold] for fold in folds], axis=0)
     splits = [
@@ -81,6 +82,7 @@ def _stacks(
         )
         for fold in folds
     ]
+    # Stacks of nearly equal sizes, as few as possible.
     parts = np.array_split(np.arange(len(seeds)), -(-len(seeds) // _LARGEST_STACK))
     return [
         (
@@ -124,6 +126,7 @@ def folded_member(
         center = loc.mean(axis=0, dtype="float64").astype("float32")
         variance = (noise**2 + loc.var(axis=0, dtype="float64")).astype("float32")
     if held_out is not None:
+        # One normal that stands for the mixture of all networks, as raw numbers.
         mixture = head.pooled(predict_members(networks, held_out, once=True))
         raw = np.concatenate([raw, mixture.astype("float32")])
     networks = [network.with_held_out(None) for network in networks]

@@ -226,6 +226,7 @@ class TrainingJob:
         if not self.stacked or isinstance(self.start, TrainingState):
             return [self]
         sizes = range(_SMALLEST_GROUP, n_members)
+        # The smallest size that divides the stack, or the whole stack.
         size = next((k for k in sizes if n_members % k == 0), n_members)
         parts = [slice(k, k + size) for k in range(0, n_members, size)]
         return [self._group(part, self.n_alike * len(parts)) for part in parts]

@@ -55,6 +55,7 @@ class KerasNetwork:
         ]
         raws, states, penalties = zip(*each)
         ops = backend.ops
+        # Each variable of the state becomes one of shape (n_members, *shape).
         stacked = [ops.stack(values) for values in zip(*states)]
         return ops.stack(raws), stacked, ops.stack(penalties)
 

@@ -112,8 +112,10 @@ class Losses:
 
         def body(start: Any, total: Any, penalty: Any) -> tuple[Any, Any, Any]:
             index = start + ops.arange(chunk, dtype="int32")
+            # Past the end, the last chunk repeats the last row, which does not count.
             rows = ops.take(valid, ops.minimum(index, key.n_valid - 1), axis=axis)
             part, penalty = losses(rows, index < n_valid)
+            # A loop's values must keep their shapes, and a penalty may be a plain 0.
             return start + chunk, total + part, penalty + ops.zeros(key.lead, "float32")
 
         zeros = ops.zeros(key.lead, "float32")
@@ -174,6 +176,7 @@ class Losses:
         # One forward pass for both: (.., batch_size + n_artificial, *input_shape).
         inputs = ops.concatenate([x, artificial], axis=len(key.lead))
         raw, _, _ = self.network.forward(partly, state, inputs, Run(tensors(key.jit)))
+        # (..) to (.., 1), so that they broadcast over rows.
         settings = {name: value[..., None] for name, value in scalars["settings"].items()}
         n_rows = x.shape[len(key.lead)]
         of_rows, of_artificial = ops.split(raw, [n_rows], axis=len(key.lead))

@@ -46,6 +46,7 @@ def make_member(
         state=state,
         history=dict(zip(("loss", "val_loss", "learning_rate"), history.T)),
         best_epoch=int(len(watched) - 1 if recipe.keep == "last" else np.nanargmin(watched)),
+        # Predictions are added below, as they need the record itself.
         held_out=None,
         seed=job.seeds[k],
         seconds=seconds,

@@ -116,6 +116,7 @@ def _adamax(
     m, u = slots
     m = m + (1 - _BETA_1) * (g - m)
     u = ops.maximum(beta_2 * u, ops.abs(g))
+    # Only m needs a bias correction: the maximum is not drawn towards its start.
     return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + epsilon), (m, u)
 
 
@@ -142,6 +143,8 @@ def _nadam(
     product = product * now
     m = m + (1 - _BETA_1) * (g - m)
     v = v + (1 - beta_2) * (ops.square(g) - v)
+    # With momenta b_t and their products P_t:
+    # m_hat = b_{t+1} m / (1 - P_{t+1}) + (1 - b_t) g / (1 - P_t).
     m_hat = (ahead / (1 - product * ahead)) * m + ((1 - now) / (1 - product)) * g
     v_hat = v * (1 / (1 - ops.power(beta_2, t)))
     return w - lr * m_hat / (ops.sqrt(v_hat) + epsilon), (m, v, product)

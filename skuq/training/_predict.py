@@ -20,7 +20,7 @@ from skuq import backend
 from skuq.backend import BoundedCache
 from skuq.catalog._records import Member
 from skuq.networks._plan import Run, make_plan, without_names
-from skuq.networks._rebuild import rebuild
+from skuq.networks._rebuild import own_classes, rebuild
 from skuq.training._keras_network import numbers_per_row
 
 _CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which fit into a core's cache
@@ -77,6 +77,7 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, once: bool) 
     plan = make_plan(member.network)
     if plan is None:
         return _predict_keras(member, x, once)
+    # Variables in float64 are kept for as long as the member lives.
     parts = _parts.get(member)
     if parts is None:
         weights = plan.split(np.asarray(member.weights, dtype="float64"))
@@ -101,12 +102,12 @@ def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
     dtype = "float32" if once else "float64"
     weights = np.asarray(member.weights, dtype=dtype)
     state = tuple(_cast(value, dtype) for value in member.state)
-    network = without_names(member.network)
+    key = without_names(member.network), own_classes(member.network)
     make = functools.partial(_keras_forward, member.network, dtype)
-    model, forward = _forwards.get((network, dtype), make)
+    model, forward = _forwards.get((*key, dtype), make)
     if not once:
         forward = _forwards.get(
-            (network, "compiled"),
+            (*key, "compiled"),
             lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
     # Keras keeps the outputs of all layers until the last one is computed.
@@ -121,6 +122,7 @@ def _predict_keras(member: Member, x: np.ndarray, once: bool) -> np.ndarray:
 def _keras_forward(network: str, dtype: str) -> tuple[Any, Callable[..., Any]]:
     """Rebuild a Keras model with this floating type, as a function of its flat weights."""
     ops = backend.ops
+    # Layers compute in the type that their configuration names.
     config = json.loads(network)
     if dtype != "float32":
         config = _with_dtype(config, "float32", dtype)

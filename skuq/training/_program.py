@@ -55,6 +55,7 @@ def start_carry(
         "step": np.int32(0),
         "noise_key": np.asarray(noise_key, dtype="uint32"),
         "learning_rate": np.asarray(learning_rate, dtype="float32"),
+        # Any finite loss is below the first bests, and NaN is never below.
         "plateau_best": full(np.inf, "float32"),
         "plateau_wait": full(0, "int32"),
         "stop_wait": full(0, "int32"),
@@ -142,6 +143,7 @@ class TrainingProgram:
         """
         key, batch = self.key, self.key.batch_size
         order = ops.take(plan["orders"], epoch, axis=0)  # (.., n_steps * batch_size)
+        # Factors of the steps of this epoch, (n_steps,) each.
         schedules = {
             name: ops.take(plan[name], epoch, axis=0)
             for name in ("rates", "decays", "dropouts")
@@ -229,6 +231,7 @@ class TrainingProgram:
         """Apply one step of the optimiser: return new weights and slots, block by block."""
         key, align = self.key, self._align
         rate = scalars["learning_rate"] * factors["rates"]
+        # As in Keras, the penalty is part of the loss and clipped with it; decoupled decay is not.
         if key.l2:
             gradient = [g + align(2.0 * scalars["l2"], w) * w for g, w in zip(gradient, weights)]
         if key.clip:  # g <- g * clip / max(|g|, clip), with the norm over all blocks of a member

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._head_protocol import Head
@@ -42,6 +43,7 @@ class ProgramKey:
     dropout_schedule: bool = False
     rate_factors: bool = False  # variables have factors of the learning rate
     epsilon: float = 1e-7
+    own_classes: tuple[Any, ...] = ()  # the user's classes that the network's JSON only names
 
     @property
     def lead(self) -> tuple[int, ...]:

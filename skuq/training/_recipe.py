@@ -315,8 +315,10 @@ def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
         return end + (1 - end) * 0.5 * (1 + np.cos(np.pi * t))
     if schedule == "exponential":
         return end**t
+    # 1 in the first half, then half a cosine.
     if schedule == "flat-cosine":
         return 0.5 * (1 + np.cos(np.pi * np.maximum(2 * t - 1, 0)))
+    # Four cycles from 0 to 1 and back, each twice as long as the one before.
     if schedule == "coslog4":
         return 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
     return np.ones_like(t)

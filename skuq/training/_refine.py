@@ -1,4 +1,4 @@
-"""Refine trained operator networks in double precision, to meet data without noise.
+"""Refine trained networks in double precision, to meet data without noise.
 
 First-order training leaves errors of about a thousandth of the targets' scale. Searches for an
 optimum need less. Second-order methods get there in a few steps, from weights that are nearly
@@ -12,14 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import linalg, optimize
 
 from skuq.catalog._records import Member
-from skuq.networks._operator import Derivatives
-from skuq.networks._plan import ARRAYS
+from skuq.networks._dense_layers import Derivatives, chain_derivatives, read_dense_layers
+from skuq.networks._plan import ARRAYS, make_plan
 from skuq.training._draws import predict_draws, variables_of
 
 MAX_DUAL_VALUES = 1500  # with more, systems of n equations take longer than first-order steps
@@ -31,9 +31,12 @@ _FIRST_DAMPING, _LEAST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e-10, 1e8
 _LEAST_GAIN = 0.02  # share of the squared error that a step must remove, or it was the last one
 _ROWS_AT_ONCE = 4096
 
+# Computes raw outputs and derivatives from weights (P,) at some of the rows.
+_DerivativesOfRows: TypeAlias = Callable[[np.ndarray, slice], Derivatives]
+
 
 def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Member:
-    """Minimise a network's weighted squared error from its present weights.
+    """Minimise an operator network's weighted squared error from its present weights.
 
     Up to `MAX_DUAL_VALUES` values, the Levenberg-Marquardt method in its dual form solves for the
     smallest change of the weights that meets all values. With more values it is L-BFGS.
@@ -56,23 +59,54 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     started = time.perf_counter()
     used = weight > 0
     x, y = x[used].astype("float64"), y[used].astype("float64")
-    root = np.repeat(np.sqrt(weight[used] / weight[used].mean()), y.shape[1])
     network, variables = variables_of(member)
     base: Any = network.network.base
     # What the frozen prior network adds to the base is a constant of every row.
-    targets = (y - predict_draws(member, x)[0] + base(ARRAYS, variables, x)[0]).ravel()
+    targets = y - predict_draws(member, x)[0] + base(ARRAYS, variables, x)[0]
 
-    def derivatives(flat: np.ndarray, rows: slice = slice(None)) -> Derivatives:
+    def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
         own: Derivatives = base.derivatives(network.split(flat), x[rows])
         return own
 
-    start = np.asarray(member.weights, dtype="float64")
-    if len(targets) <= MAX_DUAL_VALUES:
-        flat = levenberg_marquardt(derivatives, start, targets, root)
-    else:
-        flat = _lbfgs(derivatives, start, targets, root, y.shape[1])
+    flat = _minimise(derivatives, member.weights, targets, weight[used])
+    return _with_weights(member, flat, started)
+
+
+def refine_dense(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Member:
+    """Minimise the weighted squared error of a chain of dense layers, as `refine` does.
+
+    Parameters and the result are those of `refine`, but the member is a Keras model.
+    """
+    started = time.perf_counter()
+    used = weight > 0
+    x, y = x[used].astype("float64"), y[used].astype("float64")
+    layers = read_dense_layers(member.network)
+    plan: Any = make_plan(member.network)
+
+    def derivatives(flat: np.ndarray, rows: slice) -> Derivatives:
+        return chain_derivatives(layers, plan.split(flat), x[rows])
+
+    flat = _minimise(derivatives, member.weights, y, weight[used])
+    return _with_weights(member, flat, started)
+
+
+def _with_weights(member: Member, weights: np.ndarray, started: float) -> Member:
+    """Copy a member with other weights (P,), which have been worked on since `started`."""
     seconds = member.seconds + time.perf_counter() - started
-    return replace(member, weights=flat.astype("float32"), seconds=seconds)
+    return replace(member, weights=weights.astype("float32"), seconds=seconds)
+
+
+def _minimise(
+    derivatives: _DerivativesOfRows, start: Any, y: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """Minimise the squared error of targets y (N, n_raw) by the method for their number."""
+    start = np.asarray(start, dtype="float64")
+    # Roots of the rows' relative weights, (n,): residuals are multiplied by them.
+    root = np.repeat(np.sqrt(weight / weight.mean()), y.shape[1])
+    if y.size <= MAX_DUAL_VALUES:
+        every = slice(None)
+        return levenberg_marquardt(lambda flat: derivatives(flat, every), start, y.ravel(), root)
+    return _lbfgs(derivatives, start, y.ravel(), root, y.shape[1])
 
 
 def levenberg_marquardt(
@@ -93,11 +127,13 @@ def levenberg_marquardt(
     for _ in range(_MAX_DUAL_STEPS):
         if loss <= len(targets) * _TOLERANCE**2:
             break
+        # Kernel of the weighted values, diag(root) J J^T diag(root).
         gram = own.gram() * np.multiply.outer(root, root)
         unit = np.trace(gram) / len(gram)
         damping = _FIRST_DAMPING * unit if damping is None else max(damping, _LEAST_DAMPING * unit)
         while damping <= _LARGEST_DAMPING * unit:
             damped = gram + damping * np.eye(len(gram))
+            # The step is J^T diag(root) dual.
             dual = linalg.cho_solve(linalg.cho_factor(damped, lower=True), residual)
             tried = flat + own.back((root * dual)[None])[0]
             there = derivatives(tried)
@@ -113,13 +149,14 @@ def levenberg_marquardt(
         flat, own, residual, loss = tried, there, after, after @ after
         if gained < _LEAST_GAIN * (loss + gained):
             break
+        # Nielsen's rule: more trust in the linear model, the better it predicted the gain.
         damping *= max(1 / 3, 1 - (2 * gained / promised - 1) ** 3)
         growth = 2.0
     return flat
 
 
 def _lbfgs(
-    derivatives: Callable[..., Derivatives],
+    derivatives: _DerivativesOfRows,
     flat: np.ndarray,
     targets: np.ndarray,
     root: np.ndarray,
@@ -132,12 +169,15 @@ def _lbfgs(
         total, gradient = 0.0, np.zeros_like(flat)
         for start in range(0, n_rows, _ROWS_AT_ONCE):
             own = derivatives(flat, slice(start, start + _ROWS_AT_ONCE))
+            # A row has `n_raw` neighbouring values.
             values = slice(start * n_raw, (start + _ROWS_AT_ONCE) * n_raw)
             residual = root[values] * (targets[values] - own.raw.ravel())
             total += residual @ residual
+            # The gradient is -2 J^T diag(root) residual.
             gradient -= 2 * own.back((root[values] * residual)[None])[0]
         return total / len(targets), gradient / len(targets)
 
+    # With tolerances of 0 the search ends after its last step, or when no step gains.
     found = optimize.minimize(
         loss,
         flat,

@@ -37,6 +37,7 @@ class HostStreams:
         """
         shape = (key.epochs_per_call, len(self._shuffles), key.n_steps * key.batch_size)
         orders = np.zeros(shape, dtype="int32")
+        # Whole batches, as the program reads them.
         width = -(-n_train // key.batch_size) * key.batch_size
         for epoch in orders[:n_epochs]:
             for k, order in enumerate(epoch):

@@ -16,7 +16,7 @@ import numpy as np
 from skuq.backend import BoundedCache
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import Plan, make_plan, without_names
-from skuq.networks._rebuild import rebuild
+from skuq.networks._rebuild import own_classes, rebuild
 from skuq.training._drawing import DrawingNetwork
 from skuq.training._keras_network import MAX_PASS_ROWS
 from skuq.training._weights import draw_variables, holds_values
@@ -123,12 +123,13 @@ def template_of(network: str) -> Template:
             return Template(network, EpistemicNetwork.from_json(network))
         return Template(network, rebuild(network))
 
-    template: Template = _templates.get(network, make)
+    template: Template = _templates.get((network, own_classes(network)), make)
     return template
 
 
 def template_of_model(model: Any) -> Template:
     """Get the template of a model, and cache it for jobs with the same configuration."""
     network = model.to_json()
-    template: Template = _templates.get(network, lambda: Template(network, model))
+    key = network, own_classes(network)
+    template: Template = _templates.get(key, lambda: Template(network, model))
     return template

@@ -26,6 +26,7 @@ from skuq.catalog._records import (
 )
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._plan import make_plan
+from skuq.networks._rebuild import register_again, registered_in_main
 from skuq.networks._search_space import SearchSpace
 from skuq.tables._training_data import TrainingData
 from skuq.training._checks import build_checked
@@ -87,6 +88,16 @@ class MemberTrainer:
     needs_backend = True  # a worker process should import the backend first
     takes_budget = True
     _cancelled = False
+
+    def __getstate__(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        # Worker processes get the classes of a script or notebook by value, without running the
+        # decorators that have registered them.
+        return vars(self), registered_in_main()
+
+    def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        fields, registered = state
+        register_again(registered)
+        vars(self).update(fields)
 
     def cancel(self) -> None:
         """Let trainings that run in other threads end at their next slice."""
@@ -407,6 +418,7 @@ def _epoch_rates(member: Member | FoldedMember) -> list[float]:
     """
     rates = [network.history["learning_rate"] for network in member.networks]
     epochs = np.arange(1 + member.best_epoch)
+    # Plateaus multiply the rate, so that rates of folds are averaged in logarithms.
     logs = [np.log(np.take(own, epochs, mode="clip") / own[0]) for own in rates]
     factors: list[float] = np.exp(np.mean(logs, axis=0)).tolist()
     return factors

@@ -14,7 +14,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skuq import NEONRegressor, NOMURegressor, _archive
+from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor, _archive
 from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor, maximize_readout
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._fit import seeded
@@ -500,6 +500,21 @@ def test_rounded_proposals_climb_to_the_best_neighbour(recorder):
     optimizer = search([(0, 9)] * 4, "mean", integer=range(4), estimator=recorder, n_initial=1)
     optimizer.tell([0, 0, 0, 0], 0.0)
     assert optimizer.ask()[0, 0] == 9
+
+
+@pytest.mark.parametrize("value", [0.0, 7.0])
+@pytest.mark.parametrize("kind", ["nomu", "operator"])
+def test_searches_that_begin_with_equal_values_explore(kind, value):
+    """A constant is predicted with a tiny standard deviation, which still is largest far away."""
+    if kind == "nomu":
+        estimator, bounds = NOMURegressor(hidden_units=(32,), epochs=200, noise=0.0), SQUARE
+    else:
+        estimator, bounds = OperatorEnsembleRegressor(3, noise=0.0, steps=200), SQUARE
+    known = np.array([[-1.0, -1], [-1, -0.8], [-0.8, -1], [-0.9, -0.9]])
+    optimizer = search(bounds, estimator=estimator)
+    optimizer.tell(known, np.full(4, value))
+    point = optimizer.ask()
+    assert cdist(np.reshape(point, (1, 2)), known).min() > 0.5
 
 
 # NOMU's protocol

@@ -24,7 +24,8 @@ from skuq.backend import keras, ops
 from skuq.estimators import _neon_conditioned
 from skuq.estimators._neon_conditioned import _conditioned_directions
 from skuq.estimators._tangent_process import ExactProcess, SparseProcess
-from skuq.networks._operator import Derivatives, OperatorNetwork
+from skuq.networks._dense_layers import Derivatives
+from skuq.networks._operator import OperatorNetwork
 from skuq.networks._plan import ARRAYS
 
 layers = keras.layers

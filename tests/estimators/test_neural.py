@@ -405,6 +405,12 @@ def test_unknown_classes_in_validation_data_are_named(classes):
         clone(CLASSIFIERS[0]).fit(X, y, validation_data=(X[:2], ["dog", "ape"]))
 
 
+def test_validation_rows_have_some_weight(table):
+    X, y = table
+    with pytest.raises(ValueError, match="`validation_data` must have a row of positive weight"):
+        clone(REGRESSORS[0]).fit(X, y, validation_data=(X[:2], y[:2], [0, 0]))
+
+
 def test_progress_is_shown(table, capsys):
     clone(REGRESSORS[0]).set_params(verbose=1).fit(*table)
     assert "training: 30 of 30 epochs" in capsys.readouterr().err

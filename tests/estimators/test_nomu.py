@@ -33,7 +33,7 @@ from skuq.exceptions import SearchSpaceError, SmallValidationWarning
 from skuq.networks._plan import make_plan
 from skuq.predictive import TwoPieceNormal
 from skuq.tables import NoScaling, Scaling, split_rows
-from skuq.training import keras_model
+from skuq.training import _refine, keras_model
 
 # With numbers for all three there is one training, on all rows.
 NUMBERS = {"c": 1.0, "l_min": 0.001, "l_max": 2.0}
@@ -300,12 +300,36 @@ def test_c_of_few_rows_is_drawn_to_the_width_of_y(table):
     assert model.c_ == pytest.approx(expected, rel=0.02)  # 256 drawn inputs
 
 
-def test_rows_of_one_value_leave_a_wide_band(table):
-    """A constant y has no errors, and does not show that y is constant elsewhere."""
-    X, _ = table
-    model = steady().fit(X, np.full(12, 7.0))
-    between = np.random.default_rng(0).uniform(*model.box_.T, (4000, 2))
-    assert np.sqrt(np.mean(std_of(model, between) ** 2)) == pytest.approx(1, rel=0.2)
+@pytest.mark.parametrize("sizes", ["dual", "lbfgs"])
+def test_a_refined_mean_meets_its_rows(table, sizes, monkeypatch):
+    X, y = table
+    y = np.column_stack([y, X[:, 0] ** 2])
+    settings = {"noise": 0.0, "hidden_units": (64,), "l_min": 1e-4, "l_max": 2.0, "c": 1.0}
+    plain = steady(**settings).fit(X, y)
+    if sizes == "lbfgs":
+        monkeypatch.setattr(_refine, "MAX_DUAL_VALUES", 10)
+    refined = steady(refine=True, **settings).fit(X, y)
+    errors = ((model.predict(X) - y) / y.std(axis=0) for model in (plain, refined))
+    before, after = (np.sqrt(np.mean(error**2)) for error in errors)
+    assert before > 1e-2 and after < {"dual": 1e-5, "lbfgs": 0.1 * before}[sizes]
+    # r was trained on top of this f: the band closes at the rows, and is open elsewhere.
+    assert std_of(refined, X).mean() < 0.1 * std_of(refined, 1.5 * X).mean()
+
+
+@pytest.mark.parametrize(
+    "settings, name",
+    [
+        ({}, "noise=None"),
+        ({"noise": 0.1}, "noise=0.1"),
+        ({"noise": 0.0, "early_stopping": True}, "early_stopping=True"),
+        ({"noise": 0.0, "connect_gradient": True}, "connect_gradient=True"),
+        ({"noise": 0.0, "pretrained": LinearRegression()}, "`pretrained`"),
+        ({"noise": 0.0, "build_f": lambda shape, n: None}, "`build_f`"),
+    ],
+)
+def test_means_that_cannot_be_refined(table, settings, name):
+    with pytest.raises(ValueError, match=f"not possible with {name}\\."):
+        steady(refine=True, **settings).fit(*table)
 
 
 def test_many_rows_choose_by_the_likelihood(wave):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.linear_model import LinearRegression
 from tiers import slow_after
 
 from skuq import (
@@ -10,10 +11,16 @@ from skuq import (
     DeepEnsembleRegressor,
     HyperDeepEnsembleRegressor,
     MCDropoutRegressor,
+    NEONRegressor,
     NESRegressor,
+    NOMURegressor,
+    OperatorEnsembleRegressor,
 )
 from skuq.metrics import gaussian_nll_loss
+from skuq.tables import FunctionTargets
 
+OPERATOR = {"encoder_units": (4,), "latent": 4, "decoder_units": (4,), "steps": 5}
+OPERATOR["random_state"] = 0
 NETWORK = {"hidden_units": 4, "epochs": 3, "random_state": 0}
 ENSEMBLES = [
     DeepEnsembleRegressor(2, **NETWORK),
@@ -26,6 +33,10 @@ ENSEMBLES = [
     HyperDeepEnsembleRegressor(2, n_search=2, **NETWORK),
     NESRegressor(n_trials=3, n_members=2, epochs=3, random_state=0),
     AutoDEUQRegressor(n_trials=3, n_members=2, random_state=0),
+    NOMURegressor(hidden_units=(8,), epochs=10, random_state=0),
+    NEONRegressor(**OPERATOR),
+    NEONRegressor(epistemic="epinet", noise=0.0, **OPERATOR),
+    OperatorEnsembleRegressor(2, **OPERATOR),
 ]
 
 
@@ -40,3 +51,44 @@ def test_a_constant_is_a_constant(model):
     low, high = model.predict_interval(X).T
     assert (low <= high).all() and np.ptp([low, high]) < 1e-4
     assert np.isfinite(gaussian_nll_loss(y, *model.predict(X, return_std=True)))
+
+
+def test_a_constant_component_does_not_spoil_the_others():
+    """Values that all functions share at a query point are common: boundary conditions."""
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    Y = np.stack([np.full(40, 5.0), X[:, 0], X[:, 0] ** 2], axis=1)
+    settings = {**OPERATOR, "encoder_units": (16,), "latent": 16, "steps": 600, "noise": 0.0}
+    model = OperatorEnsembleRegressor(2, learning_rate=0.01, **settings).fit(X, Y)
+    mean, std = model.predict(X, return_std=True)
+    assert_allclose(mean[:, 0], 5, rtol=1e-5)
+    assert (std[:, 0] < 1e-4).all()
+    assert np.abs(mean - Y)[:, 1:].mean() < 0.3 and (std[:, 1:] > 1e-4).all()
+
+
+def test_relative_errors_do_not_see_the_scale_of_constants():
+    Y = np.stack([np.full(4, 5.0), np.array([1.0, 2, 3, 4])], axis=1)
+    weights = []
+    for narrow in (True, False):
+        targets = FunctionTargets(by_column=True, narrow_constants=narrow)
+        values = targets.fit_encoder(Y, None)
+        weights.append(targets.fit(values).pair_weights(values, np.ones(4)))
+    wide = np.array([25 + (value / Y[:, 1].std()) ** 2 for value in Y[:, 1]])
+    narrow = wide - 24  # a constant counts as 1 in place of its square
+    assert_allclose(weights[0].reshape(4, 2)[:, 0] * narrow, 2)
+    assert_allclose(weights[1].reshape(4, 2)[:, 0] * wide, 2)
+
+
+def test_a_warm_start_after_a_constant_learns_the_scale():
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    settings = {**OPERATOR, "steps": 400, "noise": 0.0, "warm_start": True}
+    model = OperatorEnsembleRegressor(2, **settings).fit(X, np.full(20, 7.0))
+    model.fit(X, X[:, 0])
+    assert np.abs(model.predict(X) - X[:, 0]).mean() < 0.3
+
+
+def test_a_given_model_that_varies_keeps_its_uncertainty():
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    given = LinearRegression().fit(X, X[:, 0])
+    settings = {"pretrained": given, "epistemic": "epinet", "noise": 0.0}
+    model = NEONRegressor(**settings, **OPERATOR).fit(X, np.zeros(20))
+    assert model.predict(X, return_std=True)[1].min() > 1e-4

@@ -8,8 +8,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import INPUTS, QUERIES, SMALL, VALUES, WAVE_SETTINGS, inputs, waves
 
+import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.estimators._operator import fit_widths
+from skuq.training import predict_draws
 
 KINDS = {
     "conditioned": (NEONRegressor, {"epistemic": "conditioned", "n_draws": 32}),
@@ -69,6 +71,18 @@ def test_each_component_may_have_its_own_noise(kind):
     model = small(kind, noise=[0.1, 2.0]).fit(INPUTS, Y)
     assert_allclose(model.predict_uncertainty(INPUTS).aleatoric, np.broadcast_to([0.1, 2], Y.shape))
     assert_allclose(model.noise_std_, [0.1, 2.0])
+
+
+def test_each_member_predicts_once(monkeypatch):
+    model, calls = small("ensemble", noise=0.1).fit(INPUTS, VALUES), []
+
+    def counting(member, rows):
+        calls.append(member)
+        return predict_draws(member, rows)
+
+    monkeypatch.setattr(skuq.training, "predict_draws", counting)
+    model.predict(INPUTS, return_std=True)
+    assert len(calls) == 5
 
 
 def test_few_functions_teach_no_noise(kind):
@@ -185,7 +199,6 @@ def test_widths_are_those_of_errors_and_variances():
 
 
 def test_functions_left_out_are_each_left_out_once(monkeypatch):
-    import skuq.training
 
     caught, train_stack = [], skuq.training.train_stack
 

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.networks._operator import Derivatives
+from skuq.networks._dense_layers import Derivatives
 from skuq.training import _refine
 from skuq.training._refine import levenberg_marquardt
 

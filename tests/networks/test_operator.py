@@ -6,8 +6,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 
 from skuq.backend import keras, ops, tfd
+from skuq.networks._dense_layers import Dense
 from skuq.networks._epinet import EpiNet, EpistemicNetwork
-from skuq.networks._operator import Dense, OperatorNetwork, keras_base, tile_columns
+from skuq.networks._operator import OperatorNetwork, keras_base, tile_columns
 from skuq.networks._operator_head import OperatorHead
 from skuq.networks._plan import ARRAYS, tensors
 

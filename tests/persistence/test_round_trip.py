@@ -1,6 +1,8 @@
 """Every kind of estimator is saved and loaded, with the options that change its attributes."""
 
+import collections
 import dataclasses
+import datetime
 import functools
 import importlib.util
 import os
@@ -19,7 +21,12 @@ from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegres
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, PowerTransformer, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    PowerTransformer,
+    StandardScaler,
+)
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import Bunch
 from tiers import slow, slow_after
@@ -635,6 +642,17 @@ def test_what_skops_cannot_write_is_given_again():
     assert type(loads(dumps(model)).preprocess) is MissingPart
 
 
+def test_fitted_parts_that_skops_cannot_write_are_warned_of():
+    model = ensemble(**SMALL, preprocess=FunctionTransformer(lambda X: 2 * X)).fit(X, Y)
+    name = "fitted__inputs__preprocessor"
+    with pytest.warns(UserWarning, match=rf"preprocessor is not saved, .*parts={{'{name}': \.\.\."):
+        data = dumps(model)
+    with pytest.raises(MissingPartError, match=name):
+        loads(data).predict(X)
+    loaded = loads(data, parts={name: model.fitted_.inputs.preprocessor})
+    assert_equal_predictions(loaded, model, X)
+
+
 def test_trees_are_for_those_who_trust_them():
     pool = [("bayes", GaussianNB()), ("tree", DecisionTreeClassifier(max_depth=2))]
     model = skuq.HQEnsembleSelector(pool, cv=2).fit(X, LABELS)
@@ -685,9 +703,28 @@ def test_names_of_attributes_are_strings():
     bunch[3] = 2
     with pytest.raises(UnsavableError, match="hidden_units has attributes whose names"):
         dumps(skuq.DeepEnsembleRegressor(hidden_units=bunch))
-    frame = pd.DataFrame({"a": pd.Categorical(["x"])})
-    with pytest.raises(UnsavableError, match="hidden_units has a column 'a' of category"):
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pd.DataFrame({"a": pd.Categorical(["x"])}), "a column 'a' of category"),
+        (pd.DataFrame({"a": pd.array([1, 2], "Int64")}), "a column 'a' of Int64"),
+        (pd.DataFrame({"a": pd.arrays.SparseArray([0.0, 1.0])}), "a column 'a' of Sparse"),
+        (pd.DataFrame({"a": [1]}, index=pd.date_range("2020", periods=1)), "a DatetimeIndex of"),
+        (pd.DataFrame({"a": [1]}, index=pd.Index([1], dtype="Int8")), "an? Index of Int8"),
+        (pd.DataFrame({("a", "b"): [1]}), "a MultiIndex of object"),
+    ],
+)
+def test_frames_that_would_come_back_changed_are_refused(frame, message):
+    with pytest.raises(UnsavableError, match=f"hidden_units has {message}"):
         dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))
+
+
+@pytest.mark.parametrize("data", [collections.OrderedDict(a=1), datetime.timedelta(1)])
+def test_data_of_the_standard_library_is_no_part_to_be_given_again(data):
+    with pytest.raises(UnsavableError, match=r"hidden_units is a (collections|datetime)\."):
+        dumps(skuq.DeepEnsembleRegressor(hidden_units=data))
 
 
 def test_frames_are_saved():
@@ -695,6 +732,10 @@ def test_frames_are_saved():
     frame["b"] = [True, False]
     loaded = loads(dumps(skuq.DeepEnsembleRegressor(hidden_units=frame))).hidden_units
     pd.testing.assert_frame_equal(loaded, frame)
+    frame.index.name, frame.columns.name = "row", "column"
+    for kept in (frame, frame[[]]):
+        loaded = loads(dumps(skuq.DeepEnsembleRegressor(hidden_units=kept))).hidden_units
+        pd.testing.assert_frame_equal(loaded, kept)
     teams = fitted("hq").teams_
     pd.testing.assert_frame_equal(loads(dumps(fitted("hq"))).teams_, teams)
 

@@ -90,6 +90,11 @@ def test_search_history_before_the_first_success_has_no_best():
     assert display.line_.get_xdata().tolist() == [1, 2]
 
 
+def test_search_history_by_time_without_the_time_of_a_failed_trial():
+    display = SearchHistoryDisplay([2.0, np.nan, 1.0], seconds=[3.0, np.nan, 4.0]).plot(by="time")
+    assert display.line_.get_xdata().tolist() == [3, 3, 7]
+
+
 def test_parallel_coordinates_put_values_where_they_belong():
     frame = pd.DataFrame(
         {
@@ -146,6 +151,30 @@ def test_parallel_coordinates_call_nothing_important_that_is_chance():
     assert display.decisions_ == [f"d{k}" for k in range(8)]
 
 
+def test_few_trials_of_many_decisions_are_drawn_without_importances():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.random((5, 12)), columns=[f"d{k}" for k in range(12)])
+    display = CatalogDisplay.from_catalog(frame.assign(status="completed", score=rng.random(5)))
+    assert display.decisions_ == [f"d{k}" for k in range(8)] and display.importances is None
+
+
+def test_missing_decisions_leave_gaps():
+    frame = pd.DataFrame(
+        {
+            "status": "completed",
+            "score": [3.0, 2.0, 1.0],
+            "units": [16, np.nan, 32],
+            "norm": ["layer", None, "batch"],
+            "none": np.nan,
+        }
+    )
+    display = CatalogDisplay.from_catalog(frame)
+    assert display.decisions_ == ["units", "norm"]
+    heights = [path.vertices[:, 1] for path in display.lines_.get_paths()]
+    assert_allclose(heights, [[0, 1], [np.nan, 0], [1, 0.5]])
+    display.figure_.canvas.draw()
+
+
 def test_members_far_apart_in_prediction_are_apart_in_the_picture():
     rng = np.random.default_rng(0)
     centres = np.repeat([0.0, 50.0], 10)[:, None]
@@ -158,6 +187,15 @@ def test_members_far_apart_in_prediction_are_apart_in_the_picture():
     assert np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)) > 2 * spread
     faces = {colors.to_hex(scatter.get_facecolor()[0]) for scatter in display.scatters_}
     assert len(faces) == 2
+
+
+def test_groups_of_members_can_be_tuples_of_any_length():
+    predictions = np.random.default_rng(0).normal(size=(4, 9))
+    groups = [(16,), (16,), (16, 8), (16, 8)]
+    display = MemberDiversityDisplay.from_predictions(predictions, groups=groups)
+    assert [len(scatter.get_offsets()) for scatter in display.scatters_] == [2, 2]
+    texts = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert texts == ["(16,)", "(16, 8)"]
 
 
 def test_member_predictions_come_from_the_mixture():
@@ -265,6 +303,12 @@ def test_regret_of_the_mean_has_its_confidence_interval():
     assert display.ax_.get_ylabel() == "best value so far"
 
 
+def test_a_value_better_than_the_optimum_by_rounding_has_no_regret():
+    display = RegretDisplay.from_values({"a": [1.3, 0.3]}, optimum=0.1 + 0.2)
+    assert_allclose(display.curves["a"], [[1.0, 0.0]])
+    assert display.curves["a"].min() == 0
+
+
 def test_regret_of_one_seed_has_no_band():
     display = RegretDisplay.from_values({"a": [3.0, 1.0], "b": [2.0, 2.0, 1.5]})
     assert display.bands_ == [] and len(display.lines_) == 2
@@ -283,6 +327,11 @@ def test_regret_of_one_seed_has_no_band():
         (lambda c: SearchHistoryDisplay.from_catalog([1]), TypeError, "Catalog or its frame"),
         (lambda c: CatalogDisplay.from_catalog(pd.DataFrame()), ValueError, "lacks the columns"),
         (lambda c: CatalogDisplay.from_catalog(_catalog(), decisions=["x"]), ValueError, "unknown"),
+        (
+            lambda c: CatalogDisplay.from_catalog(Catalog([TrialRecord(0, score=1.0)])),
+            ValueError,
+            "no decisions",
+        ),
         (
             lambda c: CatalogDisplay.from_catalog(_catalog(9), kind="importance"),
             ValueError,

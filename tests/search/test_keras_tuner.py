@@ -84,6 +84,21 @@ def test_any_oracle_drives_our_search(make):
     assert sorted(sign * trial.score for trial in scored) == pytest.approx(expected)
 
 
+def test_the_oracle_proposes_at_random_until_it_has_n_initial_scores():
+    decisions = DenseSkipSpace(n_nodes=1).decisions()
+    rates = []
+    for n_initial in (3, 100):
+        oracle = AgEBOOracle(max_trials=6, strategy="bo-mixed", n_initial=n_initial, seed=1)
+        records = search(
+            inline(lambda c, seed: Score(c["learning_rate"])),
+            6,
+            OracleProposer(oracle, decisions),
+            entropy=1,
+        )
+        rates.append([record.configuration["learning_rate"] for record in records])
+    assert rates[0][:3] == rates[1][:3] and rates[0][3] != rates[1][3]
+
+
 def test_an_oracle_that_has_nothing_left_says_so():
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=2)
     decisions = DenseSkipSpace(n_nodes=1).decisions()

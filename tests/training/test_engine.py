@@ -11,6 +11,7 @@ from skuq.networks import DenseSkipSpace, GaussianHead
 from skuq.networks._plan import make_plan
 from skuq.training import MemberTrainer, Recipe, keras_model, predict_members, train_member
 from skuq.training._engine import programs
+from skuq.training._job import seed_words
 from skuq.training._program_key import padded_rows, table_rows
 from skuq.training._tiers import worth_xla
 from skuq.training._weights import draw_variables
@@ -320,6 +321,28 @@ class Own(keras.layers.Layer):
 
     def call(self, x):
         return keras.ops.matmul(x, self.w)
+
+
+def times(factor):
+    """A network with a layer of a class that each call defines again, under one name."""
+
+    @keras.saving.register_keras_serializable("skuq_tests")
+    class Times(keras.layers.Layer):
+        def call(self, x):
+            return factor * x
+
+    layers = [keras.Input((3,), name="x"), Times(name="t"), keras.layers.Dense(2, name="y")]
+    return keras.Sequential(layers, name="net")
+
+
+def test_a_class_that_is_defined_again_replaces_the_one_before():
+    for factor in (1.0, 0.0):
+        member = train_member(times(factor), GaussianHead(), Recipe(epochs=1), data(), 1)
+        (raw,) = predict_members([member], data().x, once=True)
+        first, _ = draw_variables(times(factor), seed_words(1).weights)
+        # Only a layer that passes something on moves the kernel, and tells rows apart.
+        assert np.array_equal(member.weights[:6], first[:6]) is (factor == 0)
+        assert (np.ptp(raw, axis=0) == 0).all() == (factor == 0)
 
 
 def test_what_cannot_be_redrawn_is_kept_with_a_warning():

@@ -1,5 +1,6 @@
 """Search spaces in Keras-Tuner's language, through building and training."""
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -133,6 +134,27 @@ class Unregistered(keras.layers.Layer):
         return 2 * x
 
 
+@keras.saving.register_keras_serializable("skuq_tests")
+class Forgetful(keras.layers.Layer):
+    """Loses its factor when it is rebuilt."""
+
+    def __init__(self, factor=1.0, **arguments):
+        super().__init__(**arguments)
+        self.factor = factor
+
+    def call(self, x):
+        return self.factor * x
+
+    def get_config(self):
+        return {"name": self.name}
+
+
+def adapted(shape, n_outputs):
+    normalization = keras.layers.Normalization()
+    normalization.adapt(np.arange(12.0).reshape(4, 3))
+    return keras.Sequential([keras.Input(shape), normalization, keras.layers.Dense(n_outputs)])
+
+
 def two_inputs(shape, n_outputs):
     a, b = keras.Input(shape), keras.Input(shape)
     return keras.Model([a, b], keras.layers.Dense(n_outputs)(a + b))
@@ -154,6 +176,13 @@ def two_inputs(shape, n_outputs):
             ),
             "cannot be rebuilt from its configuration",
         ),
+        (adapted, "copy computes other values.*Give a Normalization layer `mean` and `variance`"),
+        (
+            lambda shape, n: keras.Sequential(
+                [keras.Input(shape), Forgetful(3.0), keras.layers.Dense(n)]
+            ),
+            "copy computes other values, because some layer keeps more",
+        ),
         (
             lambda shape, n: keras.Sequential(
                 [keras.Input(shape), keras.layers.Dense(n, dtype="mixed_float16")]
@@ -170,6 +199,29 @@ def test_networks_that_cannot_be_members_are_refused_before_training(make, messa
     space = KerasTunerSpace(lambda hp, shape, n_outputs: make(shape, n_outputs))
     with pytest.raises(SearchSpaceError, match=message):
         MemberTrainer(space, data(), GaussianHead(), 2).build({})
+
+
+def test_normalisation_that_a_configuration_holds_is_taken():
+    def normalised(hp, shape, n_outputs):
+        layer = keras.layers.Normalization(mean=[1.0, 2.0, 3.0], variance=[4.0, 5.0, 6.0])
+        return keras.Sequential([keras.Input(shape), layer, keras.layers.Dense(n_outputs)])
+
+    MemberTrainer(KerasTunerSpace(normalised), data(), GaussianHead(), 2).build({})
+
+
+def test_registered_layers_of_a_script_go_with_the_trainer():
+    class Sine(keras.layers.Layer):
+        def call(self, x):
+            return keras.ops.sin(x)
+
+    def waves(hp, shape, n_outputs):
+        return keras.Sequential([keras.Input(shape), Sine(), keras.layers.Dense(n_outputs)])
+
+    Sine.__module__ = "__main__"  # is sent by value
+    keras.saving.register_keras_serializable("skuq_tests")(Sine)
+    sent = cloudpickle.dumps(MemberTrainer(KerasTunerSpace(waves), data(), GaussianHead(), 2))
+    del keras.saving.get_custom_objects()["skuq_tests>Sine"]  # as in a process that is new
+    assert cloudpickle.loads(sent).build({}).count_params() == 8
 
 
 def of_keras_tuner(hp):

@@ -1,0 +1,229 @@
+"""Dense layers as plain functions, and the derivatives of their outputs by all weights.
+
+Notation: N rows, P weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from skuq.networks._plan import ARRAYS, Namespace, make_plan
+
+_LOG_FACTOR = (1.0, 0.01)  # mean and standard deviation of a factor's logarithm at first
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A dense layer, optionally with random weight factorisation.
+
+    Parameters
+    ----------
+    n_inputs, n_units : int
+    activation : str
+    factorized : bool
+        The kernel is ``g * v`` with one factor g for each output; both are trained. This changes
+        the optimiser's steps, but not the functions that the layer can represent. At first log(g)
+        is normal with mean 1 and standard deviation 0.01, as in the code of NEON's authors.
+
+    References
+    ----------
+    S. Wang et al., "Random weight factorization improves the training of continuous neural
+    representations", 2022.
+    """
+
+    n_inputs: int
+    n_units: int
+    activation: str = "linear"
+    factorized: bool = False
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of kernel (or v), bias and, if there is one, g."""
+        shapes = [(self.n_inputs, self.n_units), (self.n_units,)]
+        return shapes + [(self.n_units,)] * self.factorized
+
+    def draw(self, rng) -> list[np.ndarray]:
+        """Draw first weights: Glorot's normal kernel, and biases of 0."""
+        spread = math.sqrt(2 / (self.n_inputs + self.n_units))
+        kernel, bias = rng.normal(0, spread, self.shapes[0]), np.zeros(self.n_units)
+        if not self.factorized:
+            return [kernel, bias]
+        g = np.exp(rng.normal(*_LOG_FACTOR, self.n_units))
+        # v = kernel / g, so that the product g v has Glorot's distribution.
+        return [kernel / g, bias, g]
+
+    def kernel(self, xp, weights):
+        """Compute the kernel (.., n_inputs, n_units)."""
+        return weights[0] * weights[2][..., None, :] if self.factorized else weights[0]
+
+    def __call__(self, space: Namespace, weights, x):
+        """Apply the layer: (.., N, n_inputs) to (.., N, n_units)."""
+        y = space.xp.matmul(x, self.kernel(space.xp, weights)) + weights[1][..., None, :]
+        return space.activation(self.activation)(y)
+
+
+@dataclass(frozen=True, eq=False)
+class Derivatives:
+    """Raw outputs of N rows, and their derivatives J (N n_raw, P) by all P weights.
+
+    J is kept in factors, which are far smaller. Its rows are in the order of ``raw.ravel()``.
+
+    Attributes
+    ----------
+    raw : ndarray of shape (N, n_raw)
+    blocks : tuple of (ndarray of shape (N, a), ndarray of shape (n_raw, N, b))
+        For each variable, in the network's order, two factors: row (n, c) of its columns of J is
+        the outer product of ``left[n]`` and ``right[c, n]``.
+    """
+
+    raw: np.ndarray
+    blocks: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights, P."""
+        return sum(left.shape[1] * right.shape[2] for left, right in self.blocks)
+
+    def rows(self, numbers: np.ndarray) -> Derivatives:
+        """Take the derivatives at some of the rows."""
+        blocks = tuple((left[numbers], right[:, numbers]) for left, right in self.blocks)
+        return Derivatives(self.raw[numbers], blocks)
+
+    def gram(self, other: Derivatives | None = None) -> np.ndarray:
+        """Compute the tangent kernel J J'^T (N n_raw, N' n_raw), by default of J with itself."""
+        other = self if other is None else other
+        (n, n_raw), n_others = self.raw.shape, len(other.raw)
+        total = np.zeros((n_raw, n, n_raw, n_others))
+        for (left, right), (left_2, right_2) in zip(self.blocks, other.blocks):
+            # The inner product of two outer products is the product of two inner products.
+            flat, flat_2 = right.reshape(n_raw * n, -1), right_2.reshape(n_raw * n_others, -1)
+            inner = (flat @ flat_2.T).reshape(total.shape)
+            inner *= (left @ left_2.T)[:, None, :]
+            total += inner
+        # From (c, n, c', n') to rows and columns in the order of ``raw.ravel()``.
+        return total.transpose(1, 0, 3, 2).reshape(n * n_raw, -1)
+
+    def diagonal(self) -> np.ndarray:
+        """Compute the diagonal (N n_raw,) of J J^T."""
+        parts = ((left**2).sum(axis=1) * (right**2).sum(axis=2) for left, right in self.blocks)
+        return np.sum(list(parts), axis=0).T.ravel()
+
+    def along(self, directions: np.ndarray) -> np.ndarray:
+        """Compute directions (S, P) times J^T: changes (S, N n_raw) of the raw outputs."""
+        changes, start = 0.0, 0
+        for left, right in self.blocks:
+            a, b = left.shape[1], right.shape[2]
+            # The changes of this variable, (S, a, b).
+            own = directions[:, start : start + a * b].reshape(-1, a, b)
+            start += a * b
+            changes = changes + np.einsum("snb,cnb->snc", left @ own, right, optimize=True)
+        return np.asarray(changes).reshape(len(directions), -1)
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """Compute values (S, N n_raw) times J: gradients (S, P)."""
+        weights = values.reshape(len(values), *self.raw.shape)
+        parts = [
+            (left.T @ np.einsum("snc,cnb->snb", weights, right, optimize=True)).reshape(
+                len(values), -1
+            )
+            for left, right in self.blocks
+        ]
+        return np.concatenate(parts, axis=1)
+
+
+def slope(space: Namespace, activation: str, x):
+    """Compute the derivative of an activation, by central differences in double precision."""
+    function, step = space.activation(activation), 1e-5
+    if space.xp is np:
+        return (function(x + step) - function(x - step)) / (2 * step)
+    # In single precision, differences over a step of 1e-5 would drown in rounding.
+    double = space.xp.cast(x, "float64")
+    difference = (function(double + step) - function(double - step)) / (2 * step)
+    return space.xp.cast(difference, x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class AppliedDense:
+    """A dense layer applied to its input, in NumPy.
+
+    Attributes
+    ----------
+    layer : Dense
+    weights : list of ndarray
+    value : ndarray of shape (N, n_inputs)
+    """
+
+    layer: Dense
+    weights: list[np.ndarray]
+    value: np.ndarray
+
+    @cached_property
+    def _before(self) -> np.ndarray:
+        """Input (N, n_units) of the activation."""
+        product: np.ndarray = self.value @ self.layer.kernel(np, self.weights)
+        return product + self.weights[1]
+
+    @property
+    def output(self) -> np.ndarray:
+        """Output (N, n_units)."""
+        output: np.ndarray = ARRAYS.activation(self.layer.activation)(self._before)
+        return output
+
+    def backward(self, d: np.ndarray) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        """Compute derivatives by the layer's input and by its weights.
+
+        Parameters
+        ----------
+        d : ndarray of shape (n_raw, N, n_units)
+            Derivatives of the network's raw outputs by the output of the layer.
+
+        Returns
+        -------
+        d : ndarray of shape (n_raw, N, n_inputs)
+        blocks : list
+            Of each variable, as in `Derivatives`, the last variable first.
+        """
+        layer, weights, value = self.layer, self.weights, self.value
+        if layer.activation != "linear":
+            d = d * slope(ARRAYS, layer.activation, self._before)
+        ones = np.ones((len(value), 1))
+        # Kernel: value times d, and times g if it is g v. Bias: 1 times d.
+        blocks = [(ones, d), (value, d * weights[2] if layer.factorized else d)]
+        if layer.factorized:
+            # g multiplies value @ v.
+            blocks.insert(0, (ones, (value @ weights[0]) * d))
+        return d @ layer.kernel(np, weights).T, blocks
+
+
+def read_dense_layers(network: str) -> tuple[Dense, ...]:
+    """Read the layers of a Keras model, given as JSON, that is a chain of Dense layers."""
+    plan: Any = make_plan(network)
+    shapes = [plan.weights[node.weights[0]].shape for node in plan.nodes]
+    return tuple(
+        Dense(n_inputs, n_units, node.operation.activation)
+        for (n_inputs, n_units), node in zip(shapes, plan.nodes)
+    )
+
+
+def chain_derivatives(
+    layers: Sequence[Dense], weights: Sequence[np.ndarray], x: np.ndarray
+) -> Derivatives:
+    """Compute the outputs of layers applied to x one after the other, and their derivatives."""
+    remaining, applied, value = iter(weights), [], x
+    for layer in layers:
+        applied.append(AppliedDense(layer, [next(remaining) for _ in layer.shapes], value))
+        value = applied[-1].output
+    # The derivatives of each raw output by all of them, for each row: (n_raw, N, n_raw).
+    d = np.repeat(np.eye(value.shape[1])[:, None, :], len(x), axis=1)
+    blocks: list[Any] = []
+    for part in reversed(applied):
+        d, own = part.backward(d)
+        blocks += own
+    # Blocks were collected from the last variable to the first.
+    return Derivatives(value, tuple(blocks[::-1]))
