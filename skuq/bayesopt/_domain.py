@@ -14,6 +14,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
+#: Points of a domain that is small enough to list.
+SMALL_DOMAIN = 4096
 _SLACK = 1e-9  # share of a side by which rounding may carry a point over the edge
 _MANY_POINTS = 2**62  # from here on a discrete domain counts as infinite
 

@@ -11,36 +11,14 @@ import numpy as np
 from sklearn.base import clone
 
 from skuq._seeds import generator, trial_seed
-from skuq.bayesopt._acquisition import Acquisition
-from skuq.bayesopt._constraints import Constraints
-from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._results import Results
+from skuq.bayesopt._settings import SearchSettings
 from skuq.bayesopt._surrogate import posterior_of
 from skuq.predictive import Posterior
 
 #: What a fit raises if it fails numerically: another seed may help.
 FIT_ERRORS = (FloatingPointError, np.linalg.LinAlgError)
 N_ATTEMPTS = 2  # seeds that are tried if a fit fails
-
-
-@dataclass(frozen=True, eq=False)
-class SearchSettings:
-    """Everything that decides a step besides results and pending points.
-
-    Parameters of `BayesianOptimizer` under their names; `domain` holds its bounds, `entropy` is
-    the seed of the whole search.
-    """
-
-    estimator: Any
-    domain: Domain
-    constraints: Constraints
-    acquisition: Acquisition
-    maximizer: str
-    n_restarts: int
-    n_draws: int
-    noisy: bool
-    reseed: bool
-    entropy: int
 
 
 @dataclass(frozen=True, eq=False)

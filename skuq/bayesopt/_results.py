@@ -90,6 +90,21 @@ class ResultLog:
         return np.array([output is not None for output in self.outputs], dtype=bool)
 
     @property
+    def n_usable(self) -> int:
+        """Number of evaluations that succeeded."""
+        return int(self.usable.sum())
+
+    @property
+    def n_failed(self) -> int:
+        """Number of evaluations that failed."""
+        return len(self) - self.n_usable
+
+    @property
+    def known_constraints(self) -> np.ndarray:
+        """Values of the constraints (n, J), NaN where the evaluation failed."""
+        return np.where(self.usable[:, None], self.constraints, np.nan)
+
+    @property
     def feasible(self) -> np.ndarray:
         """Tell which evaluations succeeded and satisfy all constraints: (n,)."""
         return self.usable & is_feasible(self.constraints)
@@ -213,8 +228,8 @@ class ResultLog:
         columns: dict = {f"x{j}": X[:, j] for j in range(X.shape[1])}
         columns["value"] = np.append(self.values, np.full(n_pending, np.nan))
         if len(self._rules):
-            limits = np.where(self.usable[:, None], self.constraints, np.nan)
-            limits = np.vstack([limits, np.full((n_pending, len(self._rules)), np.nan)])
+            missing = np.full((n_pending, len(self._rules)), np.nan)
+            limits = np.vstack([self.known_constraints, missing])
             columns |= {name: limits[:, j] for j, name in enumerate(self._rules.names)}
             columns["feasible"] = self.feasible.tolist() + [False] * n_pending
         columns["status"] = status

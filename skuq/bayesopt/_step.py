@@ -16,16 +16,19 @@ import numpy as np
 from skuq._seeds import generator
 from skuq._warnings import warn_user
 from skuq.bayesopt._constraints import MeritObjective, join_posteriors, merit_units, merits
-from skuq.bayesopt._fit import Fits, SearchSettings, Surrogates, derived_seed
+from skuq.bayesopt._domain import SMALL_DOMAIN
+from skuq.bayesopt._fit import Fits, Surrogates, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._milp import maximize_readout
+from skuq.bayesopt._records import StepRecord
 from skuq.bayesopt._results import Results
+from skuq.bayesopt._settings import SearchSettings
 
 # Distances in unit coordinates of D columns, in units of sqrt(D).
 _SAME_POINT = 1e-6  # points that are nearer count as one
 _MIN_GAP = 1e-3  # of a batch and of pending points; the maximiser tells no nearer ones apart
 _FAILURE_GAP = 0.05  # from proposals to failed points
-_SMALL_DOMAIN = 4096  # points of a domain that is searched exhaustively
+_LARGE_BATCH = 20  # points; for more there is a warning
 _N_CANDIDATES = 2000  # random points, of which the best replaces one that is not available
 _N_WIDTHS = 20_000  # points over which NOMU's paper averages the width of the bounds
 _ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # limits of drawn numbers, in total and in one call
@@ -122,6 +125,20 @@ class Step:
         draws = self.surrogates.posterior(self.domain.encode(X))
         return np.asarray(self._signed(draws), dtype="float64").mean(axis=0)
 
+    def check_batch(self, q: int) -> None:
+        """Raise ValueError if q points cannot be proposed at once; warn if they are many."""
+        n_draws = self.posterior.n_draws
+        if self.takes_batches and q > n_draws:
+            raise ValueError(
+                f"`q` must not be larger than the number of draws, {n_draws}: each draw counts for "
+                f"the point that is best in it, so that some points would count for none. Got {q}."
+            )
+        if q > _LARGE_BATCH:
+            warn_user(
+                f"q={q} points at once are hard to optimise jointly: above {_LARGE_BATCH} "
+                "consider several batches.",
+            )
+
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
         X = self.domain.sample(self._limit_n_points(_N_WIDTHS), self._rng("width"))
@@ -160,6 +177,18 @@ class Step:
             proposals[0],
             x=np.vstack([proposal.x for proposal in proposals]),
             seconds_fit=sum(proposal.seconds_fit for proposal in proposals),
+        )
+
+    def record_of(self, proposal: Proposal, seconds: float) -> StepRecord:
+        """Make the record of a proposal that took `seconds`, fits not included."""
+        return StepRecord(
+            self.results.n_told,
+            proposal.value,
+            proposal.beta,
+            proposal.n_doublings,
+            self.surrogates.seconds + proposal.seconds_fit,
+            seconds,
+            len(self.pending),
         )
 
     def _propose_at_once(self, q, beta, threshold) -> Proposal:
@@ -387,7 +416,7 @@ class Step:
     @property
     def _is_small(self):
         """Whether the domain can be searched exhaustively."""
-        return self.domain.n_points <= self._limit_n_points(_SMALL_DOMAIN)
+        return self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
 
     def _limit_n_points(self, n):
         """Limit a number of points to what the size of their draws allows."""

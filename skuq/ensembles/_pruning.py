@@ -218,23 +218,8 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     n_models = len(pool.wrong)
     max_size = rules.check_pool(n_models).largest(n_models)
     of_pool, focal = _count_errors(pool, rules, rng)
-    # The alpha filter works from small teams to large ones (Algorithm 3): teams of S + 1 models
-    # are only made of teams of S models that passed it.
-    rounds, alive = [], None
-    for size in range(2, max_size + 1):
-        teams = all_teams(n_models, size) if alive is None else extend_teams(alive, _MOST_SCORED)
-        if not len(teams):
-            break
-        scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
-        scored["q"] = _q(of_pool, rules, teams)
-        scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
-        scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal teams stay equal
-        pruned = _alpha(scored, rules)
-        scored["alpha"] = ~pruned
-        rounds.append(scored)
-        alive = teams[~pruned] if "alpha" in rules.filters else None
+    scored = _score_teams(pool, rules, of_pool, focal)
     # The other filters then see the teams of all sizes together.
-    scored = pd.concat(rounds, ignore_index=True)
     scored["kept"] = scored["alpha"]
     scored["reason"] = np.where(scored["alpha"], "", "alpha: among the least diverse of its size")
     thresholds = []
@@ -258,6 +243,29 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
         len(scored),
         tuple(thresholds),
     )
+
+
+def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCounts) -> pd.DataFrame:
+    """Score the teams of each size, and apply the alpha filter to them.
+
+    It works from small teams to large ones (Algorithm 3): teams of S + 1 models are only made of
+    teams of S models that passed it.
+    """
+    n_models = len(pool.wrong)
+    rounds, alive = [], None
+    for size in range(2, rules.largest(n_models) + 1):
+        teams = all_teams(n_models, size) if alive is None else extend_teams(alive, _MOST_SCORED)
+        if not len(teams):
+            break
+        scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
+        scored["q"] = _q(of_pool, rules, teams)
+        scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
+        scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal teams stay equal
+        pruned = _alpha(scored, rules)
+        scored["alpha"] = ~pruned
+        rounds.append(scored)
+        alive = teams[~pruned] if "alpha" in rules.filters else None
+    return pd.concat(rounds, ignore_index=True)
 
 
 def _count_errors(

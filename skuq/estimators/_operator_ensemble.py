@@ -10,12 +10,9 @@ from skuq._params import Interval
 from skuq._registry import saved_as
 from skuq._seeds import generator
 from skuq.estimators._network_estimator import find_completed
-from skuq.estimators._operator import (
-    OPERATOR_CONSTRAINTS,
-    OperatorRegressor,
-    fit_widths,
-)
+from skuq.estimators._operator import OPERATOR_CONSTRAINTS, OperatorRegressor
 from skuq.estimators._operator_training import N_FOLDS
+from skuq.estimators._operator_widths import fit_widths
 from skuq.fitted._operator import MemberDraws
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._plan import ARRAYS
@@ -259,8 +256,3 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         size = max(1, round(self.bootstrap * job.n_functions))
         chosen = generator(job.entropy, "bootstrap", k).permutation(job.n_functions)[:size]
         return np.isin(np.arange(job.n_functions), chosen)
-
-    @property
-    def members_(self):
-        """Trained networks as data."""
-        return list(self.fitted_.draws.members)

@@ -114,12 +114,12 @@ class OperatorTraining:
             report=report,
             **fields,
         )
-        if not self.refine:
-            return members
+        return self._refine(members, splits) if self.refine else members
+
+    def _refine(self, members, splits):
+        """Refine the members that converged, each on its training rows."""
+        rows = [slice(None)] * len(members) if splits is None else [used for used, _ in splits]
         data = self.data
-        rows: list = [slice(None)] * n_members
-        if splits is not None:
-            rows = [used for used, _ in splits]
         return [
             member
             if isinstance(member, FloatingPointError)

@@ -90,45 +90,18 @@ def fit_density_ratio(
     `CalibrationWarning` is given if the target and the calibration rows have too little in common.
     """
     X, X_target = (indexable(rows)[0] for rows in (X, X_target))
-    if classifier is None and len(np.shape(X)) != 2:
-        raise ValueError(
-            "`recalibrate` needs the argument `classifier`: its own takes tables only. Got X of "
-            f"shape {np.shape(X)}."
-        )
-    if classifier is not None and not hasattr(classifier, "predict_proba"):
-        raise TypeError(f"`classifier` must have predict_proba. {classifier!r} has none.")
-    n, n_target = _n_rows(X), _n_rows(X_target)
-    if min(n, n_target) < 2 * _N_FOLDS:
-        raise ValueError(
-            f"`recalibrate` needs {2 * _N_FOLDS} calibration rows and as many rows of the target. "
-            f"Got {n} and {n_target}."
-        )
+    _check_target(X, X_target, classifier)
     if classifier is None:
         classifier = make_pipeline(
             TablePreprocessor(max_categories=20), StandardScaler(), LogisticRegression()
         )
+    n, n_target = _n_rows(X), _n_rows(X_target)
     # Both samples in one table, the calibration rows first.
     rows, is_target = _concatenate_rows(X, X_target), np.repeat([0, 1], [n, n_target])
     # In units of the average row, so that weights leave the sizes of the samples as they are.
     weight = weight / weight.mean()
     weights = np.concatenate([weight, np.ones(n_target)])
-    weighted_fit = _weights_argument(classifier, weight)
-    rng = np.random.default_rng(0)
-    classifiers, log_odds = [], np.empty(n + n_target)
-    # Log odds are out-of-fold: a classifier separates its own training rows too well.
-    for train, test in StratifiedKFold(_N_FOLDS, shuffle=True, random_state=0).split(
-        is_target, is_target
-    ):
-        sides = [train[is_target[train] == side] for side in (0, 1)]
-        # At most 10 000 rows of each sample train a classifier.
-        used = np.concatenate([rng.permutation(side)[:_MOST_ROWS] for side in sides])
-        given = dict.fromkeys(weighted_fit, weights[used])
-        model = clone(classifier).fit(safe_indexing(rows, used), is_target[used], **given)
-        log_odds[test] = _log_odds(model, safe_indexing(rows, test))
-        classifiers.append(model)
-    # Bayes' rule: the density ratio is the classifier's odds times the ratio of the sample sizes
-    # that it was trained with, nearly equal in all folds.
-    odds = float(weights[used] @ (is_target[used] == 0) / np.sum(is_target[used] == 1))
+    classifiers, log_odds, odds = _cross_fit(classifier, rows, is_target, weights)
     ratio = odds * np.exp(log_odds)
     # Ratios are bounded, since few huge ones would leave few effective rows.
     largest = float(np.clip(np.sqrt(n), *_RATIO_BOUNDS))
@@ -148,6 +121,51 @@ def fit_density_ratio(
             CalibrationWarning,
         )
     return found, factor
+
+
+def _check_target(X: Any, X_target: Any, classifier: Any) -> None:
+    """Raise an error if the classifier or the numbers of rows cannot be used."""
+    if classifier is None and len(np.shape(X)) != 2:
+        raise ValueError(
+            "`recalibrate` needs the argument `classifier`: its own takes tables only. Got X of "
+            f"shape {np.shape(X)}."
+        )
+    if classifier is not None and not hasattr(classifier, "predict_proba"):
+        raise TypeError(f"`classifier` must have predict_proba. {classifier!r} has none.")
+    n, n_target = _n_rows(X), _n_rows(X_target)
+    if min(n, n_target) < 2 * _N_FOLDS:
+        raise ValueError(
+            f"`recalibrate` needs {2 * _N_FOLDS} calibration rows and as many rows of the target. "
+            f"Got {n} and {n_target}."
+        )
+
+
+def _cross_fit(
+    classifier: Any, rows: Any, is_target: np.ndarray, weights: np.ndarray
+) -> tuple[list[Any], np.ndarray, float]:
+    """Train a classifier without each fold.
+
+    Returns the classifiers, the log odds (n,) that they predict of the rows they have not seen,
+    and the odds of calibration rows to target rows in training.
+    """
+    weighted_fit = _weights_argument(classifier, weights)
+    rng = np.random.default_rng(0)
+    classifiers, log_odds = [], np.empty(len(is_target))
+    # Log odds are out-of-fold: a classifier separates its own training rows too well.
+    for train, test in StratifiedKFold(_N_FOLDS, shuffle=True, random_state=0).split(
+        is_target, is_target
+    ):
+        sides = [train[is_target[train] == side] for side in (0, 1)]
+        # At most 10 000 rows of each sample train a classifier.
+        used = np.concatenate([rng.permutation(side)[:_MOST_ROWS] for side in sides])
+        given = dict.fromkeys(weighted_fit, weights[used])
+        model = clone(classifier).fit(safe_indexing(rows, used), is_target[used], **given)
+        log_odds[test] = _log_odds(model, safe_indexing(rows, test))
+        classifiers.append(model)
+    # Bayes' rule: the density ratio is the classifier's odds times the ratio of the sample sizes
+    # that it was trained with, nearly equal in all folds.
+    odds = float(weights[used] @ (is_target[used] == 0) / np.sum(is_target[used] == 1))
+    return classifiers, log_odds, odds
 
 
 def _bounded_weights(

@@ -37,6 +37,9 @@ class GivenBase:
         Mean and scale of the model's last hidden layer, fitted by `fit`.
     """
 
+    mean_: Any
+    scale_: float
+
     def __init__(self, model: Any, inputs: FunctionInputs, n_components: int) -> None:
         self.model, self.inputs, self.n_components = model, inputs, n_components
         shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
@@ -52,13 +55,17 @@ class GivenBase:
 
     def fit(self, X: np.ndarray) -> GivenBase:
         """Learn the scale of the last hidden layer, at the query points of the inputs."""
-        self.mean_: Any = 0.0
-        self.scale_: float = 1.0
+        self.mean_, self.scale_ = 0.0, 1.0
         hidden = self._last_hidden(X, self.inputs.points())
         if hidden is not None:
             # Each column has a mean, but all share one scale: a single feature may hardly vary.
             self.mean_ = StandardScaler(with_std=False).fit(hidden).mean_
             self.scale_ = np.sqrt(np.var(hidden, axis=0).mean()) or 1.0
+        return self
+
+    def take_scales(self, other: GivenBase) -> GivenBase:
+        """Take the scale of an earlier fit, in place of learning that of the last hidden layer."""
+        self.mean_, self.scale_ = other.mean_, other.scale_
         return self
 
     def features(self, X: np.ndarray, query_points: Any = None) -> np.ndarray:

@@ -58,13 +58,13 @@ class Dense:
         # v = kernel / g, so that the product g v has Glorot's distribution.
         return [kernel / g, bias, g]
 
-    def kernel(self, xp, weights):
+    def kernel(self, weights):
         """Compute the kernel (.., n_inputs, n_units)."""
         return weights[0] * weights[2][..., None, :] if self.factorized else weights[0]
 
     def __call__(self, space: Namespace, weights, x):
         """Apply the layer: (.., N, n_inputs) to (.., N, n_units)."""
-        y = space.xp.matmul(x, self.kernel(space.xp, weights)) + weights[1][..., None, :]
+        y = space.xp.matmul(x, self.kernel(weights)) + weights[1][..., None, :]
         return space.activation(self.activation)(y)
 
 
@@ -166,7 +166,7 @@ class AppliedDense:
     @cached_property
     def _before(self) -> np.ndarray:
         """Input (N, n_units) of the activation."""
-        product: np.ndarray = self.value @ self.layer.kernel(np, self.weights)
+        product: np.ndarray = self.value @ self.layer.kernel(self.weights)
         return product + self.weights[1]
 
     @property
@@ -198,7 +198,7 @@ class AppliedDense:
         if layer.factorized:
             # g multiplies value @ v.
             blocks.insert(0, (ones, (value @ weights[0]) * d))
-        return d @ layer.kernel(np, weights).T, blocks
+        return d @ layer.kernel(weights).T, blocks
 
 
 def read_dense_layers(network: str) -> tuple[Dense, ...]:

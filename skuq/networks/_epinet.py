@@ -106,7 +106,7 @@ class EpiNet:
         parts = [[next(weights) for _ in layer.shapes] for layer in self._layers]
         # The first layer is a sum of a part of each row and a part of each index, so that
         # neither is multiplied again for every pair.
-        first, kernel = self._layers[0], self._layers[0].kernel(xp, parts[0])
+        first, kernel = self._layers[0], self._layers[0].kernel(parts[0])
         n = self.n_features
         # (.., 1, N, units) and (.., S, units), which broadcast to (.., S, N, units).
         of_rows = xp.matmul(features, kernel[..., :n, :])[..., None, :, :]
@@ -124,7 +124,7 @@ class EpiNet:
         value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
         # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
         last = self._layers[-1]
-        kernel, bias = last.kernel(xp, parts[-1]), parts[-1][1]
+        kernel, bias = last.kernel(parts[-1]), parts[-1][1]
         kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
         bias = self._of_index(xp, bias[..., None, :], index)
         return xp.matmul(value, kernel) + bias

@@ -130,17 +130,31 @@ class OperatorNetwork:
 
     def __call__(self, space: Namespace, weights, x):
         """Compute raw outputs (.., N, n_raw) and features (.., N, n_features) of rows [u, y]."""
-        xp, weights = space.xp, iter(weights)
-        u, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
+        xp = space.xp
+        raw, beta, hidden, _ = self._run(
+            xp, weights, x, lambda layer, own, value: layer(space, own, value)
+        )
+        # The EpiNet's features (section 2.4): beta, the last hidden layer, and y, repeated to the
+        # length of beta.
+        queries = tile_columns(xp, x[..., self.n_inputs :], self.latent)
+        return raw, xp.concatenate([beta, hidden, queries], axis=-1)
+
+    def _run(self, xp, weights, x, apply):
+        """Run the network on rows [u, y], where ``apply(layer, weights, value)`` runs a layer.
+
+        Returns raw outputs, the latent vector, the last hidden layer, and the phases of the
+        Fourier features (or None).
+        """
+        weights, phase = iter(weights), None
+        beta, y = x[..., : self.n_inputs], x[..., self.n_inputs :]
         encoder, decoder = self._layers
 
-        def apply(layer, value):
-            return layer(space, [next(weights) for _ in layer.shapes], value)
+        def run(layer, value):
+            return apply(layer, [next(weights) for _ in layer.shapes], value)
 
         # (.., N, latent) after the encoder
-        beta = u
         for layer in encoder:
-            beta = apply(layer, beta)
+            beta = run(layer, beta)
         # Fourier features of y, or y itself.
         if self._has_frequencies:
             phase = xp.matmul(y, next(weights))
@@ -151,11 +165,8 @@ class OperatorNetwork:
             if self.decoder == "split" or k == 0:
                 own = beta[..., k * self._chunk : (k + 1) * self._chunk]
                 value = xp.concatenate([value, own], axis=-1)
-            value = apply(layer, value)
-        # The EpiNet's features (section 2.4): beta, the last hidden layer, and y, repeated to the
-        # length of beta.
-        features = xp.concatenate([beta, value, tile_columns(xp, y, self.latent)], axis=-1)
-        return apply(decoder[-1], value), features
+            value = run(layer, value)
+        return run(decoder[-1], value), beta, value, phase
 
     def tangents(self, space: Namespace, weights, directions, x, n_queries: int = 1):
         """Compute raw outputs (N, n_raw), and their derivatives (S, N, n_raw) along directions.
@@ -173,7 +184,7 @@ class OperatorNetwork:
             change = [next(directions) for _ in layer.shapes]
             # Forward mode: with each value goes its derivative along the S directions.
             # For a kernel g v, the product rule gives dv g + v dg.
-            kernel, d_kernel = layer.kernel(xp, parts), change[0]
+            kernel, d_kernel = layer.kernel(parts), change[0]
             if layer.factorized:
                 d_kernel = change[0] * parts[2] + parts[0] * change[2][:, None, :]
             # (N, n_units), and its derivatives (S, N, n_units) below.
@@ -219,29 +230,13 @@ class OperatorNetwork:
         Without a member axis.
         """
         encoder, decoder = self._layers
-        weights, u, y = iter(weights), x[:, : self.n_inputs], x[:, self.n_inputs :]
         trace: list[AppliedDense] = []
 
-        def apply(layer, value):
-            trace.append(AppliedDense(layer, [next(weights) for _ in layer.shapes], value))
+        def apply(layer, own, value):
+            trace.append(AppliedDense(layer, own, value))
             return trace[-1].output
 
-        # Forwards, as in `__call__`.
-        beta = u
-        for layer in encoder:
-            beta = apply(layer, beta)
-        value = tile_columns(np, y, self._chunk)
-        if self._has_frequencies:
-            phase = y @ next(weights)
-            value = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
-        first_width = value.shape[1]
-        for k, layer in enumerate(decoder[:-1]):
-            if self.decoder == "split" or k == 0:
-                own = beta[:, k * self._chunk : (k + 1) * self._chunk]
-                value = np.concatenate([value, own], axis=1)
-            value = apply(layer, value)
-        raw = apply(decoder[-1], value)
-
+        raw, beta, _, phase = self._run(np, weights, x, apply)
         # Backwards: `d` (n_raw, N, width) is the derivative with respect to a layer's output.
         d = np.repeat(np.eye(self.n_raw)[:, None, :], len(x), axis=1)
         d_beta, blocks = np.zeros((self.n_raw, *beta.shape)), []
@@ -255,7 +250,7 @@ class OperatorNetwork:
                 d_beta[..., k * self._chunk : (k + 1) * self._chunk] += d[..., width:]
                 d = d[..., :width]
         if self._has_frequencies:
-            half = first_width // 2
+            y, half = x[:, self.n_inputs :], self._n_frequencies
             # The phases y @ frequencies entered as [cos, sin].
             blocks.append((y, -np.sin(phase) * d[..., :half] + np.cos(phase) * d[..., half:]))
         d = d_beta

@@ -141,23 +141,9 @@ def make_plan(network: str) -> Plan | None:
 def _read(model) -> Plan:
     """Make the plan of a parsed configuration, or raise NoPlan."""
     layers = model["config"]["layers"]
-    # wires[i]: positions of the layers that layer i reads.
-    if model["class_name"] == "Sequential":
-        wires = [[i - 1] if i else [] for i in range(len(layers))]
-        if layers[0]["class_name"] != "InputLayer":
-            raise NoPlan
-        output = len(layers) - 1
-    elif model["class_name"] == "Functional":
-        positions = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
-        wires = [_sources(layer, positions) for layer in layers]
-        outputs = model["config"]["output_layers"]
-        name = outputs[0] if isinstance(outputs[0], str) else _only(outputs)[0]
-        output = positions[name]
-    else:
-        raise NoPlan
+    wires, output = _wiring(model)
     if not model["config"].get("trainable", True):
         raise NoPlan
-
     reader = _Reader()
     values = {}  # position of a layer -> number of its value
     shapes: list = []  # shapes of the values, for one row
@@ -181,6 +167,21 @@ def _read(model) -> Plan:
         reader.n_dropouts,
         max([reader.width, *(math.prod(shape) for shape in shapes)]),
     )
+
+
+def _wiring(model):
+    """Find the positions of the layers that each layer reads, and that of the output layer."""
+    layers = model["config"]["layers"]
+    if model["class_name"] == "Sequential":
+        if layers[0]["class_name"] != "InputLayer":
+            raise NoPlan
+        return [[i - 1] if i else [] for i in range(len(layers))], len(layers) - 1
+    if model["class_name"] != "Functional":
+        raise NoPlan
+    positions = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
+    outputs = model["config"]["output_layers"]
+    name = outputs[0] if isinstance(outputs[0], str) else _only(outputs)[0]
+    return [_sources(layer, positions) for layer in layers], positions[name]
 
 
 def _sources(layer, positions):

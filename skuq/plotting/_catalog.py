@@ -195,18 +195,22 @@ class CatalogDisplay(Display):
             self._draw_importance(ax, bar_kwargs)
         return self
 
+    def _shown_decisions(self):
+        """Choose the decisions to draw as axes: all, or the most important ones in their order."""
+        names = list(self.configurations)
+        if self.importances is None:
+            return names
+        # The ranks of a forest that predicts nothing are chance: keep the first decisions.
+        ranked = names if _is_chance(self.r2) else self.importances.index
+        shown = set(ranked[:_MOST_AXES])
+        return [name for name in names if name in shown]
+
     def _draw_parallel(self, ax, given):
         """Draw the trials as parallel coordinates, at most eight decisions."""
         from matplotlib.collections import LineCollection
         from matplotlib.colors import Normalize
 
-        names = list(self.configurations)
-        if self.importances is not None:
-            # The ranks of a forest that predicts nothing are chance: keep the first decisions.
-            ranked = names if _is_chance(self.r2) else self.importances.index
-            shown = set(ranked[:_MOST_AXES])
-            names = [name for name in names if name in shown]
-        self.decisions_ = names
+        names = self.decisions_ = self._shown_decisions()
         axes = [Axis(self.configurations[name]) for name in names]
         scores = np.asarray(self.scores, dtype=float)
         worst_first = np.argsort(-scores, kind="stable")
