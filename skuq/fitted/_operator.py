@@ -6,6 +6,7 @@ the shape of the user's Y outside.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -233,12 +234,17 @@ class FittedOperator:
             function, arguments = OperatorDraws.of(self, index, points, shape)
             return Posterior(function, arguments, function.key(arguments), len(index), shape)
 
-        def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
-            loc, _ = self.values(X, arguments[0], query_points)
-            return loc.reshape(*loc.shape[:2], *shape)
-
-        return Posterior(through_predictions, (index,), None, len(index), shape)
+        predicted = functools.partial(_predicted_draws, self, query_points)
+        return Posterior(predicted, (index,), None, len(index), shape)
 
     def to_keras(self, epistemic_ddof: int = 0) -> Any:
         """Raise ValueError: functions at query points have no Keras model."""
         refuse_keras("operators predict functions at query points")
+
+
+def _predicted_draws(
+    fitted: FittedOperator, query_points: Any, xp: Any, arguments: Any, X: np.ndarray
+) -> np.ndarray:
+    """Predict the draws of the indices in `arguments`, in units of Y, (S, n[, q[, m]])."""
+    loc, _ = fitted.values(X, arguments[0], query_points)
+    return loc.reshape(*loc.shape[:2], *fitted.output_shape(query_points))

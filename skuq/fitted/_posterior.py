@@ -9,6 +9,7 @@ Notation: n rows, K members, T draws, m outputs (the last axis is absent where y
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -71,13 +72,18 @@ def _posterior_of_predictions(ensemble: Any, n_draws: int) -> Posterior:
     copies = getattr(ensemble.targets.head, "n_copies", 1)
     weights = np.repeat(ensemble.raw_weights, copies) / copies
     drawn = np.repeat(np.arange(len(weights)), _count_draws(weights, n_draws))
-
-    def function(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
-        inputs, targets = ensemble.inputs, ensemble.targets
-        raw = ensemble.raw(inputs.transform(inputs.encode_array(X)))
-        return targets.distribution(raw, ensemble.raw_weights).member_means[drawn]
-
+    function = functools.partial(_member_means, ensemble, drawn)  # unlike a closure, it pickles
     return Posterior(function, (), None, len(drawn), ensemble.targets.output_shape)
+
+
+def _member_means(
+    ensemble: Any, drawn: np.ndarray, xp: Any, arguments: Any, X: np.ndarray
+) -> np.ndarray:
+    """Predict with the members at positions `drawn` (T,), to (T, n[, m])."""
+    inputs, targets = ensemble.inputs, ensemble.targets
+    raw = ensemble.raw(inputs.transform(inputs.encode_array(X)))
+    means: np.ndarray = targets.distribution(raw, ensemble.raw_weights).member_means
+    return means[drawn]
 
 
 def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
@@ -96,12 +102,8 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
     output_shape = targets.output_shape
     # Without a plan, or with more than scaling before it, draws are for NumPy only.
     if network.given is not None or plans is None or not inputs.scales_only:
-
-        def through_predictions(xp: Any, arguments: Any, X: np.ndarray) -> np.ndarray:
-            distribution = fitted.distribution_of_encoded(inputs.encode_array(X))
-            return _predicted_draws(distribution, indices, output_shape)
-
-        return Posterior(through_predictions, (), None, n_draws, output_shape, joint=False)
+        predicted = functools.partial(_predicted_draws, fitted, indices)
+        return Posterior(predicted, (), None, n_draws, output_shape, joint=False)
 
     readout = fitted.readout
     function = _NomuDraws(tuple(plans), network.head, readout.kind, targets.is_1d)
@@ -192,9 +194,10 @@ def _ndtri(xp: Any, p: Any) -> Any:
 
 
 def _predicted_draws(
-    distribution: Any, indices: np.ndarray, output_shape: tuple[int, ...]
+    fitted: Any, indices: np.ndarray, xp: Any, arguments: Any, X: np.ndarray
 ) -> np.ndarray:
     """Compute draws (T, n[, m]) from the distribution that a NOMU model predicts."""
+    distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X))
     if hasattr(distribution, "mode"):
         spreads = [distribution.upper, distribution.lower]
     else:
@@ -202,7 +205,7 @@ def _predicted_draws(
     parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
     mean, *spreads = parts
     draws = _draws(np, mean, indices, *spreads)
-    return draws.reshape(*draws.shape[:2], *output_shape)
+    return draws.reshape(*draws.shape[:2], *fitted.targets.output_shape)
 
 
 def _count_draws(weights: np.ndarray, n_draws: int) -> np.ndarray:

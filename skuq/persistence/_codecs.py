@@ -84,6 +84,16 @@ def _labels(labels: list[Any]) -> pd.Index:
     return pd.Index(labels, tupleize_cols=False)  # tuples are labels, not levels
 
 
+def _encode_series(series: pd.Series, where: Any) -> State:
+    return {**_encode_frame(series.to_frame(0), where), "name": series.name}
+
+
+def _decode_series(state: State) -> pd.Series:
+    series = _decode_frame(state).iloc[:, 0]
+    series.name = state["name"]
+    return series
+
+
 def _encode_generator(generator: np.random.Generator, where: Any) -> State:
     return dict(generator.bit_generator.state)
 
@@ -168,6 +178,7 @@ _CODECS = (
     _Codec(
         "pandas.DataFrame", lambda value: type(value) is pd.DataFrame, _encode_frame, _decode_frame
     ),
+    _Codec("pandas.Series", lambda value: type(value) is pd.Series, _encode_series, _decode_series),
     _Codec(
         "pathlib.Path",
         lambda value: isinstance(value, Path),

@@ -11,6 +11,7 @@ from skuq.ensembles import architecture_diversity
 from skuq.metrics._checks import check_choice
 from skuq.plotting._axes import COLOURS, MARKERS, Display, legend, style
 from skuq.plotting._predictions import member_predictions
+from skuq.search import SearchResult
 
 _MOST_NUMBERS = 12  # members up to which distances are written into the matrix
 
@@ -194,7 +195,7 @@ class MemberDiversityDisplay(Display):
             if X is None:
                 raise ValueError('`kind="tsne"` needs `X` to predict.')
             names = _trials_of_networks(estimator)
-            # With `cv` each trial has one network for each fold.
+            # With `cv` a trial has one network for each fold, and more if it was repeated.
             several = names is not None and len(set(names)) < len(names)
             options = {"groups" if several else "names": names, **options}
             return cls.from_predictions(member_predictions(estimator, X), ax=ax, **options)
@@ -304,12 +305,9 @@ def _trials_of_networks(estimator):
     """Return the name of the trial that found each network, or None without trials."""
     if not hasattr(estimator, "catalog_"):
         return None
+    result = SearchResult(estimator.catalog_, estimator.refitted_, estimator.repeated_)
     trials = estimator.selection_.indices
-    counts = [
-        1 if k in estimator.refitted_ else len(estimator.catalog_.member(k).networks)
-        for k in trials
-    ]
-    return [f"trial {k}" for k in np.repeat(trials, counts)]
+    return [f"trial {k}" for k in trials for _ in result.networks(k)]
 
 
 def _architectures(estimator):

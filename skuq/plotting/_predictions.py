@@ -51,7 +51,7 @@ def member_predictions(estimator, X) -> np.ndarray:
     """Return the members' means or probabilities of shape (n_members, n_samples, ..)."""
     estimator, X = unwrap_estimator(estimator, X)
     distribution = getattr(estimator, "predict_distribution", lambda X: None)(X)
-    for name in ("loc", "proba"):
+    for name in ("member_means", "proba"):
         if hasattr(distribution, name):
             return getattr(distribution, name)
     raise TypeError(

@@ -252,4 +252,5 @@ def _tier(job: TrainingJob, template: Template, sizes: Sizes) -> bool:
         recipe.epochs * -(-sizes.n_train // recipe.batch_size),
         sum(map(math.prod, template.shapes)) * len(job.seeds),
         stops_early=recipe.early_stopping_patience is not None,
+        n_alike=job.n_alike,
     )

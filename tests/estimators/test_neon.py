@@ -645,6 +645,7 @@ def test_given_base_gives_draws_in_numpy_only():
     posterior = model.posterior_fn(64, random_state=0)
     assert posterior.key is None
     draws, (mean, std) = posterior(FURTHER), model.predict(FURTHER, return_std=True)
+    assert_array_equal(pickle.loads(pickle.dumps(posterior))(FURTHER), draws)
     assert draws.shape == (64, 3, 4)
     assert_allclose(draws.mean(axis=0), mean, atol=0.5 * std.max())
     own = model.fitted_.posterior_of(model.index_)(FURTHER)

@@ -294,6 +294,7 @@ def test_pretrained_gives_draws_in_numpy_only(table, elsewhere, bounds):
     posterior = model.posterior_fn(16, random_state=0)
     assert posterior.key is None and posterior.arguments == ()
     draws = posterior(elsewhere)
+    assert_array_equal(pickle.loads(pickle.dumps(posterior))(elsewhere), draws)
     if bounds == "symmetric":
         assert_allclose(draws.mean(axis=0), line.predict(elsewhere), atol=1e-12)
     distribution = model.predict_distribution(elsewhere)
@@ -306,6 +307,7 @@ def test_networks_without_a_plan_give_draws_in_numpy_only(table, elsewhere):
     posterior = model.posterior_fn()
     assert posterior.key is None and posterior.n_draws == 2
     assert_array_equal(posterior(elsewhere), model.predict_distribution(elsewhere).loc)
+    assert_array_equal(pickle.loads(pickle.dumps(posterior))(elsewhere), posterior(elsewhere))
     X, y = table
     frame = pd.DataFrame(X, columns=["a", "b"])
     named = clone(model).set_params(preprocess=None).fit(frame, y)
