@@ -1,5 +1,6 @@
 """Small things every test may use, and which tests the quick suite has."""
 
+import gc
 import os
 import re
 from pathlib import Path
@@ -24,6 +25,18 @@ def pytest_configure(config):
     threadpool_limits(1)
     asked = config.option.markexpr.replace("not slow", "")
     hypothesis.settings.load_profile("slow" if "slow" in asked else "quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Leave modules and tests, which stay until the end, out of all garbage collections."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 1000)  # the cache of programs collects now and then
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,16 +33,18 @@ POOL = [
 
 
 SEARCH = {"n_trials": 2, "epochs": 30, "search_space": TinySpace(), "random_state": 0}
+SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
 HYPER = {"n_search": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
 
 # One of each way to train, and what costs nothing.
 QUICK = [
-    skuq.DeepEnsembleRegressor(2, **NETWORK, random_state=0),
-    skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
-    skuq.NOMURegressor(**NETWORK, n_artificial=10, refit=False, random_state=0),
-    skuq.NEONRegressor(
-        **OPERATOR, epinet_units=8, prior_units=3, n_index=3, n_draws=8, random_state=0
+    skuq.DeepEnsembleRegressor(2, **SHORT),
+    # Of one architecture, so that trials share a program.
+    skuq.AutoDEUQClassifier(
+        n_members=2, **SEARCH, fixed_architecture={"units": 8, "activation": "tanh"}
     ),
+    skuq.NOMURegressor(**SHORT, n_artificial=10, refit=False),
+    skuq.NEONRegressor(**{**OPERATOR, "steps": 75, "n_index": 3, "n_draws": 8}, random_state=0),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2),
@@ -51,6 +53,7 @@ QUICK = [
 ]
 OTHERS = [
     skuq.AutoDEUQRegressor(n_members=2, **SEARCH),
+    skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
     skuq.AutoDEUQRegressor(**SEARCH, cv=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
     skuq.HyperDeepEnsembleRegressor(2, **HYPER),
@@ -73,12 +76,19 @@ def _expected(estimator):
     return EXPECTED_FAILURES if trains else {}
 
 
+def _run(estimator, check):
+    """Run a check, unless it is expected to fail, when its outcome says nothing."""
+    if reason := _expected(estimator).get(check.func.__name__):
+        pytest.xfail(reason)
+    check(estimator)
+
+
 @parametrize_with_checks(QUICK, expected_failed_checks=_expected)
 def test_sklearn_contract(estimator, check):
-    check(estimator)
+    _run(estimator, check)
 
 
 @pytest.mark.slow
 @parametrize_with_checks(OTHERS, expected_failed_checks=_expected)
 def test_sklearn_contract_of_the_others(estimator, check):
-    check(estimator)
+    _run(estimator, check)

@@ -27,6 +27,7 @@ SEARCH_CONSTRAINTS: dict = {
         callable,
         tuple,
         Hidden(HasMethods(["build"])),  # Keras-Tuner's HyperModel
+        Hidden(HasMethods(["run_trial"])),  # its tuners, which are told what to give instead
     ],
     "fixed_architecture": [dict, None],
     "fixed_hyperparameters": [dict, None],

@@ -23,10 +23,16 @@ def refuse_model(name: str, build: Any, arguments: str = "input_shape, n_outputs
 
 
 def unpack_hypermodel(given: Any) -> Any:
-    """Return the `build` of a Keras-Tuner `HyperModel`, and anything else as it is."""
+    """Return the `build` of a Keras-Tuner `HyperModel` or tuner, and anything else as it is."""
     keras_tuner = sys.modules.get("keras_tuner")
-    if keras_tuner is None or not isinstance(given, keras_tuner.HyperModel):
+    if keras_tuner is None:
         return given
+    if isinstance(given, keras_tuner.Tuner):
+        given = given.hypermodel
+    if not isinstance(given, keras_tuner.HyperModel):
+        return given
+    if type(given).build is keras_tuner.HyperModel.build:  # a tuner's wrapper of a function
+        return given.build
     # Use the method of the class, because Keras-Tuner wraps that of the object in a function of
     # any arguments.
     return types.MethodType(type(given).build, given)

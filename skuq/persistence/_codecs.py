@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from skuq._npy import checked_dtype
+from skuq._npy import check_dtype
 from skuq.exceptions import FileFormatError, UnsavableError
 
 State = dict[str, Any]
@@ -176,7 +176,7 @@ def _encode_dtype(value: Any, where: Any) -> State:
 
 def _decode_dtype(state: State) -> Any:
     text = state["dtype"]
-    dtype = np.dtype(object) if text == "|O" else checked_dtype(text, "a type")
+    dtype = np.dtype(object) if text == "|O" else check_dtype(text, "a type")
     return dtype.type if state["type"] else dtype
 
 

@@ -97,6 +97,7 @@ class MemberDiversityDisplay(Display):
         random_state : int, RandomState instance or None, default=0
             Seed of t-SNE.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -146,6 +147,7 @@ class MemberDiversityDisplay(Display):
         names : sequence of n_members, optional
             Names of the members; numbers by default.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **plot_options
             Passed to `plot`.
 
@@ -180,6 +182,7 @@ class MemberDiversityDisplay(Display):
         kind : {"tsne", "distance"}, default="tsne"
             The diagram to draw; see the class.
         ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
         **options
             Passed to `from_predictions` or `from_embeddings`.
 
@@ -210,7 +213,7 @@ class MemberDiversityDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            New ones by default.
+            Axes to draw on; by default new ones.
         kind : {"tsne", "distance"}, optional
             The diagram to draw. By default "tsne" if there are `coordinates`, else
             "distance".

@@ -128,6 +128,9 @@ class TrainingJob:
     jit : bool, optional
         Compile through XLA (True) or as a plain graph (False); by default the tier that is
         expected to finish first.
+    n_alike : int, default=1
+        Number of jobs that share this job's program, itself included. The default of `jit`
+        counts their steps, because the program is compiled only once.
 
     Raises
     ------
@@ -155,6 +158,7 @@ class TrainingJob:
     held_out: np.ndarray | None = None
     permutations: tuple[Callable[[int], Any], ...] | None = None
     jit: bool | None = None
+    n_alike: int = 1
 
     def __post_init__(self) -> None:
         seeds = tuple(self.seeds)
@@ -179,9 +183,10 @@ class TrainingJob:
     ) -> TrainingJob:
         """Make the job of a Keras model or of an `EpistemicNetwork`.
 
-        Values that are not drawn from a seed, such as those of frozen layers, become part of the
-        job's `start`. The model is kept as a template in this process, so that training need not
-        build it again. It is not changed, and its other weights are not used.
+        The job draws its first weights from the seeds. Those of the model are used only where no
+        seed determines them, as in frozen layers: then the drawn and the fixed weights together
+        are the job's `start`. The model is not changed; it is kept as a template in this process,
+        so that training need not build it again.
 
         Parameters
         ----------
@@ -192,8 +197,9 @@ class TrainingJob:
             Other fields of the job.
         """
         template = template_of_model(model)
-        if fields.get("start") is None and template.holds_values:
+        if fields.get("start") is None and template.has_fixed_values:
             fields["start"] = [draw_variables(model, seed_words(seed).weights) for seed in seeds]
+        # `__post_init__` makes tuples of recipes and seeds, one for each member.
         per_member: Any = recipes, seeds
         return cls(template.network, head, *per_member, **fields)
 
@@ -224,13 +230,14 @@ class TrainingJob:
         sizes = range(_SMALLEST_GROUP, n_members)
         # The smallest size that divides the stack, or the whole stack.
         size = next((k for k in sizes if n_members % k == 0), n_members)
-        return [self._group(slice(k, k + size)) for k in range(0, n_members, size)]
+        parts = [slice(k, k + size) for k in range(0, n_members, size)]
+        return [self._group(part, self.n_alike * len(parts)) for part in parts]
 
-    def _group(self, members: slice) -> TrainingJob:
+    def _group(self, members: slice, n_alike: int) -> TrainingJob:
         """Copy the job with some of its members."""
         fields = {name: getattr(self, name) for name in _MEMBER_FIELDS}
         taken = {name: value and value[members] for name, value in fields.items()}
-        return replace(self, **taken)
+        return replace(self, **taken, n_alike=n_alike)
 
     def _check(self) -> None:
         """Raise ValueError if the fields of the job contradict each other."""

@@ -17,24 +17,29 @@ import re
 _OWN_LAYER = re.compile(r'"registered_name": "skuq>')  # skuq's layers for tables
 _CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
 
-_COMPILE_SECONDS = 1.2
+_COMPILE_SECONDS = 1.2  # additional time to compile for XLA
 _SAVED_PER_STEP = 1.5e-4  # seconds
 _SAVED_PER_WEIGHT = 2e-9  # seconds a step
 # Seconds a step for each of skuq's layers for tables, which has many small operations: five
 # networks of nine such layers took 5 ms a step as a graph and 1.7 ms in XLA.
 _SAVED_PER_OWN_LAYER = 3.5e-4
 _SHARE_OF_EPOCHS = 0.6  # share of its epochs that a run with early stopping takes on average
+_RUNS_AT_ONCE = 2  # runs of one program that train at the same time, on the smallest usual machine
 
 
-def worth_xla(network: str, n_steps: int, n_weights: int, *, stops_early: bool) -> bool:
-    """Tell whether XLA's compilation pays for itself in a run of at most `n_steps` steps.
+def worth_xla(
+    network: str, n_steps: int, n_weights: int, *, stops_early: bool, n_alike: int = 1
+) -> bool:
+    """Tell whether XLA's compilation pays for itself in `n_alike` runs of at most `n_steps` steps.
 
-    The answer depends only on the configuration and not on measured times, because graph and XLA
-    round differently and runs must be reproducible. `n_weights` counts the weights of all members.
+    The answer depends only on the configuration and not on the machine or on measured times,
+    because graph and XLA round differently and runs must be reproducible. `n_weights` counts the
+    weights of all members of one run.
     """
     if _CONVOLUTION.search(network):
         return False
-    expected = n_steps * (_SHARE_OF_EPOCHS if stops_early else 1.0)
+    n_in_turn = -(-n_alike // _RUNS_AT_ONCE)
+    expected = n_in_turn * n_steps * (_SHARE_OF_EPOCHS if stops_early else 1.0)
     saved = _SAVED_PER_STEP + _SAVED_PER_WEIGHT * n_weights
     saved += _SAVED_PER_OWN_LAYER * len(_OWN_LAYER.findall(network))
     return expected * saved > _COMPILE_SECONDS

@@ -30,7 +30,7 @@ RECIPES = TabularSpace(np.zeros((9, 1)), losses=("crps", "nll")).known_recipes()
 
 @pytest.fixture(scope="module")
 def fitted(wave):
-    return AutoDEUQRegressor(**{**FAST, "n_trials": 9, "epochs": 15}).fit(*wave)
+    return AutoDEUQRegressor(**{**FAST, "n_trials": 7, "epochs": 15}).fit(*wave)
 
 
 @pytest.fixture(scope="module")
@@ -557,7 +557,7 @@ def test_a_leaderboard_needs_both_x_and_y(fitted, wave):
 
 @pytest.mark.parametrize("space", ["auto", "dense"])
 def test_a_deadline_ends_a_search_with_an_ensemble(wave, space):
-    model = AutoDEUQRegressor(max_time=2, search_space=space, random_state=0)
+    model = AutoDEUQRegressor(max_time=1, search_space=space, random_state=0)
     started = time.monotonic()
     model.fit(*wave)
     assert time.monotonic() - started < 20  # a busy machine compiles slowly

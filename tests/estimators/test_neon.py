@@ -665,6 +665,15 @@ def test_clone_keeps_what_is_given_if_it_is_frozen():
     assert_array_equal(kept.predict(FURTHER).ravel(), expected.ravel())
 
 
+def test_warm_start_keeps_the_scale_of_given_features():
+    given = operator_of_keras(1, 1, 1)
+    model = small(pretrained=given, warm_start=True).fit(INPUTS[:3], VALUES[:3])
+    first = model.fitted_.given
+    kept = model.fit(INPUTS, VALUES).fitted_.given
+    assert_array_equal(kept.mean_, first.mean_)
+    assert kept.scale_ == first.scale_
+
+
 # A base of one's own ----------------------------------------------------------------------
 
 

@@ -217,12 +217,12 @@ def test_weights_are_those_of_stacking_on_rows_held_out(classes, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "kinds"),
     slow_after(
-        4,
+        3,
         [
             ({"n_members": 1}, [0]),
-            ({"n_members": 4}, [0, 0, 1, 2]),
             ({"n_members": 2, "network_settings": {"embedding": "none"}}, [0, 0]),
             ({"n_members": 2, "n_copies": 2}, [0, 1]),
+            ({"n_members": 4}, [0, 0, 1, 2]),
             ({"n_members": 2}, [0, 1]),
             ({"n_members": 3}, [0, 1, 2]),
             ({"n_members": 2, "network_settings": {"embedding": "periodic"}}, [0, 0]),

@@ -326,6 +326,12 @@ def test_a_value_better_than_the_optimum_by_rounding_has_no_regret():
     assert display.curves["a"].min() == 0
 
 
+def test_regret_names_the_range_of_numbers_of_seeds():
+    values = {name: np.ones((n, 2)) for name, n in (("a", 3), ("b", 5), ("c", 9))}
+    title = RegretDisplay.from_values(values).ax_.get_legend().get_title().get_text()
+    assert title == "median of 3 to 9 seeds, band holds 50% of them"
+
+
 def test_regret_of_one_seed_has_no_band():
     display = RegretDisplay.from_values({"a": [3.0, 1.0], "b": [2.0, 2.0, 1.5]})
     assert display.bands_ == [] and len(display.lines_) == 2

@@ -129,6 +129,15 @@ def test_every_field_of_a_member_goes_with_it():
         assert group.head is job.head and group.stacked and group.jit is False
 
 
+@pytest.mark.parametrize(("n_members", "jit"), [(4, False), (8, False), (12, True)])
+def test_the_choice_of_xla_counts_the_groups_that_train_in_turn(data, n_members, jit):
+    """They share one program, which is compiled once. Two groups train at the same time."""
+    n_steps = -(-len(data.x) // RECIPE.batch_size)
+    recipe = replace(RECIPE, epochs=5000 // n_steps)  # XLA saves 0.75 s and takes 1.2 s to compile
+    groups = job_of(n_members, recipe, jit=None).groups()
+    assert {TrainingRun(group, data).jit for group in groups} == {jit}
+
+
 @pytest.mark.slow
 def test_a_paused_run_and_a_single_network_stay_whole(data):
     state = train_epochs(job_of(8), data, 2)

@@ -278,6 +278,14 @@ def test_a_model_is_not_a_builder(estimator):
         estimator.fit(X, X[:, 0])
 
 
+@pytest.mark.parametrize("model", [of_keras_tuner, Hyper()])
+def test_the_model_of_a_tuner_is_told_what_to_change(model, tmp_path):
+    tuner = keras_tuner.RandomSearch(model, "val_loss", directory=tmp_path)
+    X = np.zeros((20, 3))
+    with pytest.raises(SearchSpaceError, match=r"Got `\w+\(hp\)`"):
+        AutoDEUQRegressor(search_space=tuner).fit(X, X[:, 0])
+
+
 def test_a_tuner_is_told_of_its_oracle(tmp_path):
     tuner = keras_tuner.RandomSearch(of_keras_tuner, "val_loss", directory=tmp_path)
     X = np.zeros((20, 3))
