@@ -34,54 +34,79 @@ def encode(value: Any, where: Any) -> tuple[str, State] | None:
     return None
 
 
-# Types of columns that are stored as lists.
-_FRAME_DTYPES = ("object", "str", "string")
+# pandas' types of columns that are stored as lists, and as numbers with a mask.
+_LISTED = ("object", "str", "string")
+_MASKED = ("boolean", "Float32", "Float64") + tuple(
+    f"{kind}{bits}" for kind in ("Int", "UInt") for bits in (8, 16, 32, 64)
+)
 
 
 def _encode_frame(frame: pd.DataFrame, where: Any) -> State:
-    for labels in (frame.index, frame.columns):
-        if type(labels) not in (pd.Index, pd.RangeIndex) or not _is_frame_dtype(labels.dtype):
-            raise UnsavableError(f"{where} has a {type(labels).__name__} of {labels.dtype}.")
-    columns = {}
-    for position, (label, column) in enumerate(frame.items()):
-        dtype = column.dtype
-        if not _is_frame_dtype(dtype):  # pandas' own types would come back as others
-            raise UnsavableError(f"{where} has a column {label!r} of {dtype}.")
-        values = column.tolist() if str(dtype) in _FRAME_DTYPES else column.to_numpy()
-        columns[str(position)] = {"label": label, "dtype": str(dtype), "values": values}
-    names = [frame.index.name, frame.columns.name]
-    return {"columns": columns, "index": frame.index.tolist(), "names": names}
+    index = [frame.index.get_level_values(k).to_series() for k in range(frame.index.nlevels)]
+    return {
+        "columns": [_encode_column(column, label, where) for label, column in frame.items()],
+        "labels": list(frame.columns),
+        "label_names": list(frame.columns.names),
+        "index": [_encode_column(level, "index", where) for level in index],
+        "index_names": list(frame.index.names),
+    }
 
 
-def _is_frame_dtype(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype) or str(dtype) in _FRAME_DTYPES
+def _encode_column(column: pd.Series, label: Any, where: Any) -> State:
+    """Encode the values of a column, or of a level of the index."""
+    dtype, name = column.dtype, str(column.dtype)
+    if name in _LISTED:
+        values = column.astype(object)
+        if name != "object":  # pandas has values of its own for missing texts
+            values = values.where(values.notna(), None)
+        return {"dtype": name, "values": values.tolist()}
+    if isinstance(dtype, np.dtype):
+        return {"dtype": name, "values": column.to_numpy()}
+    if name in _MASKED:
+        filled = column.fillna(dtype.type(0)).to_numpy(dtype.numpy_dtype)
+        return {"dtype": name, "values": filled, "missing": column.isna().to_numpy()}
+    if isinstance(dtype, pd.CategoricalDtype):
+        return {
+            "dtype": name,
+            "values": column.cat.codes.to_numpy(),
+            "categories": _encode_column(dtype.categories.to_series(), label, where),
+            "ordered": bool(dtype.ordered),
+        }
+    raise UnsavableError(f"{where} has a column {label!r} of {dtype}. Convert it first.")
 
 
 def _decode_frame(state: State) -> pd.DataFrame:
     """Make a DataFrame of its columns, index and names."""
-    index = state["index"]
-    index = pd.RangeIndex(len(index)) if index == list(range(len(index))) else _labels(index)
-    labels, series = [], []
-    for column in state["columns"].values():
-        values, dtype = column["values"], column["dtype"]
-        if isinstance(values, np.ndarray):
-            series.append(pd.Series(values, index=index))
-        elif isinstance(values, list) and dtype in _FRAME_DTYPES:
-            whole = np.empty(len(values), dtype=object)
-            whole[:] = values
-            series.append(pd.Series(whole, index=index, dtype=dtype))
-        else:
-            raise FileFormatError("a column is no column")
-        labels.append(column["label"])
-    frame = pd.DataFrame(dict(enumerate(series)), index=index)
-    frame.columns = _labels(labels)
-    # Files of earlier versions have no names.
-    frame.index.name, frame.columns.name = state.get("names", [None, None])
+    levels = [_decode_column(level) for level in state["index"]]
+    names = state["index_names"]
+    if len(levels) == 1:
+        index = pd.Index(levels[0], name=names[0])
+    else:
+        index = pd.MultiIndex.from_arrays(levels, names=names)
+    columns = [_decode_column(column) for column in state["columns"]]
+    frame = pd.DataFrame({k: column.set_axis(index) for k, column in enumerate(columns)}, index)
+    labels, names = state["labels"], state["label_names"]
+    if len(names) == 1:
+        frame.columns = pd.Index(labels, name=names[0], tupleize_cols=False)
+    else:
+        frame.columns = pd.MultiIndex.from_tuples(labels, names=names)
     return frame
 
 
-def _labels(labels: list[Any]) -> pd.Index:
-    return pd.Index(labels, tupleize_cols=False)  # tuples are labels, not levels
+def _decode_column(state: State) -> pd.Series:
+    values, dtype = state["values"], state["dtype"]
+    if dtype in _LISTED and isinstance(values, list):
+        whole = np.empty(len(values), dtype=object)
+        whole[:] = values
+        return pd.Series(whole, dtype=dtype)
+    if not isinstance(values, np.ndarray):
+        raise FileFormatError("a column is no column")
+    if dtype == "category":
+        categories = pd.Index(_decode_column(state["categories"]))
+        return pd.Series(pd.Categorical.from_codes(values, categories, ordered=state["ordered"]))
+    if dtype in _MASKED:
+        return pd.Series(values, dtype=dtype).mask(state["missing"])
+    return pd.Series(values)
 
 
 def _encode_series(series: pd.Series, where: Any) -> State:

@@ -183,8 +183,11 @@ def _generator(kind, **fields):
             "@": "object",
             "name": "pandas.DataFrame",
             "state": {
-                "columns": {"0": {"label": "a", "dtype": "category", "values": [1]}},
-                "index": [0],
+                "columns": [{"dtype": "category", "values": [1]}],
+                "labels": ["a"],
+                "label_names": [None],
+                "index": [{"dtype": "object", "values": [0]}],
+                "index_names": [None],
             },
         },
         {"@": "object", "name": "part", "state": {"name": 3, "description": ""}},
